@@ -1,4 +1,4 @@
-//! Pictures in folders: which are there, and of which class.
+//! Finds pictures in folders, and the class of each.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::{self, ErrorKind};
@@ -21,29 +21,29 @@ use crate::import::{arrays, tables};
 use crate::quote::{listed, quoted, short};
 use crate::source::MOST_CLASSES;
 
-/// Endings of pictures' names.
+/// File name extensions of pictures.
 const PICTURES: [&str; 16] = [
     "apng", "bmp", "dib", "gif", "jfif", "jpe", "jpeg", "jpg", "pbm", "pgm", "png", "pnm", "ppm", "tif",
     "tiff", "webp",
 ];
-/// Entries of a folder by which it is recognised.
+/// Number of entries below a folder that are looked at to see whether it contains pictures.
 const MOST_LOOKED_AT: usize = 1000;
 
 /// A picture of a source.
 #[derive(Debug, Clone)]
 pub(crate) struct Picture {
     pub(crate) place: Place,
-    /// Its path below the source, or its place in a file.
+    /// Path below the source, or position in a file, for messages and `dataset.json`.
     pub(crate) name: String,
     pub(crate) class: u16,
 }
 
-/// The pictures of a source.
+/// All pictures of a source.
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) classes: Vec<String>,
     pub(crate) train: Vec<Picture>,
-    /// None where the source has one split alone.
+    /// `None` if the source has only one split.
     pub(crate) test: Option<Vec<Picture>>,
 }
 
@@ -52,20 +52,21 @@ pub(crate) fn is_picture(path: &Path) -> bool {
     ending.is_some_and(|ending| PICTURES.contains(&ending.as_str()))
 }
 
-/// What lies directly in a folder: other folders, and files, each in the order of their names. Links to a folder
-/// around them are left out.
+/// Returns the folders and the files directly in a folder, each sorted by name. Leaves out links to a folder
+/// that contains them.
 pub(crate) fn inside(folder: &Path) -> Result<(Vec<PathBuf>, Vec<PathBuf>), DataError> {
     let (mut entries, _) = entries(folder)?;
     entries.sort();
     Ok(entries.into_iter().partition(|path| path.is_dir()))
 }
 
-/// The number of links in a folder to a folder around them.
+/// Returns the number of links in a folder to a folder that contains them.
 pub(crate) fn loops(folder: &Path) -> Result<usize, DataError> {
     entries(folder).map(|(_, loops)| loops)
 }
 
-/// The entries of a folder, and the number of links to a folder around them, which are none of the entries.
+/// Returns the entries of a folder, and the number of links to a folder that contains them. Such links are
+/// not among the entries.
 fn entries(folder: &Path) -> Result<(Vec<PathBuf>, usize), DataError> {
     let read = || -> io::Result<(Vec<PathBuf>, usize)> {
         let (mut paths, mut loops) = (Vec::new(), 0);
@@ -86,12 +87,13 @@ fn entries(folder: &Path) -> Result<(Vec<PathBuf>, usize), DataError> {
     read().map_err(DataError::read(folder))
 }
 
-/// The last part of a path.
+/// Returns the last part of a path.
 pub(crate) fn name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// What was left out: files by ending, with the first of each, and links to a folder around them.
+/// What was left out: files by extension, with the number and the first of each, and links to a folder that
+/// contains them.
 #[derive(Default)]
 pub(crate) struct LeftOut {
     pub(crate) endings: BTreeMap<String, (usize, PathBuf)>,
@@ -127,13 +129,14 @@ impl LeftOut {
     }
 }
 
-/// The folder with the classes, which an archive may have in folders of its own.
+/// Returns the folder of the data set: `source`, or the folder in it, if `source` contains a single folder
+/// and nothing to import beside it. Archives often contain such a folder, or several inside each other.
 pub(crate) fn below(source: &Path) -> Result<PathBuf, DataError> {
     let mut folder = source.to_owned();
     loop {
         let (mut folders, files) = inside(&folder)?;
         if folders.len() > 1 && folders.iter().all(|folder| split::is_no_class(&name(folder))) {
-            // Labels beside images are files without pictures.
+            // Beside `images`, a folder such as `labels` has no pictures: ignore it.
             folders.retain(|folder| holds_pictures(folder));
         }
         match &folders[..] {
@@ -154,13 +157,13 @@ pub(crate) fn below(source: &Path) -> Result<PathBuf, DataError> {
     }
 }
 
-/// Whether the only folder in another one belongs to the tables beside it: it has nothing to import, or they list its
-/// pictures.
+/// Returns whether `only`, the only folder in `folder`, belongs to the tables beside it: it has nothing to
+/// import, or the tables list its pictures.
 fn belongs(only: &Path, folder: &Path, files: &[PathBuf]) -> bool {
     files.iter().any(|file| is_table(file)) && (recognised(only).is_none() || listing::is_in(folder))
 }
 
-/// Whether a folder has folders of classes or tables in it, rather than the pictures of a class.
+/// Returns whether a folder contains folders or files with data, rather than only the pictures of a class.
 fn holds_more(folder: &Path) -> Result<bool, DataError> {
     let (folders, files) = inside(folder)?;
     let is_data = |path: &PathBuf| {
@@ -169,14 +172,15 @@ fn holds_more(folder: &Path) -> Result<bool, DataError> {
     Ok(!folders.is_empty() || metadata::file(folder).is_some() || files.iter().any(is_data))
 }
 
-/// Whether there are pictures below a folder, as far as the first entries tell.
+/// Returns whether there are pictures below a folder. Only the first [`MOST_LOOKED_AT`] entries are looked
+/// at.
 pub(crate) fn holds_pictures(folder: &Path) -> bool {
     let is_part = |entry: &DirEntry| entry.depth() == 0 || !is_ignored(&entry.file_name().to_string_lossy());
     let entries = WalkDir::new(folder).follow_links(true).into_iter().filter_entry(is_part);
     entries.flatten().take(MOST_LOOKED_AT).any(|entry| is_picture(entry.path()))
 }
 
-/// What a folder holds that can be imported, in words.
+/// Describes what a folder contains that can be imported, or returns `None`.
 pub fn recognised(source: &Path) -> Option<&'static str> {
     let (folders, files) = inside(source).ok()?;
     if files.iter().any(|path| is_table(path)) {
@@ -198,26 +202,29 @@ pub fn recognised(source: &Path) -> Option<&'static str> {
     }
 }
 
-/// The pictures of a split.
+/// The pictures of a split, with their classes by name.
 #[derive(Default)]
 pub(crate) struct Classes {
     names: BTreeSet<String>,
-    /// The place, the name, and the class of each.
+    /// Path, name and class of each picture.
     pictures: Vec<(PathBuf, String, String)>,
-    /// Whether a file names the classes, which may be numbers.
+    /// Whether a file names the classes. Such classes are sorted by number if all are whole numbers.
     pub(crate) is_listed: bool,
 }
 
 impl Classes {
-    /// The classes that have pictures.
+    /// Returns the classes that have pictures.
     pub(crate) fn full(&self) -> BTreeSet<String> {
         self.pictures.iter().map(|(.., class)| class.clone()).collect()
     }
 }
 
-/// The pictures of `split`, which is `source` or a folder in it: those that a file there lists, or those in the folder
-/// of each class. A split of which the file names no class has no
-/// pictures; in the training split, missing classes are an error.
+/// Finds the pictures of `split`, which is `source` or a folder in it. If `split` or `source` contains a
+/// metadata file, the file lists the pictures and their classes. Otherwise the folders in `split` are the
+/// classes.
+///
+/// A missing class in the file is an error in the training split. Another split has no pictures if the file
+/// names no class in it.
 pub(crate) fn classes(
     source: &Path,
     split: &Path,
@@ -261,7 +268,7 @@ pub(crate) fn classes(
             bail!(&folder, "the folder's name is not UTF-8: rename it");
         };
         let mut pictures = walk(&folder, left_out)?;
-        // As torchvision sorts them: by the folder's text, and then by name.
+        // Sort as torchvision does: by the text of the folder, and then by name.
         let place =
             |path: &PathBuf| (path.parent().map(|folder| folder.as_os_str().to_owned()), path.clone());
         pictures.sort_by_cached_key(place);
@@ -274,7 +281,7 @@ pub(crate) fn classes(
     Ok(classes)
 }
 
-/// The pictures of `split` that `file` lists, of which those without a class are left out.
+/// Finds the pictures of `split` among those that `file` lists. Leaves out pictures without a class.
 fn listed_classes(
     source: &Path,
     split: &Path,
@@ -305,12 +312,13 @@ fn listed_classes(
     Ok(Classes { names, pictures, is_listed: true })
 }
 
-/// The path of a picture or a file below the source.
+/// Returns the path of a picture or a file below the source.
 fn name_below(source: &Path, path: &Path) -> String {
     path.strip_prefix(source).unwrap_or(path).to_string_lossy().into_owned()
 }
 
-/// The pictures below a folder, in the order of the names; links are followed, those that lead back are not.
+/// Returns the pictures below a folder, sorted by name. Links are followed, except for links to a folder that
+/// contains them.
 pub(crate) fn walk(folder: &Path, left_out: &mut LeftOut) -> Result<Vec<PathBuf>, DataError> {
     let (mut pictures, mut loops) = (Vec::new(), 0);
     let is_part = |entry: &DirEntry| {
@@ -329,7 +337,7 @@ pub(crate) fn walk(folder: &Path, left_out: &mut LeftOut) -> Result<Vec<PathBuf>
             }
             Err(error) => {
                 let path = error.path().unwrap_or(folder).to_owned();
-                // A link to nothing is a picture that cannot be read.
+                // Keep a dangling link to a picture: the picture is reported when it is read.
                 if !path.symlink_metadata().is_ok_and(|found| found.is_symlink()) {
                     let reason = error.into_io_error().unwrap_or(ErrorKind::Other.into());
                     return Err(DataError::read(&path)(reason));
@@ -343,13 +351,14 @@ pub(crate) fn walk(folder: &Path, left_out: &mut LeftOut) -> Result<Vec<PathBuf>
     Ok(pictures)
 }
 
-/// Whether a link to a folder leads to one that the link is in, which may be above the folder of its class.
+/// Returns whether a link leads to a folder that contains the link. This folder may be above the folder of
+/// the class.
 fn leads_back(link: &Path) -> bool {
     let place = link.parent().unwrap_or(Path::new(".")).canonicalize();
     link.canonicalize().is_ok_and(|target| place.is_ok_and(|place| place.starts_with(target)))
 }
 
-/// The splits with the numbers of their classes, which are those of both.
+/// Numbers the classes of both splits together, and returns the pictures with the numbers of their classes.
 pub(crate) fn collect(source: &Path, train: Classes, test: Option<Classes>) -> Result<Found, DataError> {
     let splits = || std::iter::once(&train).chain(&test);
     let full: BTreeSet<String> = splits().flat_map(Classes::full).collect();

@@ -1,7 +1,8 @@
-//! Folders in the folders of classes: splits, whole data sets, or classes in the folders of something else.
+//! Checks the folders inside the folders of classes.
 //!
-//! All pictures below a folder are of its class, as ImageFolder reads them. `cat/train` and `cat/test` are mixed so, and
-//! the classes of `animals/train/cat` or `fold1/cat` are lost.
+//! All pictures below the folder of a class belong to the class, as in torchvision's ImageFolder. If the
+//! folder that the user named is not the one with the classes, this goes wrong: the pictures of `cat/train`
+//! and `cat/test` are mixed, and the classes of `animals/train/cat` or `fold1/cat` are lost.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,7 @@ use crate::import::pictures::folder::{holds_pictures, inside, is_picture, name};
 use crate::import::split::{self, SplitKind};
 use crate::quote::listed;
 
-/// The folder of a class and the folders with pictures in it.
+/// The folder of a class. `folders` are the folders with pictures in it.
 struct Class {
     name: String,
     folders: Vec<PathBuf>,
@@ -28,7 +29,8 @@ impl Class {
         splits.iter().flatten().any(is_train) && splits.iter().flatten().any(|split| !is_train(split))
     }
 
-    /// Whether two of its folders have folders of one name, such as `train/cat` and `test/cat`.
+    /// Returns whether two folders of the class contain folders of the same name, such as `train/cat` and
+    /// `test/cat`.
     fn has_data_set(&self) -> Result<bool, DataError> {
         let mut found = BTreeSet::new();
         for folder in &self.folders {
@@ -42,13 +44,14 @@ impl Class {
     }
 }
 
-/// Checks that the folders in `root`, which are the classes, are no data sets; says it where splits are mixed, and where
-/// all classes have the same folders.
+/// Checks the folders of classes in `root`. Rejects folders that are whole data sets. Warns if the splits in
+/// the folders of classes are mixed, and tells the user if all classes have the same inner folders.
 pub(crate) fn check(root: &Path) -> Result<(), DataError> {
     let mut classes = Vec::new();
     for folder in inside(root)?.0.iter().filter(|folder| holds_pictures(folder)) {
         let (folders, files) = inside(folder)?;
-        // The folder of a class, as nearly all are: not all of them are read once more.
+        // This folder has pictures of its own, as nearly all folders of classes do: return early instead of
+        // reading all folders once more.
         if files.iter().any(|file| is_picture(file)) {
             return Ok(());
         }

@@ -1,5 +1,5 @@
-//! A table that names pictures: which column has the names, which the classes, and whether the folders of the pictures
-//! are the classes.
+//! A table that names pictures: finds the column with the names, the column with the classes, and whether the
+//! classes are the folders of the pictures instead.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -15,26 +15,27 @@ use crate::import::tables::table_file::{LABELS, TableFile, text};
 use crate::import::tables::{TableFiles, is_parquet, parquet_file};
 use crate::quote::{listed, quoted};
 
-/// Rows by which the column with the names of pictures is found.
+/// Number of rows from which the column with the names of pictures is found.
 const SAMPLE: usize = 200;
-/// Rows by which classes are compared with folders.
+/// Number of rows in which classes are compared with folders.
 const COMPARED: usize = 2000;
 
-/// The folders of pictures, each beside a cell of their rows.
+/// The different pairs of a picture's folder and the cell that the picture has in one column.
 type FoldersAndCells = BTreeSet<(String, Vec<u8>)>;
 
 /// A table with a column that names pictures.
 pub(crate) struct Listed {
     pub(crate) table: TableFile,
-    /// The column of the names.
+    /// The column with the names of pictures.
     pub(crate) names: usize,
     pub(crate) split: Option<SplitKind>,
-    /// Where its pictures are.
+    /// The folder that its pictures are in.
     pub(crate) within: PathBuf,
 }
 
 impl Listed {
-    /// Opens a table that names pictures in the folder `within`; `None` if it names none.
+    /// Opens a table that names pictures in the folder `within`. Returns `None` if the table cannot be read
+    /// or names no pictures.
     pub(crate) fn open(
         path: &Path,
         split: Option<SplitKind>,
@@ -53,7 +54,7 @@ impl Listed {
         let rows = sample(&mut table, SAMPLE);
         let names =
             (0..table.columns).filter_map(|column| Some((score(&rows, column, within, pictures)?, column)));
-        // The first of the best.
+        // Of columns with equal scores, take the first.
         let (_, names) = names.max_by_key(|(score, column)| (*score, std::cmp::Reverse(*column)))?;
         if has_features(&rows, names) {
             return None;
@@ -65,8 +66,8 @@ impl Listed {
         Some(Self { table, names, split, within: within.to_owned() })
     }
 
-    /// The column of the classes: `wanted`, one with a known name, or the only one beside that of the names. None if
-    /// there is no other column.
+    /// Returns the column of the classes: the `wanted` one, one with a known name, or the only one beside the
+    /// column of the names. Returns `None` if there is no other column.
     pub(crate) fn class(&self, wanted: Option<&str>) -> Result<Option<usize>, DataError> {
         if let Some(wanted) = wanted {
             return self.table.column("label", wanted).map(Some);
@@ -86,7 +87,7 @@ impl Listed {
         }
     }
 
-    /// The only column with a name by which that of the classes is known.
+    /// Returns the only column with a known name of a column of classes, such as `label`.
     fn known(&self) -> Option<usize> {
         let is_known = |&column: &usize| {
             let name = self.table.column_name(column).to_lowercase();
@@ -96,9 +97,12 @@ impl Listed {
         known.next().filter(|_| known.next().is_none())
     }
 
-    /// The column that has the same classes as the folders of the pictures below `root`. A column of classes with a known
-    /// name and other classes is an error. A warning names the columns if none has the classes of the folders, and a
-    /// column of splits, which is not used, if the table `may_have_splits`.
+    /// Compares the table with the folders of the pictures below `root`, and returns the name of the column
+    /// that has the same classes as the folders.
+    ///
+    /// If a column with a known name has other classes, this is an error. If no column has the classes of the
+    /// folders, a warning lists the columns. If the table `may_have_splits`, another warning names a column
+    /// of splits, which is not used.
     pub(crate) fn compare_folders(
         &mut self,
         root: &Path,
@@ -145,12 +149,12 @@ impl Listed {
         );
     }
 
-    /// The folders of the pictures below `root` beside the cells of each column.
+    /// Returns, for each column, the folders of the pictures below `root` with the cells of the column.
     fn folders_and_cells(&mut self, root: &Path, pictures: &PictureNames) -> Vec<FoldersAndCells> {
         let mut columns = vec![FoldersAndCells::new(); self.table.columns];
         for row in sample(&mut self.table, COMPARED) {
             let Named::One(place) = pictures.find(&cell(&row, self.names), &self.within) else { continue };
-            // Those of other splits have folders elsewhere.
+            // Pictures of other splits are in folders outside of `root`.
             let Ok(below) = pictures.files[place].strip_prefix(root) else { continue };
             let folder = below.iter().next().map(|folder| folder.to_string_lossy().into_owned());
             let folder = folder.unwrap_or_default();
@@ -161,12 +165,12 @@ impl Listed {
         columns
     }
 
-    /// Says that the `folders` of the pictures are the classes, and which columns may have others. Folders that differ in
-    /// a number are an error.
+    /// Warns that the `folders` of the pictures are the classes, and lists the columns that may have other
+    /// classes. Returns an error if the folders differ only in a number.
     fn say_folders_are_classes(&self, folders: &BTreeSet<&str>) -> Result<(), DataError> {
         let columns = (0..self.table.columns).filter(|&column| column != self.names);
         let columns = listed(columns.map(|column| self.table.column_name(column)));
-        // Archives of many pictures come in parts.
+        // Archives of many pictures come in numbered parts.
         let stems: BTreeSet<&str> =
             folders.iter().map(|folder| folder.trim_end_matches(|c: char| c.is_ascii_digit())).collect();
         if folders.len() > 1 && stems.len() == 1 && !stems.contains("") {
@@ -186,7 +190,7 @@ impl Listed {
     }
 }
 
-/// Whether a column with these cells, beside the folders of the pictures, names the training split and another one.
+/// Returns whether a column with these cells names splits: the training split and at least one other.
 fn names_splits(pairs: &FoldersAndCells) -> bool {
     let splits: Option<BTreeSet<SplitKind>> =
         pairs.iter().map(|(_, cell)| split::of_name(text(cell).unwrap_or_default())).collect();
@@ -197,10 +201,10 @@ pub(crate) fn cell(row: &ByteRecord, column: usize) -> String {
     row.get(column).and_then(|cell| text(cell).ok()).unwrap_or_default().to_owned()
 }
 
-/// The first rows of a table.
+/// Returns the first rows of a table.
 fn sample(table: &mut TableFile, most: usize) -> Vec<ByteRecord> {
     let mut rows = Vec::new();
-    // The error ends the reading; another one is found again when the table is read.
+    // `Stopped` ends the reading. Any other error occurs again when the table is imported.
     let _ = table.for_each_row(|_, row, _| {
         rows.push(row.clone());
         if rows.len() < most { Ok(()) } else { Err(DataError::Stopped) }
@@ -208,8 +212,10 @@ fn sample(table: &mut TableFile, most: usize) -> Vec<ByteRecord> {
     rows
 }
 
-/// The number of pictures that a column names, if it does: half of its cells are names of pictures and, where these have
-/// no endings, no picture has several rows. The classes 0 and 1 are not the pictures 0.png and 1.png.
+/// Returns the number of pictures that a column names, or `None` if it does not contain names of pictures.
+///
+/// At least half of the cells must name pictures. If most of these names have no extension, nine of ten must
+/// name different pictures: otherwise the classes 0 and 1 would be taken for the pictures 0.png and 1.png.
 fn score(rows: &[ByteRecord], column: usize, within: &Path, pictures: &PictureNames) -> Option<usize> {
     let (mut found, mut named, mut with_ending) = (BTreeSet::new(), 0, 0);
     for cell in rows.iter().map(|row| cell(row, column)) {
@@ -223,8 +229,9 @@ fn score(rows: &[ByteRecord], column: usize, within: &Path, pictures: &PictureNa
     (named > 0 && 2 * named >= rows.len() && is_name).then_some(found.len())
 }
 
-/// Whether a table is one of features rather than a listing: its column of names has numbers, as pictures such as 1.png
-/// have, and all columns but one, that of the classes, have numbers too.
+/// Returns whether a table has features rather than names of pictures. In such a table, the column that seems
+/// to name pictures (such as 1.png) contains numbers, and so do all other columns except for at most one, the
+/// class.
 fn has_features(rows: &[ByteRecord], names: usize) -> bool {
     let is_number =
         |column: usize| rows.iter().all(|row| cell(row, column).replace(',', ".").parse::<f64>().is_ok());

@@ -1,8 +1,8 @@
-//! Pictures whose classes are in a table of one's own, as competitions have them: `labels.csv` with `id,breed` beside
-//! `train/`, or `train.csv` and `test.csv` beside `images/`.
+//! Pictures with classes in the user's own table, as in many competitions: `labels.csv` with `id,breed`
+//! beside `train/`, or `train.csv` and `test.csv` beside `images/`.
 //!
-//! A table is such a listing if one of its columns names pictures of the folder. `metadata.csv` is read by
-//! [`metadata`].
+//! A table is such a listing if one of its columns names pictures of the folder. [`metadata`] reads
+//! `metadata.csv` instead.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -23,26 +23,26 @@ use crate::import::tables::{is_submission, is_table, table};
 use crate::import::{ImportArgs, test_split};
 use crate::quote::{listed, quoted};
 
-/// What the tables beside pictures are.
+/// What the tables beside pictures contain.
 pub(crate) enum Listing {
-    /// They name the classes of these.
+    /// The tables name the classes of these pictures.
     Pictures(Found),
-    /// They name the pictures, whose folders are the classes; the folder of these.
+    /// The tables name pictures, but the classes are the folders in this folder.
     Folders(PathBuf),
-    /// They name no pictures, or there is no table.
+    /// There is no table, or the tables name no pictures.
     None,
 }
 
-/// A folder of a split.
+/// The folder of a split.
 struct SplitFolder {
     name: String,
     folder: PathBuf,
     split: SplitKind,
 }
 
-/// Finds the pictures below `source` that tables of one's own list.
+/// Looks for tables that list the pictures below `source`, and reads their classes.
 pub(crate) fn find(source: &Path, args: &ImportArgs) -> Result<Listing, DataError> {
-    // Options of tables of features.
+    // With `--drop` and `--header`, the table is one of features.
     if !args.drop.is_empty() || args.header.is_some() {
         return Ok(Listing::None);
     }
@@ -75,7 +75,7 @@ pub(crate) fn find(source: &Path, args: &ImportArgs) -> Result<Listing, DataErro
     ListingReader { source, args, sides, pictures }.read(train, tables)
 }
 
-/// Whether a table in a folder names pictures below it.
+/// Returns whether a table in a folder names pictures below the folder.
 pub(crate) fn is_in(folder: &Path) -> bool {
     let Ok(tables) = tables(folder, &[]) else { return false };
     if tables.is_empty() || !holds_pictures(folder) {
@@ -85,7 +85,8 @@ pub(crate) fn is_in(folder: &Path) -> bool {
     tables.into_iter().any(|(path, split)| Listed::open(&path, split, folder, &pictures).is_some())
 }
 
-/// The tables in a source and in its splits, with the split of each; none where `metadata.csv` names the classes.
+/// Returns the tables in a source and in the folders of its splits, each with its split. Returns none if a
+/// `metadata.csv` names the classes.
 fn tables(source: &Path, sides: &[SplitFolder]) -> Result<Vec<(PathBuf, Option<SplitKind>)>, DataError> {
     let folders = std::iter::once(source).chain(sides.iter().map(|side| &*side.folder));
     if folders.clone().any(|folder| metadata::file(folder).is_some()) {
@@ -102,7 +103,8 @@ fn tables(source: &Path, sides: &[SplitFolder]) -> Result<Vec<(PathBuf, Option<S
     Ok(tables)
 }
 
-/// Takes the table of the training split out of `tables`: the one with its name, or else one with the name of no split.
+/// Removes the table of the training split from `tables` and returns it. This is the table with the name of
+/// the training split or, if there is none, the table with the name of no split.
 fn training(source: &Path, tables: &mut Vec<Listed>, args: &ImportArgs) -> Result<Option<Listed>, DataError> {
     for split in [Some(SplitKind::Train), None] {
         let mut places: Vec<usize> = (0..tables.len()).filter(|&at| tables[at].split == split).collect();
@@ -125,7 +127,8 @@ fn training(source: &Path, tables: &mut Vec<Listed>, args: &ImportArgs) -> Resul
     Ok(None)
 }
 
-/// Where the folders of classes are: in the training split, and there in the only folder if it has no pictures.
+/// Returns the folder that contains the folders of classes: the training split if there is one, or `source`.
+/// While the folder contains a single folder and no pictures, the inner folder is taken.
 fn folder_of_classes(source: &Path, sides: &[SplitFolder]) -> Result<PathBuf, DataError> {
     let mut root = sides
         .iter()
@@ -141,7 +144,8 @@ fn folder_of_classes(source: &Path, sides: &[SplitFolder]) -> Result<PathBuf, Da
     }
 }
 
-/// Whether the pictures of a split are in several folders, and none outside of them.
+/// Returns whether pictures are in several folders of `root`, and none are directly in `root`. Folders of
+/// splits do not count.
 fn has_class_folders(root: &Path, sides: &[SplitFolder]) -> Result<bool, DataError> {
     let (folders, files) = inside(root)?;
     let classes = folders.iter().filter(|folder| !sides.iter().any(|side| side.folder == **folder));
@@ -149,7 +153,8 @@ fn has_class_folders(root: &Path, sides: &[SplitFolder]) -> Result<bool, DataErr
         && classes.filter(|folder| holds_pictures(folder)).count() > 1)
 }
 
-/// Says which tables have the classes of splits that have no folders of classes. `class` is the column.
+/// Warns about tables that are not used although they have the classes of a split without folders of classes.
+/// `class` is the name of the column.
 fn say_unused(tables: &[Listed], sides: &[SplitFolder], class: &str) -> Result<(), DataError> {
     for side in sides.iter().filter(|side| side.split != SplitKind::Train && holds_pictures(&side.folder)) {
         let has_class = |table: &&Listed| {
@@ -179,10 +184,11 @@ struct ListingReader<'a> {
     pictures: PictureNames,
 }
 
-/// Pictures in the order of a table, each with the number of its label; none of one that is left out without a class.
+/// Pictures in the order of a table, as indices of files, each with the number of its label. A picture that
+/// is left out because it has no class has `None`.
 type LabelledPictures = Vec<(usize, Option<u32>)>;
 
-/// A split by its kind and its name. The training split may have several names.
+/// The kind and the name of a split. The training split may occur under several names.
 type SplitName = (SplitKind, String);
 
 impl ListingReader<'_> {
@@ -235,15 +241,15 @@ impl ListingReader<'_> {
         Ok(Listing::Pictures(Found { train: pictures(train_split), test: test.map(pictures), classes }))
     }
 
-    /// The pictures of the table of the training split, which may have those of other splits too: a column names the
-    /// splits, or the pictures are in folders of splits.
+    /// Returns the pictures in the table of the training split, by split. This table may also have the
+    /// pictures of other splits: a column names the splits, or the pictures are in folders of splits.
     fn training_table(
         &self,
         train: &mut Listed,
         class: usize,
         labels: &mut Labels,
     ) -> Result<BTreeMap<SplitName, LabelledPictures>, DataError> {
-        // Folders of splits are before a column of splits.
+        // Folders of splits have precedence over a column of splits.
         let may_have_column =
             train.split.is_none() && self.sides.iter().all(|side| side.split == SplitKind::Train);
         let of_column = if may_have_column { self.splits(train, class) } else { HashMap::new() };
@@ -261,8 +267,8 @@ impl ListingReader<'_> {
         Ok(of_split)
     }
 
-    /// The split of another table than `train`, and its pictures; `None` if it is of no other split, or no picture
-    /// has a class.
+    /// Returns the split and the pictures of a table other than `train`. Returns `None` if the table is for
+    /// training, or if no picture in it has a class.
     fn other_table(
         &self,
         mut other: Listed,
@@ -277,7 +283,7 @@ impl ListingReader<'_> {
             _ => None,
         };
         let side = self.sides.iter().find(|side| side.split == split);
-        // Competitions have such a column to be filled in.
+        // In competitions, the test table may have an empty column to be filled in.
         let class = match class {
             Some(class) if table::classes(&mut other.table, class, labels, &BTreeSet::new())?.is_empty() => {
                 None
@@ -285,7 +291,7 @@ impl ListingReader<'_> {
             class => class,
         };
         let Some(class) = class else {
-            // Where its pictures have a folder, that is named below.
+            // If the split has a folder, `say_left_out` names the folder.
             if side.is_none() {
                 log::warn!("{} is not used: it has no picture with a class", other.table.name);
             }
@@ -296,7 +302,7 @@ impl ListingReader<'_> {
         Ok(Some(((split, name), pictures)))
     }
 
-    /// Says which folders of splits are not used, as they are none of `names`, and how many pictures no table names.
+    /// Warns about folders of splits that are not among `names`, and about pictures that no table names.
     fn say_left_out<'p>(
         &self,
         train: &Listed,
@@ -323,7 +329,7 @@ impl ListingReader<'_> {
         }
     }
 
-    /// The pictures and labels of a table; those that are `unlabelled` have none.
+    /// Returns the pictures of a table and their labels. The labels of `unlabelled` pictures are not read.
     fn labelled_pictures(
         &self,
         listed: &mut Listed,
@@ -333,7 +339,7 @@ impl ListingReader<'_> {
     ) -> Result<LabelledPictures, DataError> {
         let (names, within) = (listed.names, listed.within.clone());
         let mut pictures = LabelledPictures::new();
-        // The line and the label of each picture.
+        // Line and label of each picture so far.
         let mut seen: HashMap<usize, (u64, String)> = HashMap::new();
         let mut skipped = SkippedRows::default();
         listed.table.for_each_row(|table, row, position| {
@@ -376,7 +382,8 @@ impl ListingReader<'_> {
         Ok(pictures)
     }
 
-    /// The picture of that name in the folder `within`; `None` if there is none.
+    /// Returns the index of the picture with this name in the folder `within`, or `None` if there is no such
+    /// picture.
     fn picture(&self, name: &str, within: &Path) -> Result<Option<usize>, String> {
         match self.pictures.find(name, within) {
             Named::One(place) => Ok(Some(place)),
@@ -389,7 +396,7 @@ impl ListingReader<'_> {
         }
     }
 
-    /// The pictures of splits in which no picture has a class, but for the training split.
+    /// Returns the pictures of splits in which no picture has a class. The training split is not among them.
     fn unlabelled(
         &self,
         listed: &mut Listed,
@@ -402,7 +409,7 @@ impl ListingReader<'_> {
         }
         let (names, within) = (listed.names, listed.within.clone());
         let (mut pictures, mut with_class) = (Vec::new(), BTreeSet::new());
-        // An error is found again when the classes are read.
+        // An error in a row occurs again when the classes are read.
         let _ = listed.table.for_each_row(|table, row, _| {
             let Named::One(place) = self.pictures.find(&cell(row, names), &within) else { return Ok(()) };
             let Some(split) = of_column.get(&place).filter(|(split, _)| *split != SplitKind::Train) else {
@@ -422,14 +429,15 @@ impl ListingReader<'_> {
             .collect()
     }
 
-    /// The splits of pictures, if a column names them in all rows: the training split, and another one.
+    /// Returns the split of each picture, if the table has a column that names a split in all rows: the
+    /// training split and at least one other.
     fn splits(&self, listed: &mut Listed, class: usize) -> HashMap<usize, SplitName> {
         let (names, within) = (listed.names, listed.within.clone());
         let mut columns: BTreeMap<usize, HashMap<usize, SplitName>> = (0..listed.table.columns)
             .filter(|&column| column != names && column != class)
             .map(|column| (column, HashMap::new()))
             .collect();
-        // An error is found when the classes are read.
+        // An error in a row occurs again when the classes are read.
         let _ = listed.table.for_each_row(|_, row, _| {
             let Named::One(place) = self.pictures.find(&cell(row, names), &within) else { return Ok(()) };
             columns.retain(|&column, found| {
@@ -454,25 +462,26 @@ impl ListingReader<'_> {
         })
     }
 
-    /// The path of a picture below the source.
+    /// Returns the path of a picture below the source.
     fn below(&self, place: usize) -> String {
         let path = &self.pictures.files[place];
         path.strip_prefix(self.source).unwrap_or(path).display().to_string()
     }
 }
 
-/// Rows of a table that add no picture.
+/// Rows of a table that are skipped.
 #[derive(Default)]
 struct SkippedRows {
-    /// Rows with a picture of an earlier row.
+    /// Number of rows that name a picture of an earlier row.
     again: usize,
-    /// Rows with a name that no picture has, and the first of them.
+    /// Number of rows with a name that no picture has. `first_absent` describes the first of them.
     absent: usize,
     first_absent: Option<String>,
 }
 
 impl SkippedRows {
-    /// Says how many there are. Names without a picture are an error, unless they are to be left out.
+    /// Reports the skipped rows. Rows that name no picture are an error, unless `--skip-broken` leaves them
+    /// out.
     fn report(self, table: &TableFile, within: &Path, args: &ImportArgs) -> Result<(), DataError> {
         let number = |rows: usize| if rows == 1 { "1 row names".into() } else { format!("{rows} rows name") };
         if self.again > 0 {

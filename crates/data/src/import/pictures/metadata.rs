@@ -1,4 +1,5 @@
-//! `metadata.csv`, `.jsonl` or `.parquet` beside pictures: their classes, as Hugging Face's imagefolder has them.
+//! `metadata.csv`, `.jsonl` or `.parquet` beside pictures: names the pictures and their classes, as in
+//! Hugging Face's imagefolder.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
@@ -20,38 +21,39 @@ use crate::import::tables::{TableFiles, is_parquet};
 use crate::import::{Header, split};
 use crate::quote::{listed, quoted, short};
 
-/// Names of the file.
+/// Names of metadata files.
 const NAMES: [&str; 3] = ["metadata.csv", "metadata.jsonl", "metadata.parquet"];
 
-/// The column with the path of the picture, below the folder of the file.
+/// Column with the path of a picture, relative to the folder of the metadata file.
 const FILE_NAME: &str = "file_name";
 
-/// The path of a picture and its class: `None` if the class is missing and the picture is left out, or the error that
-/// the class is missing.
+/// The path of a picture and its class. The class is `None` if it is missing and the picture is to be left
+/// out, or the error about a missing class.
 pub(crate) type Classed = (PathBuf, Result<Option<String>, String>);
 
-/// A line of the file: its number, and its columns that have text or a number.
+/// A line of the file: its number, and the columns that contain text, a number or a boolean.
 type Line = (u64, BTreeMap<String, String>);
 
-/// Whether a file has the name of such a file, in any case.
+/// Returns whether a file has the name of a metadata file, in any case.
 pub(crate) fn is_file_name(path: &Path) -> bool {
     NAMES.contains(&&*name(path).to_ascii_lowercase())
 }
 
-/// The file with the classes of the pictures in a folder, if there is one.
+/// Returns the metadata file in a folder, if there is one.
 pub(crate) fn file(folder: &Path) -> Option<PathBuf> {
     let found = fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path());
     found.filter(|path| is_file_name(path) && path.is_file()).min()
 }
 
-/// The paths of the pictures below the folder of `path`, and their classes. `None` if there is no column of the classes.
+/// Reads the paths of pictures, relative to the folder of `path`, and their classes. Returns `None` if there
+/// is no column of classes.
 pub(crate) fn read(path: &Path, options: LabelOptions<'_>) -> Result<Option<Vec<Classed>>, DataError> {
     let is_json = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("jsonl"));
     let lines = if is_json { json_lines(path)? } else { table_lines(path)? };
     if lines.is_empty() {
         bail!(path, "names no picture");
     }
-    // A line of JSON may lack columns that others have.
+    // Collect the columns from all lines: a line of JSON may lack columns that others have.
     let columns: BTreeSet<&str> =
         lines.iter().flat_map(|(_, line)| line.keys().map(String::as_str)).collect();
     let folder = path.parent().unwrap_or(Path::new("."));
@@ -78,7 +80,7 @@ pub(crate) fn read(path: &Path, options: LabelOptions<'_>) -> Result<Option<Vec<
                 let path = &names.files[place];
                 return Ok((path.strip_prefix(folder).unwrap_or(path).to_owned(), class));
             }
-            // Named where its pixels are read.
+            // A missing picture is reported when its pixels are read.
             Named::Nothing => return Ok((picture.into(), class)),
             Named::Several(places) => {
                 let [first, second] = places.map(|place| names.files[place].display());
@@ -95,8 +97,8 @@ pub(crate) fn read(path: &Path, options: LabelOptions<'_>) -> Result<Option<Vec<
     without_repeats(path, pictures).map(Some)
 }
 
-/// The column of the classes among all `columns`: the `wanted` one, one with a name by which it is known, or
-/// the only one where folders are no classes. `None` if there is no such column.
+/// Returns the column of the classes among all `columns`: the `wanted` one, one with a known name, or the
+/// only one beside the paths if folders are not the classes. Returns `None` if there is no such column.
 fn class_column<'l>(
     path: &Path,
     folder: &Path,
@@ -134,7 +136,7 @@ fn class_column<'l>(
     Ok(Some(label))
 }
 
-/// The pictures without those of an earlier line, which has to name the same class.
+/// Removes pictures that an earlier line names too. Both lines must name the same class.
 fn without_repeats(path: &Path, lines: Vec<Classed>) -> Result<Vec<Classed>, DataError> {
     let mut pictures: Vec<Classed> = Vec::new();
     let (mut classes, mut again) = (HashMap::new(), 0);
@@ -159,7 +161,7 @@ fn without_repeats(path: &Path, lines: Vec<Classed>) -> Result<Vec<Classed>, Dat
     Ok(pictures)
 }
 
-/// Whether folders are the classes of pictures in a folder or in its splits.
+/// Returns whether the folders in a folder, or in its splits, are the classes of pictures.
 fn has_class_folders(folder: &Path) -> Result<bool, DataError> {
     let (splits, others): (Vec<PathBuf>, Vec<PathBuf>) =
         inside(folder)?.0.into_iter().partition(|folder| split::of_name(&name(folder)).is_some());
@@ -169,7 +171,7 @@ fn has_class_folders(folder: &Path) -> Result<bool, DataError> {
 }
 
 fn table_lines(path: &Path) -> Result<Vec<Line>, DataError> {
-    // The columns of Parquet always have names.
+    // A Parquet file always has names of columns, and no `header` option.
     let header = Some(Header::Yes).filter(|_| !is_parquet(path));
     let mut table = TableFile::open(&TableFiles::one(path), header, &[], 1, &|_, _| Ok(()))?;
     let names = table.header.clone().unwrap_or_default();

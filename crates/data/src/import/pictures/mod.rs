@@ -1,4 +1,8 @@
-//! The import of pictures: what they have in common, and each in that form.
+//! Imports pictures: finds the size and the number of channels that all pictures get, and converts each
+//! picture.
+//!
+//! Pictures are read twice. The first pass reads the headers, to choose the size and the channels. The second
+//! pass decodes the pictures in parallel, a few at a time, and writes them in the order of the data set.
 
 #[cfg_attr(not(feature = "pictures"), path = "without_codec.rs")]
 pub(crate) mod codec;
@@ -31,12 +35,13 @@ use crate::import::writer::Writer;
 use crate::import::{ImportArgs, Imported, plan};
 use crate::{DataError, Element};
 
-/// Pictures that are decoded together.
+/// Number of pictures that are decoded at once.
 const TOGETHER: usize = 128;
-/// Sizes that a message lists.
+/// Maximum number of sizes that a message lists.
 const LISTED: usize = 3;
 
-/// Imports pictures; `known_fit` is how they got their size in an import before.
+/// Imports the pictures of `found`. If the pictures come from an imported data set and were scaled then,
+/// `known_fit` says how.
 pub(crate) fn import(found: Found, known_fit: Option<Fit>, job: &Job<'_>) -> Result<Imported, DataError> {
     let args = job.args;
     args.refuse_those_of_tables()?;
@@ -86,7 +91,8 @@ pub(crate) fn import(found: Found, known_fit: Option<Fit>, job: &Job<'_>) -> Res
 
 type SeenPicture = (Picture, PictureInfo);
 
-/// Reads the header of each picture, and all of it where broken ones are left out, which have no say in the size.
+/// Reads the header of each picture. With `--skip-broken`, decodes the whole picture, so that a broken
+/// picture has no influence on the common size.
 fn look(
     train: Vec<Picture>,
     test: Vec<Picture>,
@@ -121,7 +127,7 @@ fn look(
     Ok((looked(train)?, looked(test)?))
 }
 
-/// What all pictures become: one size, and one number of channels.
+/// Chooses the size and the number of channels of all pictures.
 fn target<'p>(
     args: &ImportArgs,
     pictures: impl Iterator<Item = (&'p str, &'p PictureInfo)>,
@@ -162,7 +168,7 @@ fn target<'p>(
     Ok(Target { size, fit: args.fit.unwrap_or_default(), grey: args.grey || (all_grey && !args.rgb) })
 }
 
-/// One line for each kind of picture that is read in a way of its own.
+/// Logs one line for each special property of pictures, such as transparency.
 fn log_special<'p>(pictures: impl Iterator<Item = (&'p str, &'p PictureInfo)>) {
     let mut found: BTreeMap<&str, (usize, &str)> = BTreeMap::new();
     for (name, seen) in pictures {
@@ -173,7 +179,7 @@ fn log_special<'p>(pictures: impl Iterator<Item = (&'p str, &'p PictureInfo)>) {
     }
 }
 
-/// Files that cannot be read as pictures.
+/// Number of files that cannot be read as pictures.
 #[derive(Default)]
 struct Broken(usize);
 
@@ -183,7 +189,7 @@ impl Broken {
         log::warn!("{} cannot be read: {reason}", picture.name);
     }
 
-    /// An error if there are any, unless they are to be left out.
+    /// Returns an error if there are such files, unless `--skip-broken` leaves them out.
     fn finish(self, args: &ImportArgs) -> Result<(), DataError> {
         match self.0 {
             0 => Ok(()),

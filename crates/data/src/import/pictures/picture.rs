@@ -1,4 +1,4 @@
-//! A picture: its size, and what is known of its file.
+//! Size and properties of a picture.
 
 use std::fmt;
 use std::path::Path;
@@ -11,14 +11,14 @@ use serde::{Deserialize, Serialize};
 /// Height and width of pictures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Size {
-    /// In pixels.
+    /// Height in pixels.
     pub height: u32,
-    /// In pixels.
+    /// Width in pixels.
     pub width: u32,
 }
 
 impl Size {
-    /// Most height and width of a data set's pictures.
+    /// Maximum height and width of pictures in a data set.
     pub const MOST: u32 = 8192;
 }
 
@@ -44,7 +44,8 @@ impl FromStr for Size {
     }
 }
 
-/// How a picture of another shape gets a size; scaling is bilinear over all pixels that a new one covers.
+/// How a picture with another aspect ratio is brought to a size. Scaling is bilinear over all pixels that a
+/// new pixel covers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Fit {
@@ -57,20 +58,20 @@ pub enum Fit {
     Stretch,
 }
 
-/// What the header of a picture's file says.
+/// What is known about a picture from its header.
 #[derive(Debug)]
 pub(crate) struct PictureInfo {
-    /// As it is shown, with its orientation.
+    /// Size of the picture as it is displayed, after applying its orientation.
     pub(crate) size: Size,
     pub(crate) grey: bool,
-    /// What is special about the picture, in words.
+    /// Descriptions of special properties, for messages.
     pub(crate) special: Vec<&'static str>,
 }
 
-/// What is said of pictures with an alpha channel.
+/// Description of a picture with an alpha channel.
 pub(crate) const TRANSPARENT: &str = "with transparency, which is dropped";
 
-/// What a picture becomes.
+/// The form that all pictures get.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Target {
     pub(crate) size: Size,
@@ -78,7 +79,7 @@ pub(crate) struct Target {
     pub(crate) grey: bool,
 }
 
-/// What a file is, if it is a picture in a format that is not read here.
+/// Returns the format of a file, if it is a picture in a format that is not supported.
 pub(crate) fn foreign_picture(path: &Path) -> Option<FileKind> {
     foreign_file(path).filter(|kind| kind.name.contains("picture") && !kind.advice.is_empty())
 }

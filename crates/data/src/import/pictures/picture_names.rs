@@ -1,5 +1,5 @@
-//! The pictures of a folder by the names that tables give them: with or without folders and endings, in any case and
-//! any form of Unicode, as people, Windows and macOS write them.
+//! Finds the pictures of a folder by the names that tables give them. Names may lack folders and extensions,
+//! and may differ in case and in the form of Unicode: people, Windows and macOS write them differently.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -8,23 +8,23 @@ use crate::DataError;
 use crate::import::pictures::folder::{LeftOut, is_picture, name, walk};
 use crate::import::same_class::key;
 
-/// The pictures below a folder.
+/// The pictures below the folder `root`.
 pub(crate) struct PictureNames {
     root: PathBuf,
     pub(crate) files: Vec<PathBuf>,
-    /// Places in `files` of the pictures with a name without its ending.
+    /// Indices in `files` of the pictures with a name, without its extension and in the form of [`key`].
     places: HashMap<String, Vec<usize>>,
 }
 
 /// What a name in a table stands for.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Named {
-    /// The place of a picture.
+    /// Index of the only picture with the name.
     One(usize),
-    /// The places of two pictures.
+    /// Indices of two pictures with the name.
     Several([usize; 2]),
     Nothing,
-    /// Something outside of the folder.
+    /// The name leads out of the folder.
     Outside,
 }
 
@@ -38,12 +38,13 @@ impl PictureNames {
         Ok(Self { root: root.to_owned(), files, places })
     }
 
-    /// The picture of that name in the folder `within`. A name has folders of the picture's path, all or the last ones,
-    /// or more than these: a path on another machine.
+    /// Returns the picture with this name in the folder `within`. The name may have all folders of the
+    /// picture's path, only the last ones, or more than these, as in an absolute path on another machine.
     pub(crate) fn find(&self, wanted: &str, within: &Path) -> Named {
         let path = wanted.replace('\\', "/");
         let parts = path.split('/').filter(|part| !["", "."].contains(part));
-        // Where the table was written, the pictures were beside it: ../input/train/1.png of Kaggle.
+        // Ignore `..` at the beginning: the path is relative to where the table was written, as in Kaggle's
+        // `../input/train/1.png`.
         let parts: Vec<&str> = parts.skip_while(|part| *part == "..").collect();
         let Some((&last, folders)) = parts.split_last() else { return Named::Nothing };
         if parts.contains(&"..") {
@@ -53,7 +54,7 @@ impl PictureNames {
         let with_ending = if is_picture(Path::new(last)) { self.at(&stem(last)) } else { &[] };
         let same_ending =
             with_ending.iter().copied().filter(|&place| key(&name(&self.files[place])) == key(last));
-        // The ending may also be a part of the name, as in 1.png.jpg.
+        // What looks like an extension may also be a part of the name, as in 1.png.jpg.
         let any_ending = self.at(last).iter().copied();
         let mut found: Vec<usize> = same_ending
             .chain(any_ending)
@@ -80,14 +81,14 @@ impl PictureNames {
         self.places.get(&key(stem)).map_or(&[], Vec::as_slice)
     }
 
-    /// The folders around a picture, below the root.
+    /// Returns the folders of a picture below the root.
     fn folders(&self, place: usize) -> Vec<String> {
         let folders = self.files[place].strip_prefix(&self.root).ok().and_then(Path::parent);
         folders.into_iter().flatten().map(|folder| key(&folder.to_string_lossy())).collect()
     }
 }
 
-/// The name of a picture without its ending.
+/// Returns the name of a picture without its extension.
 fn stem(name: &str) -> String {
     name.rsplit_once('.').map_or(name, |(stem, _)| stem).to_owned()
 }

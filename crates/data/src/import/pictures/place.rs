@@ -1,4 +1,4 @@
-//! Where the pixels of a picture are.
+//! Where the pixels of a picture are stored.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,35 +10,36 @@ use crate::import::pictures::picture::{PictureInfo, Size, TRANSPARENT};
 /// Where a picture is.
 #[derive(Debug, Clone)]
 pub(crate) enum Place {
-    /// In a picture's file.
+    /// In a picture file, such as a JPEG.
     Encoded(Encoded),
-    /// In a row of an array.
+    /// In this row of an array.
     Row(Arc<Pixels>, usize),
 }
 
-/// A picture's file.
+/// An encoded picture, such as a JPEG.
 #[derive(Debug, Clone)]
 pub(crate) enum Encoded {
-    /// Of its own.
+    /// A file of its own.
     File(PathBuf),
-    /// As a part of another file.
+    /// A part of another file, `bytes` long.
     Part { file: Arc<DataFile>, start: usize, bytes: usize },
 }
 
-/// An array of bytes whose rows are pictures.
+/// An array of bytes with a picture in each row.
 #[derive(Debug)]
 pub(crate) struct Pixels {
     pub(super) npy: NpyFile,
     pub(super) size: Size,
     pub(super) channels: usize,
-    /// Whether channels are before height and width, as PyTorch has them, or behind.
+    /// Whether the channels come before height and width, as in PyTorch, or after them.
     pub(super) is_planar: bool,
 }
 
 impl Pixels {
-    /// The pictures of an array of bytes, whose channels are known to be before height and width if `is_planar`.
+    /// Takes the pictures of an array. If `is_planar`, the channels are known to come before height and
+    /// width. Otherwise the shape decides.
     pub(crate) fn from_npy(npy: NpyFile, is_planar: bool) -> Result<Self, DataError> {
-        /// Most channels: red, green, blue and transparency.
+        /// Maximum number of channels: red, green, blue and transparency.
         const MOST: usize = 4;
         let [height, width, channels, is_planar] = match npy.shape[..] {
             [_, height, width] => [height, width, 1, 0],
@@ -66,7 +67,7 @@ impl Pixels {
         }
     }
 
-    /// What is known of each picture.
+    /// Returns what is known about each picture. With 2 or 4 channels, the last one is transparency.
     pub(crate) fn seen(&self) -> PictureInfo {
         let special = if self.channels.is_multiple_of(2) { vec![TRANSPARENT] } else { Vec::new() };
         PictureInfo { size: self.size, grey: self.channels < 3, special }

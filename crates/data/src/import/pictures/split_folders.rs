@@ -1,4 +1,4 @@
-//! The splits of pictures in folders: which folder is for training, and which for the test.
+//! Splits of pictures in folders: which folder is for training and which for testing.
 
 use std::path::{Path, PathBuf};
 
@@ -13,21 +13,21 @@ use crate::import::split::{self, SplitKind};
 use crate::import::test_split;
 use crate::quote::{listed, short};
 
-/// A folder whose name is one of a split, or that is chosen as the test split.
+/// A folder with the name of a split, or the folder that the user chose as the test split.
 struct CandidateSplit {
     name: String,
     split: Option<SplitKind>,
-    /// The folder with its classes.
+    /// The folder that contains its classes.
     root: PathBuf,
     holds: Holds,
 }
 
-/// What there is in a split.
+/// What a folder contains.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Holds {
     /// Folders, or a file that names the classes of pictures.
     Classes,
-    /// Pictures alone.
+    /// Only pictures: their number.
     Pictures(usize),
     Nothing,
 }
@@ -50,8 +50,8 @@ impl CandidateSplit {
     }
 }
 
-/// The folder of a split's classes. Archives repeat the split's name, as in `seg_train/seg_train/CLASS`, and some
-/// tools have `train/images/CLASS`.
+/// Returns the folder that contains the classes of a split. Archives repeat the name of the split, as in
+/// `seg_train/seg_train/CLASS`, and some tools write `train/images/CLASS`.
 fn root(split: &Path) -> Result<PathBuf, DataError> {
     let mut root = split.to_owned();
     loop {
@@ -69,8 +69,8 @@ fn root(split: &Path) -> Result<PathBuf, DataError> {
     }
 }
 
-/// Finds the pictures below `source`; `test_split` names the folder of the test split, where there are several, and
-/// `label` the column of their classes in `metadata.csv`.
+/// Finds the pictures below `source`. `test_split` names the folder of the test split. `label` says where
+/// `metadata.csv` has the classes.
 pub(crate) fn find(
     source: &Path,
     test_split: Option<&str>,
@@ -124,8 +124,8 @@ pub(crate) fn find(
     collect(source, found, test)
 }
 
-/// The folders in `source` that may be splits, the training split and those that are preferred for the test first, and
-/// the other folders.
+/// Returns the folders in `source` that may be splits, and the other folders. The training split comes first,
+/// and then the splits that are preferred for the test.
 fn candidates(
     source: &Path,
     test_split: Option<&str>,
@@ -140,12 +140,13 @@ fn candidates(
             others.push(folder);
         }
     }
-    // The shortest name of a split is the plainest: train is before training_set.
+    // Of several folders for a split, the one with the shortest name comes first: `train` is before
+    // `training_set`.
     sides.sort_by_key(|side| (side.split.is_none(), side.split, side.name.len(), side.name.clone()));
     Ok((sides, others))
 }
 
-/// The splits that have folders of classes. A warning says what each of the others lacks.
+/// Returns the splits that have classes. Warns about each of the others.
 fn with_classes(sides: Vec<CandidateSplit>) -> Vec<CandidateSplit> {
     let (with_classes, others): (Vec<CandidateSplit>, Vec<CandidateSplit>) =
         sides.into_iter().partition(|side| side.holds == Holds::Classes);
@@ -162,8 +163,9 @@ fn with_classes(sides: Vec<CandidateSplit>) -> Vec<CandidateSplit> {
     with_classes
 }
 
-/// Checks that the folder of the training split is no class. It may be one if it is beside folders of pictures and no
-/// other split, and has pictures outside of folders or one folder of pictures.
+/// Checks that the folder of the training split is not a class named like a split. It may be a class in this
+/// case: there are folders of pictures and no other split beside it, and it has pictures outside of folders,
+/// or only one folder of pictures.
 fn check_train(
     train: &CandidateSplit,
     found: &Classes,
@@ -192,12 +194,13 @@ fn check_train(
     )
 }
 
-/// Whether a folder of pictures beside those of classes is a class, whatever its name.
+/// Returns whether a folder with pictures, beside the folder of a split, may be a class.
 fn is_class(folder: &Path) -> bool {
     !split::is_no_class(&name(folder)) && holds_pictures(folder)
 }
 
-/// Checks that a source without a training split has classes, and no splits without classes.
+/// Checks a source in which no training split has folders of classes. Rejects the source if its folders are
+/// splits rather than classes.
 fn check_no_split(
     source: &Path,
     sides: &[CandidateSplit],
@@ -240,12 +243,12 @@ fn check_no_test_split(source: &Path, test_split: Option<&str>) -> Result<(), Da
     })
 }
 
-/// Checks the folders in those of the classes, unless a file names the classes.
+/// Checks the folders inside the folders of classes, unless a file names the classes.
 fn check_inner(root: &Path, found: &Classes) -> Result<(), DataError> {
     if found.is_listed { Ok(()) } else { inner_folders::check(root) }
 }
 
-/// Checks that not all names of classes are those of folders for pictures or annotations, such as `images`.
+/// Checks that the classes do not all have names of folders for pictures or annotations, such as `images`.
 fn check_names(folder: &Path, found: &Classes) -> Result<(), DataError> {
     let full = found.full();
     if found.is_listed || full.is_empty() || !full.iter().all(|class| split::is_no_class(class)) {

@@ -1,4 +1,4 @@
-//! In the place of `codec` in a build without the feature `pictures`.
+//! Replaces `codec` in a build without the feature `pictures`.
 
 use super::picture::{PictureInfo, Target};
 use super::place::Place;

@@ -1,4 +1,5 @@
-//! Pictures by the `image` crate: what their files say, and their pixels in the data set's channels and size.
+//! Decodes pictures with the `image` crate: reads their headers, and converts their pixels to the channels
+//! and the size of the data set.
 
 mod truncated;
 
@@ -23,16 +24,17 @@ use super::picture::{Fit, PictureInfo, Size, TRANSPARENT, Target};
 use super::place::{Encoded, Pixels, Place};
 use crate::error::damage;
 
-/// Most pixels of a picture; more is a decompression bomb. Pillow refuses the same number.
+/// Maximum number of pixels of a picture. A picture with more is rejected as a decompression bomb. Pillow has
+/// the same limit.
 const MOST_PIXELS: u64 = 2 * 89_478_485;
 
-/// The bytes of a picture's file.
+/// The bytes of a picture file.
 trait Contents: BufRead + Seek {}
 
 impl<T: BufRead + Seek> Contents for T {}
 
 impl Encoded {
-    /// The file, opened.
+    /// Opens the file.
     fn contents(&self) -> Result<Box<dyn Contents>, String> {
         match self {
             Self::File(path) => {
@@ -54,7 +56,7 @@ impl Encoded {
     }
 }
 
-/// The file's decoder, the format that its first bytes have, and how the picture is to be turned.
+/// Returns the decoder, the format according to the first bytes, and the orientation of the picture.
 fn open(file: &Encoded) -> Result<(impl ImageDecoder + use<>, ImageFormat, Orientation), String> {
     let mut contents = file.contents()?;
     let beginning = contents.fill_buf().map_err(|error| error.to_string())?;
@@ -75,14 +77,16 @@ fn open(file: &Encoded) -> Result<(impl ImageDecoder + use<>, ImageFormat, Orien
     check_pixels(decoder.dimensions())?;
     let mut orientation = decoder.orientation().map_err(reason)?;
     if format == ImageFormat::Png && orientation == Orientation::NoTransforms {
-        // The decoder has read what is before the pixels alone.
+        // The decoder has read only the chunks before the pixels. The orientation may be in a chunk after
+        // them.
         let late = png_chunk(file, *b"eXIf").and_then(|exif| Orientation::from_exif_chunk(&exif));
         orientation = late.unwrap_or(orientation);
     }
     Ok((decoder, format, orientation))
 }
 
-/// Why a picture cannot be decoded, without the decoder's own message, which names its internal types.
+/// Returns why a picture cannot be decoded. The decoder's own message is not used because it names internal
+/// types of the decoder.
 fn reason(error: ImageError) -> String {
     let text = error.to_string();
     for (words, kind) in [
@@ -114,7 +118,7 @@ fn reason(error: ImageError) -> String {
     format!("{what}: {AGAIN}")
 }
 
-/// What to do with a damaged picture.
+/// What to do about a damaged picture.
 const AGAIN: &str = "save or download it again";
 
 fn check_pixels((width, height): (u32, u32)) -> Result<(), String> {
@@ -127,7 +131,7 @@ fn check_pixels((width, height): (u32, u32)) -> Result<(), String> {
     }
 }
 
-/// What the picture is, by its file's header.
+/// Reads the header of a picture.
 pub(crate) fn look(place: &Place) -> Result<PictureInfo, String> {
     let file = match place {
         Place::Encoded(file) => file,
@@ -137,7 +141,7 @@ pub(crate) fn look(place: &Place) -> Result<PictureInfo, String> {
     let [animated, palette] = frames_and_palette(file, format).unwrap_or_default();
     let (width, height) = decoder.dimensions();
     let colour = decoder.color_type();
-    // Those that swap height and width are from 5 to 8.
+    // EXIF orientations 5 to 8 swap height and width.
     let is_turned = orientation.to_exif() >= 5;
     let (width, height) = if is_turned { (height, width) } else { (width, height) };
     let original = decoder.original_color_type();
@@ -146,7 +150,7 @@ pub(crate) fn look(place: &Place) -> Result<PictureInfo, String> {
         Encoded::Part { .. } => false,
     };
     let special = [
-        // The decoder of GIF makes all of its pictures transparent.
+        // The GIF decoder reports an alpha channel for every picture.
         (colour.has_alpha() && format != ImageFormat::Gif, TRANSPARENT),
         (colour.bytes_per_pixel() > colour.channel_count(), "of more than 8 bits a channel, scaled to 8"),
         (matches!(original, ExtendedColorType::Cmyk8 | ExtendedColorType::Cmyk16), "in CMYK, made RGB"),
@@ -163,9 +167,9 @@ fn is_grey(colour: ColorType) -> bool {
     matches!(colour, ColorType::L8 | ColorType::La8 | ColorType::L16 | ColorType::La16)
 }
 
-/// Whether there are further frames than the first, and whether there is a palette.
+/// Returns whether the picture has more than one frame, and whether it has a palette.
 fn frames_and_palette(file: &Encoded, format: ImageFormat) -> Option<[bool; 2]> {
-    /// The colour type of a PNG's header for indices into a palette.
+    /// Colour type of a palette picture in a PNG header.
     const INDEXED: u8 = 3;
     let contents = || file.contents().ok();
     Some(match format {
@@ -180,10 +184,11 @@ fn frames_and_palette(file: &Encoded, format: ImageFormat) -> Option<[bool; 2]> 
     })
 }
 
-/// The contents of the first chunk of this type in a PNG file.
+/// Returns the contents of the first chunk of this type in a PNG file.
 fn png_chunk(file: &Encoded, wanted: [u8; 4]) -> Option<Vec<u8>> {
     let mut contents = file.contents().ok()?;
-    // Behind the signature, a chunk is its length, its type, its contents and a checksum.
+    // A chunk is its length, its type, its contents and a checksum. The first chunk follows the signature of
+    // 8 bytes.
     contents.seek(SeekFrom::Start(8)).ok()?;
     loop {
         let [mut length, mut kind] = [[0; 4]; 2];
@@ -199,7 +204,7 @@ fn png_chunk(file: &Encoded, wanted: [u8; 4]) -> Option<Vec<u8>> {
     }
 }
 
-/// The picture in a file, turned as it is to be shown.
+/// Decodes a picture and applies its orientation.
 fn decode(file: &Encoded) -> Result<DynamicImage, String> {
     let (decoder, format, orientation) = open(file)?;
     if matches!(format, ImageFormat::Jpeg | ImageFormat::WebP) {
@@ -214,7 +219,7 @@ fn decode(file: &Encoded) -> Result<DynamicImage, String> {
     Ok(picture)
 }
 
-/// The pixels of a picture as bytes `[channels, height, width]`.
+/// Returns the pixels of a picture as bytes `[channels, height, width]`.
 pub(crate) fn read(place: &Place, target: Target) -> Result<Vec<u8>, String> {
     let picture = match place {
         Place::Encoded(file) => decode(file)?,
@@ -229,7 +234,7 @@ pub(crate) fn read(place: &Place, target: Target) -> Result<Vec<u8>, String> {
     })
 }
 
-/// Grey values: those of a grey picture, and for others ITU-R 601's luma as Pillow rounds it.
+/// Converts a picture to grey. Colours become ITU-R 601's luma, rounded as in Pillow.
 fn grey(picture: &DynamicImage) -> GrayImage {
     if is_grey(picture.color()) {
         return picture.to_luma8();
@@ -243,10 +248,11 @@ fn grey(picture: &DynamicImage) -> GrayImage {
     })
 }
 
-/// A picture whose pixels are bytes.
+/// A picture with bytes as pixels.
 type Bytes<P> = ImageBuffer<P, Vec<u8>>;
 
-/// The picture in the target's size. Scaling is bilinear over all pixels that a new one covers, as Pillow's.
+/// Scales a picture to the size of the target. Scaling is bilinear over all pixels that a new pixel covers,
+/// as in Pillow.
 fn fitted<P: Pixel<Subpixel = u8> + 'static>(picture: &Bytes<P>, target: Target) -> Bytes<P> {
     let Size { height, width } = target.size;
     let (old_width, old_height) = picture.dimensions();
@@ -254,7 +260,8 @@ fn fitted<P: Pixel<Subpixel = u8> + 'static>(picture: &Bytes<P>, target: Target)
         return picture.clone();
     }
     let scaled = |width: u32, height: u32| imageops::resize(picture, width, height, FilterType::Triangle);
-    // The sides in proportion, of which one has the length of the target's.
+    // Both functions keep the aspect ratio. One takes the target's height, and the other the target's width.
+    // `rounded` is added to the dividend to round the other side.
     let wide = u64::from(old_width) * u64::from(height);
     let high = u64::from(old_height) * u64::from(width);
     let by_height = |rounded: u64| (((wide + rounded) / u64::from(old_height)).max(1) as u32, height);
@@ -264,7 +271,7 @@ fn fitted<P: Pixel<Subpixel = u8> + 'static>(picture: &Bytes<P>, target: Target)
         Fit::Crop => {
             let (new_width, new_height) = if wide >= high { by_height(0) } else { by_width(0) };
             let scaled = scaled(new_width, new_height);
-            // Half of the rest, where torchvision rounds halves to even.
+            // torchvision rounds half of the remainder to even.
             let half = |rest: u32| (f64::from(rest) / 2.0).round_ties_even() as u32;
             let (left, top) = (half(new_width - width), half(new_height - height));
             imageops::crop_imm(&scaled, left, top, width, height).to_image()
@@ -284,7 +291,7 @@ fn fitted<P: Pixel<Subpixel = u8> + 'static>(picture: &Bytes<P>, target: Target)
     }
 }
 
-/// The picture in a row of an array.
+/// Returns the picture in a row of an array.
 fn in_row(array: &Pixels, row: usize) -> Result<DynamicImage, String> {
     let mut bytes = vec![0; array.npy.columns];
     array.npy.row(row, &mut bytes).map_err(|error| error.to_string())?;
@@ -305,10 +312,10 @@ fn in_row(array: &Pixels, row: usize) -> Result<DynamicImage, String> {
     picture.ok_or_else(|| "has another number of pixels".into())
 }
 
-/// The file of a PNG picture of `pixels`, row by row from the top.
+/// Encodes pixels, row by row from the top, as a PNG file.
 pub(crate) fn png([width, height]: [u32; 2], pixels: &[[u8; 3]]) -> Result<Vec<u8>, String> {
     let mut file = Vec::new();
-    // The encoder's defaults make files of twice the size.
+    // The encoder's defaults produce files of twice the size.
     let encoder = PngEncoder::new_with_quality(&mut file, CompressionType::Default, PngFilter::Adaptive);
     let written = encoder.write_image(pixels.as_flattened(), width, height, ExtendedColorType::Rgb8);
     written.map(|()| file).map_err(|error| error.to_string())

@@ -1,11 +1,14 @@
-//! Finds truncated pictures that their decoders accept: the missing pixels would be grey or wrong.
+//! Finds truncated pictures that their decoders accept. Without this check, the missing pixels would be grey
+//! or wrong.
 //!
-//! Phones write a film behind the picture (motion photos), and 3D cameras a second picture (MPO). A picture is therefore
-//! followed from its beginning to its own end, as Pillow and browsers do; what is behind it does not matter.
+//! Other data may follow a picture in its file: phones append a film (motion photos), and 3D cameras a second
+//! picture (MPO). This module therefore follows the structure of the picture from its beginning to its own
+//! end, as Pillow and browsers do, and ignores what comes after it.
 
 use image::ImageFormat;
 
-/// What is missing in a file of this format; the decoders of other formats notice.
+/// Describes what is missing in a file of this format. Decoders of other formats reject truncated files
+/// themselves.
 pub(crate) fn missing(format: ImageFormat, bytes: &[u8]) -> Option<&'static str> {
     match format {
         ImageFormat::Jpeg if !has_end(bytes) => Some("is truncated and has no end marker"),
@@ -16,7 +19,7 @@ pub(crate) fn missing(format: ImageFormat, bytes: &[u8]) -> Option<&'static str>
     }
 }
 
-/// Whether a JPEG reaches its marker of the end: ITU-T T.81, annex B.
+/// Returns whether a JPEG reaches its end marker (ITU-T T.81, annex B).
 fn has_end(bytes: &[u8]) -> bool {
     const END: u8 = 0xd9;
     const SCAN: u8 = 0xda;
@@ -25,11 +28,12 @@ fn has_end(bytes: &[u8]) -> bool {
         at += found + 1;
         match bytes.get(at..) {
             Some([END, ..]) => return true,
-            // Any number of 0xff may be before a marker.
+            // A marker may have any number of 0xff before it.
             Some([0xff, ..]) => {}
-            // A zero behind pixels that look like a marker, and markers without a length, such as those of restarts.
+            // These bytes do not begin a segment with a length. 0xff 0x00 is a pixel byte 0xff, and the
+            // others are markers without a length, such as restart markers.
             Some([0x00 | 0x01 | 0xd0..=0xd8, ..]) => at += 1,
-            // Reserved: decoders skip them as damage.
+            // Reserved markers in a scan: decoders skip them as damage.
             Some([0x02..=0xbf | 0xf0..=0xfd, ..]) if is_in_scan => at += 1,
             Some(&[marker, high, low, ..]) => {
                 at += 1 + usize::from(u16::from_be_bytes([high, low]));
@@ -41,7 +45,8 @@ fn has_end(bytes: &[u8]) -> bool {
     false
 }
 
-/// Whether a WebP has the bytes that its header declares, behind the first eight; libwebp rejects it otherwise.
+/// Returns whether a WebP file is as long as its header declares. The length in the header does not include
+/// the first eight bytes. libwebp rejects a shorter file.
 fn is_as_long_as_it_says(bytes: &[u8]) -> bool {
     let declared = bytes.get(4..8).map(|size| u32::from_le_bytes([size[0], size[1], size[2], size[3]]));
     declared.is_some_and(|size| bytes.len() as u64 >= u64::from(size) + 8)
@@ -55,7 +60,7 @@ mod tests {
     use crate::import::Fit;
     use crate::import::tests::Lab;
 
-    /// A picture of noise, which needs all of its bytes.
+    /// Returns a picture of noise, which compresses so little that every part of the file matters.
     fn noise() -> RgbImage {
         let mut state = 1u32;
         RgbImage::from_fn(32, 24, |_, _| {
@@ -70,7 +75,7 @@ mod tests {
         file.into_inner()
     }
 
-    /// A JPEG with a thumbnail in EXIF, and fill bytes before its end.
+    /// Returns a JPEG with a thumbnail in its EXIF data, and with fill bytes before its end marker.
     fn jpeg() -> Vec<u8> {
         let plain = encoded(ImageFormat::Jpeg);
         let exif = [b"Exif\0\0II*\0\x08\0\0\0\0\0\0\0\0\0", &plain[..]].concat();
@@ -89,7 +94,7 @@ mod tests {
             read.map_err(|error| error.to_string())
         };
         let own: Vec<u8> = (0u32..20_000).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
-        // A film may have the marker of a scan and none of an end.
+        // A film may contain a scan marker and no end marker.
         let film = [b"\0\0\0\x18ftypmp42\xff\xda\0\x02", &own[..]].concat();
         let film: Vec<u8> = film.into_iter().map(|byte| if byte == 0xd9 { 0 } else { byte }).collect();
         let formats = [
@@ -112,7 +117,7 @@ mod tests {
                 assert!(read(&bytes[..length]).is_err(), "{format:?}: {length} of {} bytes", bytes.len());
             }
         }
-        // Damage that decoders find has no words of theirs.
+        // Errors about damage do not contain words of the decoders.
         for (format, bytes) in formats.map(|format| (format, encoded(format))) {
             for (at, bit) in (4..bytes.len().min(200)).step_by(5).zip([0, 7].into_iter().cycle()) {
                 let mut bytes = bytes.clone();
@@ -124,7 +129,7 @@ mod tests {
                 assert!(is_own && !words.iter().any(|word| message.contains(word)), "{format:?}: {message}");
             }
         }
-        // A critical chunk that no decoder knows: the error has no type of the decoder.
+        // For a critical chunk that no decoder knows, the error does not name a type of the decoder.
         let mut png = encoded(ImageFormat::Png);
         let pixels = png.windows(4).position(|name| name == b"IDAT").unwrap();
         png[pixels + 3] = b'U';
