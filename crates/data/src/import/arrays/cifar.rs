@@ -1,6 +1,6 @@
-//! CIFAR-10's and CIFAR-100's python batches: pickles of pixels and labels, which become arrays.
+//! CIFAR-10's and CIFAR-100's python batches: pickles of pixels and labels, which are converted to arrays.
 //!
-//! <https://www.cs.toronto.edu/~kriz/cifar.html> describes them.
+//! The format is described at <https://www.cs.toronto.edu/~kriz/cifar.html>.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -19,17 +19,18 @@ use crate::import::arrays::{self, Arrays};
 use crate::import::job::Job;
 use crate::import::pictures::folder;
 
-/// Most opcodes of a pickle that put values into others: its reader recurses as deep as these nest. the 50,000 pictures of CIFAR-100
-/// have some 170, as lists are appended to by the thousand.
+/// Maximum number of opcodes in a pickle that put values into other values. The reader of pickles recurses as
+/// deep as values are nested, so a crafted pickle could overflow the stack. The batch of CIFAR-100 with
+/// 50,000 pictures has some 170 of these opcodes, because Python appends to lists by the thousand.
 const MOST_NESTED: usize = 1000;
 
-/// Whether a file is a batch, by its name.
+/// Returns whether a file is a batch, from its name.
 pub(crate) fn is_batch(path: &Path) -> bool {
     let name = folder::name(path);
     name.starts_with("data_batch_") && !name.contains('.') || is_batch_of_100(path)
 }
 
-/// CIFAR-100 has one batch, a pickle called `train`.
+/// Returns whether a file is the batch of CIFAR-100: a pickle named `train`.
 fn is_batch_of_100(path: &Path) -> bool {
     let is_pickle = |mut file: File| {
         let mut first = [0];
@@ -38,7 +39,7 @@ fn is_batch_of_100(path: &Path) -> bool {
     path.ends_with("train") && run_record::files::open_regular(path).is_ok_and(is_pickle)
 }
 
-/// The arrays of the batches in `source`; none if there is no batch.
+/// Converts the batches in `source` to arrays. Returns `None` if there is no batch.
 pub(crate) fn find(source: &Path, job: &Job<'_>) -> Result<Option<Arrays>, DataError> {
     let (_, files) = folder::inside(source)?;
     let batches: Vec<&PathBuf> = files.iter().filter(|path| is_batch(path)).collect();
@@ -55,7 +56,8 @@ pub(crate) fn find(source: &Path, job: &Job<'_>) -> Result<Option<Arrays>, DataE
         let path = folder.join(DataSet::file_name(name, "images"));
         let failed = |error| DataError::write(&path)(error);
         let mut images = File::create(&path).map_err(failed)?;
-        // The number of pictures is known at the end; a header has one length.
+        // The header is written again at the end, when the number of pictures is known. All headers have the
+        // same length.
         images.write_all(&npy_header("|u1", &[0, SHAPE[0], SHAPE[1], SHAPE[2]])).map_err(failed)?;
         let (mut labels, mut files) = (Vec::new(), Vec::new());
         for batch in batches {
@@ -89,7 +91,8 @@ fn dictionary(path: &Path) -> Result<BTreeMap<HashableValue, Value>, DataError> 
     if nested(&pickle) > MOST_NESTED {
         bail!(path, "is no pickle of CIFAR: it puts values into others more than {MOST_NESTED} times");
     }
-    // Arrays are pickled as calls of NumPy's functions, which leave the state of the array.
+    // An array is pickled as a call of a NumPy function and the state of the array. The reader replaces the
+    // unknown function and keeps the state.
     let options = DeOptions::new().replace_unresolved_globals();
     match serde_pickle::value_from_slice(&pickle, options) {
         Ok(Value::Dict(entries)) => Ok(entries),
@@ -98,12 +101,13 @@ fn dictionary(path: &Path) -> Result<BTreeMap<HashableValue, Value>, DataError> 
     }
 }
 
-/// Opcodes that put values into others.
+/// Opcodes that put values into other values.
 const NESTING: &[u8] = b"Rabdelostu\x81\x85\x86\x87\x90\x91\x92";
 
-/// Number of opcodes that put values into others, up to where a pickle ends or makes no sense.
+/// Returns the number of opcodes that put values into other values. Counts until the pickle ends or an
+/// argument is incomplete.
 ///
-/// <https://github.com/python/cpython/blob/main/Lib/pickletools.py> has all opcodes with their arguments.
+/// All opcodes and their arguments are in <https://github.com/python/cpython/blob/main/Lib/pickletools.py>.
 fn nested(mut pickle: &[u8]) -> usize {
     let mut nested = 0;
     while let [opcode, rest @ ..] = pickle {
@@ -141,7 +145,7 @@ fn nested(mut pickle: &[u8]) -> usize {
     nested
 }
 
-/// A string of Python 2 or 3.
+/// Returns the text of a string that Python 2 or Python 3 pickled.
 fn text(bytes: &Value) -> Option<String> {
     match bytes {
         Value::String(text) => Some(text.clone()),
@@ -150,13 +154,13 @@ fn text(bytes: &Value) -> Option<String> {
     }
 }
 
-/// Takes the entry of a name that is one of Python 2's strings or of Python 3's.
+/// Removes and returns the entry `name`. The key may be a string of Python 2 or of Python 3.
 fn take(entries: &mut BTreeMap<HashableValue, Value>, name: &str) -> Option<Value> {
     let keys = [HashableValue::String(name.into()), HashableValue::Bytes(name.into())];
     keys.iter().find_map(|key| entries.remove(key))
 }
 
-/// The pixels and the labels of a batch.
+/// Reads the pixels and the labels of a batch.
 fn read(path: &Path, label: &str) -> Result<(Vec<u8>, Vec<i64>), DataError> {
     let mut entries = dictionary(path)?;
     let keys: Vec<String> = entries.keys().filter_map(|key| text(&key.clone().into_value())).collect();
@@ -170,7 +174,7 @@ fn read(path: &Path, label: &str) -> Result<(Vec<u8>, Vec<i64>), DataError> {
         }
     };
     let Some(labels) = labels else { bail!(path, "{label} is no list of integers") };
-    // The state of an array: version, shape, type, whether the order is Fortran's, bytes.
+    // State of an array: version, shape, type, whether it is in Fortran order, and bytes.
     let Some(Value::Tuple(state)) = take(&mut entries, "data") else {
         bail!(path, "has no array of pixels called data, as Python pickles it with protocols below 5");
     };
@@ -186,7 +190,7 @@ fn read(path: &Path, label: &str) -> Result<(Vec<u8>, Vec<i64>), DataError> {
     }
 }
 
-/// The names of the classes of `label`, if the file with them is there.
+/// Returns the names of the classes for the labels `label`, if the file with the names exists.
 fn names(path: &Path, label: &str) -> Result<Option<Vec<String>>, DataError> {
     if !path.exists() {
         return Ok(None);

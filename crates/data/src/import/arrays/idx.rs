@@ -1,4 +1,4 @@
-//! IDX files as MNIST has them, of pictures of any size and any classes, such as EMNIST's: they become arrays.
+//! IDX files with pictures of any size and any classes, such as EMNIST's. They are converted to arrays.
 
 use std::fs::File;
 use std::io::Write;
@@ -11,13 +11,14 @@ use crate::import::arrays::{self, Arrays};
 use crate::import::job::Job;
 use crate::import::pictures::folder;
 
-/// Whether a file has the name of one: `train-images-idx3-ubyte`, `emnist-letters-test-labels-idx1-ubyte.gz`.
+/// Returns whether a file has the name of an IDX file: `train-images-idx3-ubyte`,
+/// `emnist-letters-test-labels-idx1-ubyte.gz`.
 pub(crate) fn is_idx(path: &Path) -> bool {
     let name = folder::name(path).to_ascii_lowercase();
     ["idx1-ubyte", "idx3-ubyte"].iter().any(|end| name.trim_end_matches(".gz").ends_with(end))
 }
 
-/// The arrays of the files in `source`; none if there is no such file.
+/// Converts the IDX files in `source` to arrays. Returns `None` if there is no such file.
 pub(crate) fn find(source: &Path, job: &Job<'_>) -> Result<Option<Arrays>, DataError> {
     let (_, files) = folder::inside(source)?;
     let files: Vec<PathBuf> = files.into_iter().filter(|path| is_idx(path)).collect();
@@ -60,7 +61,7 @@ pub(crate) fn find(source: &Path, job: &Job<'_>) -> Result<Option<Arrays>, DataE
     Ok(Some(Arrays::made(&folder, files, None)))
 }
 
-/// Writes the bytes of an IDX file as an array.
+/// Converts an IDX file to an array of bytes.
 fn as_npy(source: &IdxFile, array: &Path) -> Result<(), DataError> {
     let mut file = File::create(array).map_err(DataError::write(array))?;
     file.write_all(&npy_header("|u1", &source.shape)).map_err(DataError::write(array))?;

@@ -1,5 +1,8 @@
-//! The import of NumPy's arrays: pictures or features, and their labels, in the `.npy` files of a folder or an
+//! Imports NumPy's arrays: pictures or features, and their labels, from the `.npy` files of a folder or an
 //! `.npz` file.
+//!
+//! What an array contains is recognised from the words of its name, such as `x_train` and `y_test`. CIFAR's
+//! batches and IDX files are converted to arrays first and then imported in the same way.
 
 pub(crate) mod cifar;
 pub(crate) mod idx;
@@ -22,49 +25,50 @@ use crate::import::writer::Writer;
 use crate::import::{ImportArgs, Imported, pictures, plan, test_split};
 use crate::{DataError, Element, quote};
 
-/// What an array's name has if it holds samples, or labels.
+/// Words in the names of arrays of samples. `LABELS` are the words in the names of arrays of labels.
 const SAMPLES: [&str; 9] = ["x", "data", "images", "image", "imgs", "features", "samples", "inputs", "xs"];
 const LABELS: [&str; 9] = ["y", "label", "labels", "target", "targets", "class", "classes", "ys", "fine"];
-/// What an array of strings is called that has the names of the classes, in the order of their numbers.
+/// Names of arrays of strings that contain the names of the classes, in the order of the class numbers.
 const CLASS_NAMES: [&str; 6] =
     ["classes", "class_names", "classnames", "label_names", "labels_names", "target_names"];
 const BOOL: &str = "|b1";
-/// The folder of those that are made of other files.
+/// Folder for arrays that were converted from other files.
 pub(crate) const FOLDER: &str = "arrays";
 
-/// Whether a file is an array.
+/// Returns whether a file is an array, from its name.
 pub(crate) fn is_array(path: &Path) -> bool {
     path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("npy"))
 }
 
-/// A split: the file of its samples, and that of its labels.
+/// The files of a split, one with its samples and one with their labels.
 struct Pair {
     samples: PathBuf,
     labels: PathBuf,
-    /// The first row of each file of the source, and its name.
+    /// The first row of each file that the samples come from, and the name of the file.
     files: Vec<(usize, String)>,
 }
 
 /// The arrays of a source.
 pub(crate) struct Arrays {
     train: Pair,
-    /// The other splits by name, with the preferred ones for the test first. A split without labels has the error that
-    /// ends the import if the split is chosen.
+    /// The other splits by name, the preferred ones for the test first. A split without labels has an error
+    /// instead, which ends the import only if the split is chosen.
     others: Vec<(String, Result<Pair, DataError>)>,
-    /// Names of the classes, if they are known.
+    /// Names of the classes, if the source has them.
     names: Option<Vec<String>>,
-    /// What is known of them if they are an imported data set.
+    /// Contents of `dataset.json`, if the arrays are an imported data set.
     set: Option<DataSet>,
 }
 
-/// The words of a file's name, in small letters: `x_train.npy` has x and train.
+/// Returns the words of a file's name in lower case: `x_train.npy` has x and train.
 fn words(path: &Path) -> Vec<String> {
     let name = path.file_stem().unwrap_or_default().to_string_lossy().to_lowercase();
     name.split(['_', '-', '.', ' ']).map(str::to_owned).collect()
 }
 
-/// Whether an array has the names of the classes; its numbers are labels, and so are strings with no other labels and
-/// what is `label`, as it was typed.
+/// Returns whether an array contains the names of the classes. An array named `classes` contains labels
+/// instead if it has numbers, or if there are no other labels. An array that the user names as `label` also
+/// contains labels.
 fn has_class_names(path: &Path, has_other_labels: bool, label: Option<&str>) -> bool {
     let name = path.file_stem().unwrap_or_default().to_string_lossy().to_lowercase();
     CLASS_NAMES.contains(&&*name)
@@ -72,17 +76,17 @@ fn has_class_names(path: &Path, has_other_labels: bool, label: Option<&str>) -> 
         && (name != "classes" || has_other_labels && NpyFile::open(path, &NpyFile::STRINGS).is_ok())
 }
 
-/// The name of an array's file without its ending.
+/// Returns the name of a file without its extension.
 fn name(path: &Path) -> String {
     path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// The name without the words of the split.
+/// Returns the name of a file without its extension and without the words of a split.
 fn name_without_split(path: &Path) -> String {
     words(path).into_iter().filter(|word| split::of_name(word).is_none()).collect::<Vec<_>>().join("_")
 }
 
-/// Whether a word of the name is one of `known`.
+/// Returns whether the name of a file contains one of the words `known`.
 fn has_word(path: &Path, known: &[&str]) -> bool {
     words(path).iter().any(|word| known.contains(&&**word))
 }
@@ -91,18 +95,19 @@ fn split_of(path: &Path) -> Option<SplitKind> {
     split::in_name(&name(path))
 }
 
-/// The arrays of a folder that may be samples or labels.
+/// The arrays in a folder that may be samples or labels.
 struct Candidates<'a> {
     source: &'a Path,
     paths: Vec<&'a PathBuf>,
-    /// Their names, in words.
+    /// The names of the arrays, for messages.
     listed: String,
-    /// The name of the labels, as it was typed.
+    /// The name of the labels, as the user typed it.
     label: Option<&'a str>,
 }
 
 impl Candidates<'_> {
-    /// Whether an array has labels. One name is that of the labels in each split.
+    /// Returns whether an array contains labels. A name typed by the user stands for the labels of all
+    /// splits.
     fn is_label(&self, path: &Path) -> bool {
         match self.label {
             Some(wanted) => {
@@ -113,8 +118,8 @@ impl Candidates<'_> {
         }
     }
 
-    /// The samples and labels of `split`, or of the arrays that name no split. `None` if there are neither; the inner
-    /// error says that one of the two is missing.
+    /// Returns the samples and labels of `split`, or of the arrays that name no split if `split` is `None`.
+    /// Returns `None` if there are neither. The inner error says that one of the two is missing.
     fn pair(&self, split: Option<SplitKind>) -> Result<Option<Result<Pair, DataError>>, DataError> {
         let of_split = self.paths.iter().copied().filter(|path| split_of(path) == split);
         let labels: Vec<&PathBuf> = of_split.clone().filter(|path| self.is_label(path)).collect();
@@ -144,11 +149,11 @@ impl Candidates<'_> {
         }
     }
 
-    /// Says which arrays are not used.
+    /// Warns about arrays that are not used.
     fn say_unused(&self, train: &Pair, others: &[(String, Result<Pair, DataError>)]) {
         let pairs = std::iter::once(train).chain(others.iter().flat_map(|(_, pair)| pair));
         let is_used = |path: &Path| pairs.clone().any(|pair| pair.samples == path || pair.labels == path);
-        // Those of a split without labels are named with the split.
+        // `test_split` reports the arrays of a split without labels.
         let is_named = |path: &Path| {
             others
                 .iter()
@@ -166,7 +171,7 @@ impl Candidates<'_> {
     }
 }
 
-/// Finds the arrays in a folder; none if it has no array.
+/// Finds the arrays in a folder. Returns `None` if there is no array.
 pub(crate) fn find(source: &Path, args: &ImportArgs) -> Result<Option<Arrays>, DataError> {
     let (_, files) = folder::inside(source)?;
     let arrays: Vec<&PathBuf> = files.iter().filter(|path| is_array(path)).collect();
@@ -211,7 +216,7 @@ pub(crate) fn find(source: &Path, args: &ImportArgs) -> Result<Option<Arrays>, D
     Ok(Some(Arrays { train, others, names: Some(set.classes.clone()), set: Some(set) }))
 }
 
-/// Types of numbers.
+/// Returns the dtypes of numbers.
 fn numbers() -> Vec<&'static str> {
     NpyFile::FLOATS.into_iter().chain(NpyFile::INTEGERS).chain([BOOL]).collect()
 }
@@ -220,7 +225,7 @@ fn labels_file(pair: &Pair) -> Result<NpyFile, DataError> {
     NpyFile::open(&pair.labels, &[&numbers()[..], &NpyFile::STRINGS].concat())
 }
 
-/// Calls `visit` with each label, and its value where it may not be a whole number.
+/// Calls `visit` with each label as text, and with its value if it may not be a whole number.
 fn for_each_label(
     file: &NpyFile,
     mut visit: impl FnMut(&str, Option<f64>) -> Result<(), DataError>,
@@ -237,7 +242,7 @@ fn for_each_label(
     }
 }
 
-/// The classes of a split.
+/// Returns the classes of a split.
 fn classes(pair: &Pair, labels: &Labels) -> Result<BTreeSet<String>, DataError> {
     let mut found = BTreeSet::new();
     for_each_label(&labels_file(pair)?, |label, value| {
@@ -250,7 +255,7 @@ fn classes(pair: &Pair, labels: &Labels) -> Result<BTreeSet<String>, DataError> 
 /// The samples of a split and the numbers of their labels.
 struct SplitArrays {
     samples: NpyFile,
-    /// None of samples that are left out.
+    /// Number of each label, or `None` if the sample is left out.
     labels: Vec<Option<u32>>,
     files: Vec<(usize, String)>,
 }
@@ -274,7 +279,7 @@ impl SplitArrays {
         Ok(Self { samples, labels, files: pair.files.clone() })
     }
 
-    /// The rows that are used and their classes, by the `class` of each label.
+    /// Returns the rows that are used, each with its class. `class` is the class of each label number.
     fn rows(&self, class: &[u16]) -> Vec<(usize, u16)> {
         let labels = self.labels.iter().enumerate();
         labels.filter_map(|(row, label)| Some((row, class[(*label)? as usize]))).collect()
@@ -287,7 +292,8 @@ impl SplitArrays {
 }
 
 impl Arrays {
-    /// Those that were made in `folder` of the `files` of each split: the first row and the name of each.
+    /// Returns the arrays that were written to `folder`. For each split, `files` has the first row and the
+    /// name of each file that the arrays were converted from.
     pub(crate) fn made(
         folder: &Path,
         [train, test]: [Vec<(usize, String)>; 2],
@@ -312,7 +318,7 @@ impl Arrays {
         let chosen = test_split::choose(source, wanted, &known, &names, |at| {
             others[at].as_ref().map_or(Ok(BTreeSet::new()), |pair| classes(pair, &labels))
         })?;
-        // If none has classes, it is the first, whose error names them.
+        // If no split has classes, open the first one: its error says what is missing.
         let test = (!others.is_empty()).then(|| others.swap_remove(chosen.unwrap_or(0)));
         let test = test.map(|pair| SplitArrays::open(&pair?, &mut labels)).transpose()?;
         let (classes, class) = labels.classes(&job.args.source)?;
@@ -362,7 +368,7 @@ impl Arrays {
     }
 }
 
-/// How numbers become the bytes of pictures.
+/// Returns the NumPy expression that converts the numbers to bytes of pictures.
 fn as_bytes(samples: &NpyFile) -> Result<String, DataError> {
     let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
     samples.for_each_row(samples.rows, |_, bytes| {
@@ -381,7 +387,7 @@ fn as_bytes(samples: &NpyFile) -> Result<String, DataError> {
     })
 }
 
-/// Imports features: a row for each sample.
+/// Imports features, with a row for each sample.
 fn features(
     train: SplitArrays,
     test: Option<SplitArrays>,
@@ -435,7 +441,7 @@ fn features(
     writer.finish(job, classes, names, None)
 }
 
-/// A number of a type, as f64.
+/// Converts the bytes of a number with this dtype to f64.
 fn number(bytes: &[u8], dtype: &str) -> f64 {
     match (dtype.contains('f'), bytes) {
         (true, &[a, b]) => f16::from_le_bytes([a, b]).to_f64(),

@@ -1,4 +1,4 @@
-//! Imports of archives, whole and damaged.
+//! Tests imports of archives, whole and damaged.
 
 use std::fs;
 use std::io::Write;
@@ -91,7 +91,7 @@ fn damaged_archives_are_not_imported() {
         lab.write("damaged.npz", &damaged);
         lab.import("damaged.npz", &["--overwrite"]).unwrap_err();
     }
-    // What is damaged, and what is not read here, in no words of a decoder.
+    // Errors about damaged and unsupported archives do not contain words of the decoders.
     let gz = |bytes: &[u8]| {
         let mut file = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
         file.write_all(bytes).unwrap();
@@ -146,7 +146,7 @@ fn damaged_archives_are_not_imported() {
     let mut bytes = archive.into_inner().unwrap().finish().unwrap();
     lab.write("t.tar.gz", &bytes);
     lab.imported("t.tar.gz", &[]);
-    // The checksum is before the length, at the end.
+    // At the end of a gzip file, the checksum comes before the length.
     let end = bytes.len();
     bytes[end - 8] ^= 1;
     lab.write("t.tar.gz", &bytes);

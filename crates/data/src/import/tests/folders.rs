@@ -1,4 +1,4 @@
-//! Folders of pictures as people, tools and competitions lay them out.
+//! Tests imports of pictures in folders, as people, tools and competitions lay them out.
 
 use std::cell::RefCell;
 use std::fs;
@@ -26,9 +26,9 @@ impl log::Log for Recorder {
     fn flush(&self) {}
 }
 
-/// What is logged by this thread while `run` runs.
+/// Returns what this thread logs while `run` runs.
 fn logged<T>(run: impl FnOnce() -> T) -> (T, String) {
-    // Another test may have set it.
+    // Another test may have set the logger already.
     let _ = log::set_logger(&Recorder);
     log::set_max_level(log::LevelFilter::Info);
     WARNINGS.take();
@@ -36,7 +36,7 @@ fn logged<T>(run: impl FnOnce() -> T) -> (T, String) {
     (value, WARNINGS.take().join("\n"))
 }
 
-/// A folder with these pictures, of which each is another one.
+/// Returns a folder with these pictures, all of them different.
 fn lab(pictures: &[&str]) -> Lab {
     let lab = Lab::new();
     for (number, name) in pictures.iter().enumerate() {
@@ -51,7 +51,8 @@ fn lab(pictures: &[&str]) -> Lab {
     lab
 }
 
-/// A letter of several bytes at each distance from the end, where the endings of tables are looked for.
+/// Puts a letter of several bytes at each distance from the end of a name: looking for the extensions of
+/// tables must not split a letter.
 #[test]
 fn names_of_pictures_have_any_letters() {
     let names: Vec<String> = ["é", "猫", "🐈"]
@@ -71,7 +72,7 @@ fn names_of_pictures_have_any_letters() {
     }
 }
 
-/// Silence where folders in classes are of no consequence.
+/// Nothing is logged about folders in classes if they make no difference.
 #[test]
 fn splits_and_data_sets_in_the_folders_of_classes_are_named() {
     let sets =
@@ -118,7 +119,7 @@ fn a_folder_of_other_files_is_no_folder_of_pictures() {
     );
 }
 
-/// A line for each kind, however many classes there are.
+/// There is one line for each kind of problem, however many classes there are.
 #[test]
 fn classes_without_samples_in_a_split_are_named_together() {
     let trained = (0..40).map(|class| format!("train/c{class}/1.png"));
@@ -136,7 +137,7 @@ fn classes_without_samples_in_a_split_are_named_together() {
     );
 }
 
-/// A column with the names of splits in all rows.
+/// A column of splits must name a split in each row.
 #[test]
 fn a_table_of_pictures_may_name_their_splits() {
     let rows = |splits: [&str; 6]| -> String {
@@ -202,7 +203,7 @@ fn splits_are_found_whatever_they_are_called() {
             "eval",
             "eval/a/1.png",
         ),
-        // A split is told by what is in it: classes may have such names.
+        // Classes may have the names of splits.
         (&["train/test/1.png", "train/val/1.png", "holdout/test/1.png"], "holdout", "holdout/test/1.png"),
     ] {
         let lab = lab(pictures);
@@ -329,7 +330,7 @@ fn the_test_split_is_the_one_with_the_classes_of_the_training_split() {
         let message = with(others).import("in", options).unwrap_err();
         assert!(message.contains(expected), "{others:?}: {message}");
     }
-    // In tables and arrays too.
+    // The same applies to tables and arrays.
     let lab = Lab::new();
     lab.write("t/train.csv", "x,class\n1,a\n2,bee\n");
     lab.write("t/test.csv", "x,class\n1,Bee\n2,a\n");
@@ -337,8 +338,8 @@ fn the_test_split_is_the_one_with_the_classes_of_the_training_split() {
     assert!(message.contains("\"Bee\" (test split) and \"bee\" (training split)"), "{message}");
 }
 
-/// A training split with the classes a and b, a test split with the classes `test`, of which none is no column or array
-/// of labels, and a `val` with a.
+/// Writes a training split with the classes a and b, a test split with the classes `test`, and a split `val`
+/// with the class a. If `test` is `None`, the test split has no column or array of labels.
 fn split_in_three(kind: &str, test: Option<[&str; 2]>) -> Lab {
     let lab = Lab::new();
     let splits = [("train", Some(["a", "b"])), ("test", test), ("val", Some(["a", "a"]))];
@@ -401,7 +402,8 @@ fn the_test_split_has_a_known_class_whatever_the_source() {
         ] {
             let lab = split_in_three(kind, test);
             let (imported, logged) = logged(|| lab.imported("in", &[]));
-            // Test pictures that no table names are none that are there.
+            // For a table of pictures without test labels, `split_in_three` writes no test pictures, so
+            // nothing is reported.
             assert!(
                 logged.contains(words) || kind == "table of pictures" && test.is_none(),
                 "{kind}: {logged}"
@@ -434,7 +436,8 @@ fn a_training_split_that_may_be_a_class_is_an_error() {
         message.contains("in/train: has one folder of pictures (deep), and is beside folders of pic"),
         "{message}"
     );
-    // A stray picture in a split, and a class whose pictures lie in it.
+    // A stray picture beside the classes in the training split does not matter. A folder `train` with
+    // pictures, beside another class, is a class.
     for (pictures, classes) in [
         (
             &["train/1.png", "train/cat/2.png", "train/dog/3.png", "test/cat/4.png", "more/5.png"][..],
@@ -517,7 +520,7 @@ fn classes_of_one_sample_have_none_for_a_test() {
     );
 }
 
-/// Tables beside folders of classes that say more of the pictures than the folders do, or the same.
+/// Tables beside folders of classes say the same about the pictures as the folders do, or more.
 #[test]
 fn a_table_beside_folders_of_classes_is_compared_with_them() {
     let split = "path,label,split\na/1.png,a,train\na/2.png,a,test\nb/3.png,b,train\nb/4.png,b,val\n";
@@ -529,7 +532,7 @@ fn a_table_beside_folders_of_classes_is_compared_with_them() {
     let (_, said) = logged(|| found.imported("in", &["--label", "label"]));
     assert!(said.contains("the test split is test") && !said.contains(what), "{said}");
 
-    // The German traffic signs: folders of classes for training, a table for the test.
+    // German traffic signs: folders of classes for training, and a table for the test.
     let signs =
         ["Train/0/1.png", "Train/0/2.png", "Train/1/3.png", "Train/1/4.png", "Test/5.png", "Test/6.png"];
     let found = lab(&signs);
@@ -545,7 +548,7 @@ fn a_table_beside_folders_of_classes_is_compared_with_them() {
     );
     assert_eq!(found.imported("in", &["--label", "ClassId"]).counts, [[2, 2], [1, 1]]);
 
-    // A table of all splits that has the classes of the folders.
+    // One table for all splits has the same classes as the folders.
     let names = ["train/a/1.png", "train/a/2.png", "train/b/3.png", "test/a/4.png", "test/b/5.png"];
     let found = lab(&names);
     let row = |name: &&str| format!("{name},{},{}\n", &name[..name.len() - 8], name.contains("/b/"));

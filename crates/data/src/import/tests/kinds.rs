@@ -1,4 +1,5 @@
-//! Files of another kind than the one that is expected: they are named, and no pipe is waited for.
+//! Tests that files of an unexpected format are named in the error, and that an import does not wait for a
+//! pipe.
 
 use std::process::Command;
 
@@ -30,7 +31,7 @@ fn a_pointer_or_a_page_in_place_of_a_file_is_named_whatever_reads_it() {
             ("set", "set/train-images-idx3-ubyte"),
         ] {
             let lab = Lab::new();
-            // The labels beside arrays.
+            // An import of arrays and of IDX files also needs labels.
             if file.ends_with("npy") {
                 lab.write("set/y_train.npy", crate::formats::npy::npy_header("<i8", &[0]));
             } else if file.contains("idx") {
@@ -61,7 +62,8 @@ fn pictures_that_are_not_read_are_named_with_the_way_out() {
         let error =
             reading::picture(&lab.path(name), [3, 4, 4], crate::import::Fit::Crop).unwrap_err().to_string();
         assert!(error.contains(expected) && error.contains(name), "{error}");
-        // Files of a folder that are left out are named where another format would be read.
+        // When an import leaves out files of a folder, it names the format only of pictures in an unsupported
+        // format.
         let is_other = picture::foreign_picture(&lab.path(name)).is_some();
         assert_eq!(is_other, expected.contains("save it as PNG"), "{name}");
     }

@@ -1,4 +1,4 @@
-//! Whole imports, of pictures and of tables.
+//! Tests whole imports of pictures and of tables.
 
 mod archives;
 mod folders;
@@ -26,7 +26,7 @@ struct Cli {
     args: ImportArgs,
 }
 
-/// A folder for sources and data sets.
+/// A temporary folder for sources and data sets.
 pub(crate) struct Lab(tempfile::TempDir);
 
 impl Lab {
@@ -44,7 +44,7 @@ impl Lab {
         fs::write(path, contents).unwrap();
     }
 
-    /// A picture with one colour, of which the red value tells it apart.
+    /// Writes a picture of one colour. Pictures differ in their red value.
     pub(crate) fn picture(&self, name: &str, [height, width]: [u32; 2], red: u8) {
         let path = self.path(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -75,7 +75,7 @@ impl Lab {
         self.import(source, &[options, &["--overwrite"]].concat()).unwrap()
     }
 
-    /// What is in the folder.
+    /// Returns the names of everything in the folder.
     fn names(&self) -> Vec<String> {
         let mut names: Vec<String> = fs::read_dir(self.0.path())
             .unwrap()
@@ -85,17 +85,17 @@ impl Lab {
         names
     }
 
-    /// The bytes after the header of a file of the data set.
+    /// Returns the bytes after the header of a file of the data set.
     pub(crate) fn data(&self, name: &str) -> Vec<u8> {
         fs::read(self.path("out").join(name)).unwrap().split_off(128)
     }
 
-    /// The labels of a split.
+    /// Returns the labels of a split.
     pub(crate) fn labels(&self, split: &str) -> Vec<u8> {
         self.data(&format!("{split}-labels.npy")).into_iter().step_by(2).collect()
     }
 
-    /// Where the samples of both splits came from, as `dataset.json` says.
+    /// Returns the origins of the samples of both splits, from `dataset.json`.
     pub(crate) fn from(&self) -> [Vec<String>; 2] {
         let text = fs::read_to_string(self.path("out/dataset.json")).unwrap();
         let json: serde_json::Value = serde_json::from_str(&text).unwrap();
@@ -150,7 +150,7 @@ fn splits_of_the_source_are_kept_and_named() {
         ("val/a/1.png", 4),
         ("test/b/1.png", 5),
         ("test/c/1.png", 1),
-        // Left behind by systems and tools.
+        // Files that systems and tools leave behind are ignored.
         ("train/a/.hidden.png", 9),
         ("train/.ipynb_checkpoints/x/1.png", 9),
         ("__MACOSX/train/a/1.png", 9),
@@ -179,7 +179,7 @@ fn splits_of_the_source_are_kept_and_named() {
     let message = lab.import("archive", &["--overwrite", "--test-fraction", "0.5"]).unwrap_err();
     assert!(message.contains("has a test split: leave it out"), "{message}");
 
-    // As an archive unpacks, in a folder of its own.
+    // Unpacking an archive often creates an outer folder.
     fs::create_dir(lab.path("outer")).unwrap();
     fs::rename(lab.path("archive"), lab.path("outer/archive")).unwrap();
     lab.imported("outer", &[]);
@@ -237,7 +237,7 @@ fn files_that_are_no_pictures_are_named_and_can_be_left_out() {
     assert_eq!(counts[0].iter().chain(&counts[1]).sum::<usize>(), 16);
 }
 
-/// A PNG with these contents behind its pixels.
+/// Returns a PNG file with an additional chunk after its pixels.
 fn with_chunk(png: &[u8], kind: &[u8; 4], contents: &[u8]) -> Vec<u8> {
     let mut checksum = flate2::Crc::new();
     [&kind[..], contents].iter().for_each(|bytes| checksum.update(bytes));
@@ -250,11 +250,11 @@ fn with_chunk(png: &[u8], kind: &[u8; 4], contents: &[u8]) -> Vec<u8> {
 fn palettes_are_read_and_an_orientation_behind_the_pixels_is_applied() {
     let lab = Lab::new();
     lab.picture("pets/a/x.png", [2, 3], 7);
-    // The orientation 6, a quarter turn, in the first directory of a little-endian TIFF header.
+    // Orientation 6, a quarter turn, in the first directory of a little-endian TIFF header.
     let exif = b"II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x06\0\0\0\0\0\0\0";
     let whole = fs::read(lab.path("pets/a/x.png")).unwrap();
     lab.write("pets/a/x.png", with_chunk(&whole, b"eXIf", exif));
-    // Pixels as indices into a palette: BMP of 8 bits, 3 high and 2 wide, whose rows have 4 bytes.
+    // A BMP with a palette: 8 bits for each pixel, 3 high and 2 wide. Its rows take 4 bytes.
     let header =
         |kind: &[u8], fields: [u32; 13]| [kind, fields.map(u32::to_le_bytes).as_flattened()].concat();
     let bmp = header(b"BM", [74, 0, 62, 40, 2, 3, 0x0008_0001, 0, 12, 0, 0, 2, 0]);
@@ -274,7 +274,8 @@ fn palettes_are_read_and_an_orientation_behind_the_pixels_is_applied() {
     assert_eq!(lab.imported("pets", &["--order", "files"]).set.shape, [3, 3, 2]);
     let pixels = lab.data("train-images.npy");
     assert_eq!([0, 6, 12, 18, 24, 30].map(|at| pixels[at]), [7, 20, 30, 8, 20, 30]);
-    // Those of TIFF are named: width, height, bits, no compression, a palette, and where the one pixel is.
+    // A TIFF with a palette is rejected. The tags are width, height, bits, no compression, palette, and where
+    // the only pixel is.
     let fields =
         [(256u16, 1u16), (257, 1), (258, 8), (259, 1), (262, 3), (273, 0), (277, 1), (278, 1), (279, 1)];
     let entry = |(tag, value): (u16, u16)| [tag, 3, 1, 0, value, 0].map(u16::to_le_bytes).concat();
@@ -360,18 +361,19 @@ fn one_import_at_a_time_writes_to_a_folder_and_removes_what_a_killed_one_left() 
     assert!(second.contains(".out.part is in use by process "), "{second}");
     assert_eq!(lab.names(), ["out", "pets"]);
 
-    // As a kill leaves them: with a lock that nobody holds.
+    // A killed import leaves a lock that nobody holds.
     lab.write(".out.part/.lock", "process 1 on elsewhere");
     lab.write(".out.part/unpacked/pets/z.png", "half");
     lab.imported("pets", &[]);
     assert_eq!(lab.names(), ["out", "pets"]);
-    // Between the two renames, the old data set is the only one.
+    // If the import is killed between its two renames, the old data set is the only one.
     lab.write(".out.part/.lock", "process 1 on elsewhere");
     fs::rename(lab.path("out"), lab.path(".out.part/old")).unwrap();
     let message = lab.import("pets", &[]).unwrap_err();
     assert!(message.contains("has a data set: choose another folder, or pass"), "{message}");
     assert_eq!(lab.names(), ["out", "pets"]);
-    // An empty folder in its place is none, and an error loses no data set.
+    // An empty folder at the data set's place does not count as a data set, and a failing import loses no
+    // data set.
     lab.write(".out.part/.lock", "");
     fs::rename(lab.path("out"), lab.path(".out.part/old")).unwrap();
     fs::create_dir(lab.path("out")).unwrap();
@@ -394,11 +396,11 @@ fn an_import_keeps_what_others_have_beside_or_in_its_folder() {
     lab.picture("pets/a/x.png", [2, 2], 1);
     lab.picture("pets/a/y.png", [2, 2], 2);
     lab.imported("pets", &[]);
-    // A folder that was private is so afterwards.
+    // A private folder is still private after it is replaced.
     fs::set_permissions(lab.path("out"), fs::Permissions::from_mode(0o700)).unwrap();
     lab.imported("pets", &[]);
     assert_eq!(fs::metadata(lab.path("out")).unwrap().permissions().mode() & 0o777, 0o700);
-    // A file that somebody puts there meanwhile stays.
+    // A file that somebody puts there during the import stays.
     let first = lab.import_while("pets", &["--overwrite"], &|_, _| {
         lab.write("out/notes.txt", "mine");
         ControlFlow::Continue(())
@@ -406,7 +408,7 @@ fn an_import_keeps_what_others_have_beside_or_in_its_folder() {
     assert!(first.unwrap_err().contains("has notes.txt in it"));
     assert!(lab.path("out/notes.txt").exists());
     fs::remove_file(lab.path("out/notes.txt")).unwrap();
-    // The source through a link.
+    // The output is a link to the source.
     fs::rename(lab.path("out"), lab.path("kept")).unwrap();
     std::os::unix::fs::symlink("pets", lab.path("out")).unwrap();
     assert!(lab.import("pets", &["--overwrite"]).unwrap_err().contains("are one folder"));
@@ -421,14 +423,14 @@ fn an_import_keeps_what_others_have_beside_or_in_its_folder() {
     assert!(lab.import("pets", &["--overwrite"]).unwrap_err().contains(".out.part: "));
     assert!(lab.path(".out.part/thesis.txt").exists());
     fs::remove_dir_all(lab.path(".out.part")).unwrap();
-    // What a link leads to is not an import's.
+    // If the import's folder is a link, what it points to does not belong to an import.
     lab.write("thesis/text", "mine");
     std::os::unix::fs::symlink("thesis", lab.path(".out.part")).unwrap();
     assert!(lab.import("pets", &["--overwrite"]).unwrap_err().contains(".out.part: "));
     assert!(lab.path("thesis/text").exists());
 }
 
-/// The features of the training split, by sample.
+/// Returns the features of the training split, by sample.
 pub(crate) fn features(lab: &Lab, columns: usize) -> Vec<Vec<f32>> {
     let values: Vec<f32> =
         lab.data("train-images.npy").as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
@@ -503,7 +505,7 @@ fn pictures_that_are_left_out_have_no_say() {
             .contains("--drop x: is for tables")
     );
 
-    // A link to a data set is followed, and what another import has written stays.
+    // A link to a data set is followed. Files that another import has written stay.
     lab.imported("pets", &["--skip-broken"]);
     fs::rename(lab.path("out"), lab.path("there")).unwrap();
     std::os::unix::fs::symlink("there", lab.path("out")).unwrap();

@@ -1,11 +1,11 @@
-//! Imports of folders with tables: which table is taken, and pictures whose classes a table has.
+//! Tests imports of folders with tables: which table is used, and pictures with classes in the user's table.
 
 use std::io::{Cursor, Write};
 
 use crate::import::Imported;
 use crate::import::tests::Lab;
 
-/// Pictures `{class}{number}.png` of two classes in a folder.
+/// Writes the pictures `{class}{number}.png` of two classes into a folder.
 fn pictures(lab: &Lab, folder: &str, numbers: std::ops::Range<u8>) {
     for number in numbers {
         lab.picture(&format!("{folder}/cat{number}.png"), [2, 2], number);
@@ -13,7 +13,8 @@ fn pictures(lab: &Lab, folder: &str, numbers: std::ops::Range<u8>) {
     }
 }
 
-/// A table with a row for each of them: `row` has `{c}` for the class and `{n}` for the number.
+/// Returns a table with a row for each of these pictures. In `row`, `{c}` stands for the class and `{n}` for
+/// the number.
 fn rows(header: &str, row: &str, numbers: std::ops::Range<u8>) -> String {
     let line = |class: &str, number: u8| row.replace("{c}", class).replace("{n}", &number.to_string()) + "\n";
     let lines = ["cat", "dog"].into_iter().flat_map(|class| numbers.clone().map(move |n| (class, n)));
@@ -56,19 +57,19 @@ fn a_table_of_names_and_classes_beside_pictures_is_enough() {
 #[test]
 fn splits_of_listed_pictures_are_tables_or_folders() {
     let lab = Lab::new();
-    // Kaggle's test pictures have no classes, and a form of what is handed in.
+    // Kaggle's test pictures have no classes, and a sample submission is beside them.
     pictures(&lab, "kaggle/train", 0..5);
     pictures(&lab, "kaggle/test", 5..7);
     lab.write("kaggle/train.csv", rows("id,has_dog\n", "{c}{n},{c}", 0..5));
     lab.write("kaggle/test.csv", rows("id\n", "{c}{n}", 5..7));
     lab.write("kaggle/sample_submission.csv", rows("id,has_dog\n", "{c}{n},0.5", 5..7));
     assert_eq!(lab.imported("kaggle", &[]).counts, [[4, 4], [1, 1]]);
-    // One folder of pictures, whose split the tables say.
+    // One folder has all pictures, and the tables say which split each picture belongs to.
     pictures(&lab, "tables/images", 0..5);
     lab.write("tables/train.csv", rows("image,label\n", "{c}{n}.png,{c}", 0..3));
     lab.write("tables/test.csv", rows("label,image\n", "{c},{c}{n}.png", 3..5));
     assert_eq!(lab.imported("tables", &[]).counts, [[3, 3], [2, 2]]);
-    // One table for both folders, in which names are the same.
+    // One table is for both folders, which contain pictures of the same names.
     pictures(&lab, "both/train", 0..3);
     pictures(&lab, "both/val", 0..1);
     let text = rows("file,label\n", "train/{c}{n}.png,{c}", 0..3) + &rows("", "val/{c}{n}.png,{c}", 0..1);
@@ -124,7 +125,7 @@ fn folders_of_classes_are_the_classes_beside_a_table() {
     let lab = Lab::new();
     pictures(&lab, "set/a", 0..4);
     pictures(&lab, "set/b", 0..4);
-    // Notes, and the same classes in words of their own.
+    // A table of notes does not matter. A table with other classes than the folders is an error.
     lab.write("set/notes.csv", rows("path,sharp,by\n", "a/{c}{n}.png,{n},me", 0..4));
     assert_eq!(names(&lab.imported("set", &[])), (vec!["a", "b"], 16));
     let both =
@@ -136,14 +137,14 @@ fn folders_of_classes_are_the_classes_beside_a_table() {
         "{message}"
     );
     assert_eq!(names(&lab.imported("set", &["--label", "species"])), (vec!["cat", "dog"], 16));
-    // In a folder beside the table.
+    // The folders of classes are in a folder beside the table.
     lab.write("around/notes.csv", both("{c}{n}.png,{c}").replace("species", "kind"));
     std::fs::rename(lab.path("set"), lab.path("around/set")).unwrap();
     std::fs::remove_file(lab.path("around/set/notes.csv")).unwrap();
     assert_eq!(names(&lab.imported("around", &[])), (vec!["a", "b"], 16));
     assert_eq!(names(&lab.imported("around", &["--label", "kind"])), (vec!["cat", "dog"], 16));
     std::fs::rename(lab.path("around/set"), lab.path("set")).unwrap();
-    // A table of features that has the numbers of pictures.
+    // A table of features has a column that looks like numbers of pictures.
     let numbers = |number: u8| lab.picture(&format!("leaves/images/{number}.png"), [2, 2], number);
     (0..8).for_each(numbers);
     let row =
@@ -154,7 +155,7 @@ fn folders_of_classes_are_the_classes_beside_a_table() {
     );
     assert_eq!(lab.imported("leaves", &["--drop", "id"]).set.features, ["margin", "texture"]);
     assert_eq!(lab.imported("leaves", &[]).set.features.len(), 3);
-    // A picture or a log beside a table is no listing.
+    // A log beside pictures does not list them.
     lab.write("set/notes.csv", "epoch,loss,class\n0,0.5,a\n1,0.25,b\n");
     assert_eq!(names(&lab.imported("set", &[])), (vec!["a", "b"], 16));
 }
@@ -188,7 +189,7 @@ fn metadata_is_read_as_windows_and_macos_write_it() {
     lab.write("set/METADATA.CSV", text.replace("b\\z.png,4,q", "b\\z.png,4,p"));
     let message = lab.import("set", &["--overwrite"]).unwrap_err();
     assert!(message.contains("names b/z.png twice, with the classes \"q\" and \"p\""), "{message}");
-    // One column beside the names is that with the classes, unless folders are.
+    // The only column beside the names is the class, unless the folders are the classes.
     lab.write("set/METADATA.CSV", "file_name,text\na/x.png,p\na/y.png,q\nb/z.png,r\n");
     assert_eq!(names(&lab.imported("set", &[])), (vec!["a", "b"], 4));
     pictures(&lab, "flat", 0..4);
@@ -244,14 +245,14 @@ fn the_only_table_is_taken_and_several_are_named() {
         "{message}"
     );
     assert!(message.contains("import the table alone (mpiburn data import "), "{message}");
-    // Two data sets in folders.
+    // The source contains two data sets in folders.
     lab.write("sets2/coarse/train.csv", TABLE);
     lab.write("sets2/fine/train.csv", TABLE);
     let message = lab.import("sets2", &["--overwrite"]).unwrap_err();
     assert!(message.contains("has 2 data sets in folders (coarse, fine): import one, as in "), "{message}");
 }
 
-/// A column that is there to be filled in is none of classes.
+/// A column of classes that is empty, to be filled in, does not count.
 #[test]
 fn a_test_table_with_an_empty_column_of_classes_is_left_to_predict() {
     let lab = Lab::new();
@@ -296,7 +297,7 @@ fn a_test_table_without_classes_is_left_to_predict() {
     assert!(message.contains("import train.csv alone, and predict test.csv"), "{message}");
     lab.imported("wide", &[]);
     assert_eq!(lab.from()[1], ["val.csv:2"]);
-    // Columns in another spelling, and two that may be meant.
+    // Names of columns in another spelling, and a name that fits two columns.
     lab.write("names/train.csv", "x,y,class\n1,2,a\n2,2,a\n3,1,b\n");
     lab.write("names/test.csv", "Class, Y,X\na,20,10\n");
     let imported = lab.imported("names", &["--order", "files"]);
@@ -321,7 +322,7 @@ fn a_test_table_without_classes_is_left_to_predict() {
             (found, _) => panic!("{header}: {found:?}"),
         }
     }
-    // Without names of columns.
+    // The tables have no header.
     lab.write("bare/train.csv", "1,2,0\n3,4,0\n5,6,1\n");
     lab.write("bare/test.csv", "1,2\n3,4\n");
     let message = lab.import("bare", &["--overwrite", "--label", "3"]).unwrap_err();
@@ -351,7 +352,7 @@ fn zips_of_windows_and_macos_have_folders_and_names() {
     let mut bytes = zip(&entries, plain);
     lab.write("windows.zip", &bytes);
     assert_eq!(names(&lab.imported("windows.zip", &[])), (vec!["caf\u{e9}", "dog"], 4));
-    // As macOS writes it, without the flag of UTF-8 in the headers of the entries.
+    // macOS writes names in UTF-8 without setting the flag for it in the headers of the entries.
     for magic in [&b"PK\x03\x04"[..], b"PK\x01\x02"] {
         let flags = if magic[2] == 3 { 6 } else { 8 };
         let headers: Vec<usize> = (0..bytes.len() - 4).filter(|&at| &bytes[at..at + 4] == magic).collect();
@@ -359,14 +360,14 @@ fn zips_of_windows_and_macos_have_folders_and_names() {
     }
     lab.write("macos.zip", &bytes);
     assert_eq!(names(&lab.imported("macos.zip", &[])), (vec!["caf\u{e9}", "dog"], 4));
-    // Encrypted, as the first flag says.
+    // The first flag says that the entry is encrypted.
     let headers: Vec<usize> =
         (0..bytes.len() - 4).filter(|&at| &bytes[at..at + 4] == b"PK\x01\x02").collect();
     headers.into_iter().for_each(|at| bytes[at + 8] |= 1);
     lab.write("secret.zip", &bytes);
     let message = lab.import("secret.zip", &["--overwrite"]).unwrap_err();
     assert!(message.contains("secret.zip: is encrypted: unpack it with its password"), "{message}");
-    // Tables in an archive.
+    // The archives contain tables.
     lab.write("a.csv", TABLE);
     lab.write("two.zip", zip(&[("a.csv", "a.csv"), ("b.csv", "a.csv")], plain));
     let message = lab.import("two.zip", &["--overwrite"]).unwrap_err();

@@ -1,10 +1,10 @@
-//! Imports of Parquet in folders, and of what its columns may have.
+//! Tests imports of Parquet in folders, and of unusual columns.
 
 use crate::import::Imported;
 use crate::import::tests::Lab;
 use crate::import::tests::sources::{Column, parquet};
 
-/// Rows of one feature, and of the class if `kinds` are given.
+/// Returns a table of one feature, with the class if `kinds` are given.
 pub(crate) fn table(x: &[f64], kinds: Option<&[&str]>) -> Vec<u8> {
     let x = Column::Double(x.iter().copied().map(Some).collect());
     match kinds {
@@ -17,7 +17,7 @@ pub(crate) fn table(x: &[f64], kinds: Option<&[&str]>) -> Vec<u8> {
     }
 }
 
-/// The number of samples and the classes.
+/// Returns the number of samples and the names of the classes.
 fn found(imported: &Imported) -> (usize, Vec<&str>) {
     (imported.counts.iter().flatten().sum(), imported.set.classes.iter().map(String::as_str).collect())
 }
@@ -26,7 +26,7 @@ fn found(imported: &Imported) -> (usize, Vec<&str>) {
 fn the_parts_of_a_folder_are_one_table() {
     let part = table(&[1.0, 2.0], Some(&["a", "b"]));
     for names in [
-        // Spark, Dask, Polars, DuckDB, pyarrow, BigQuery, months.
+        // Names of parts by Spark, Dask, Polars, DuckDB, pyarrow and BigQuery, and by month.
         [
             "part-00000-0a1b2c3d-aaaa-4bbb-8ccc-0123456789ab-c000.snappy.parquet",
             "part-00001-0a1b2c3d-aaaa-4bbb-8ccc-0123456789ab-c000.snappy.parquet",
@@ -57,7 +57,7 @@ fn the_parts_of_a_folder_are_one_table() {
     assert!(message.contains("has 2 tables (iris.parquet, wine.parquet): import one, as in "), "{message}");
 }
 
-/// Rows are counted in their own file, also behind a cell of several lines and a file without rows.
+/// Rows are counted in their own file, even after a cell of several lines and after a file without rows.
 #[test]
 fn a_row_of_a_part_is_named_by_its_own_file() {
     let lab = Lab::new();
@@ -131,12 +131,12 @@ fn folders_of_partitions_are_columns() {
     let message = lab.import("set", &["--overwrite"]).unwrap_err();
     let place = "year=2021/class=__HIVE_DEFAULT_PARTITION__/part-0.parquet: row 1: ";
     assert!(message.contains(place) && message.contains("no class"), "{message}");
-    // One value, of a feature beside the classes, and of the class.
+    // A partition column may have a single value: a feature in the folder `one`, and the class in `single`.
     lab.write("one/year=2020/0.parquet", table(&[1.0, 2.0, 3.0, 4.0], Some(&["a", "a", "b", "b"])));
     assert_eq!(lab.imported("one", &[]).set.features, ["x", "year"]);
     assert_eq!(lab.imported("one/year=2020", &[]).set.features, ["x"]);
     assert_eq!(lab.imported("one/year=2020/0.parquet", &[]).set.features, ["x"]);
-    // Folders of data sets that only have such a name.
+    // These folders are data sets and only have names like partitions.
     lab.write("sets/lr=0.1/train.csv", "x,class\n1,a\n2,b\n");
     lab.write("sets/lr=0.1/test.csv", "x,class\n3,a\n");
     assert_eq!(lab.imported("sets", &[]).counts, [[1, 1], [1, 0]]);
@@ -150,7 +150,7 @@ fn folders_of_partitions_are_columns() {
     assert_eq!(lab.imported("pets", &[]).set.classes, ["a", "b"]);
     lab.write("single/class=low/0.parquet", table(&[1.0, 2.0], None));
     assert_eq!(found(&lab.imported("single", &[])), (2, vec!["low"]));
-    // What is beside the table belongs to a tool.
+    // Folders of tools beside the table are ignored.
     lab.write("lake/_delta_log/0.json", "{}");
     ["a", "b"]
         .iter()
@@ -159,7 +159,7 @@ fn folders_of_partitions_are_columns() {
     lab.write("ice/metadata/v1.json", "{}");
     lab.write("ice/data/0.parquet", table(&[1.0, 2.0, 3.0, 4.0], Some(&["a", "a", "b", "b"])));
     assert_eq!(found(&lab.imported("ice", &[])).0, 4);
-    // Below the folders of splits.
+    // Partitions may be in the folders of splits.
     for split in ["train", "test"] {
         for class in ["low", "high"] {
             lab.write(&format!("splits/{split}/class={class}/0.parquet"), table(&[1.0], None));
@@ -181,7 +181,7 @@ fn a_test_table_of_parquet_without_classes_is_left_to_predict() {
     );
 }
 
-/// `metadata.parquet` in the folder of a split is no table of features.
+/// `metadata.parquet` in the folder of a split is not a table of features.
 #[test]
 fn metadata_of_parquet_in_the_folders_of_splits_names_the_classes() {
     let lab = Lab::new();
@@ -258,7 +258,7 @@ fn pictures_by_path_alone_are_one_line() {
     lab.write("set/train.parquet", parquet(schema, None, columns));
     let message = lab.import("set", &[]).unwrap_err();
     assert!(message.contains("no picture in 4 of 4 rows"), "{message}");
-    // With the pictures beside it, the table names their classes.
+    // If the pictures are beside the table, the table names their classes.
     for row in 0..4 {
         lab.picture(&format!("set/train/{row}.png"), [2, 2], row);
     }

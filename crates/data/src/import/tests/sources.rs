@@ -1,4 +1,4 @@
-//! Imports of arrays, of CIFAR's batches, of Parquet and of pictures that a file lists.
+//! Tests imports of arrays, CIFAR's batches, Parquet, and pictures that a file lists.
 
 use std::io::{Cursor, Write};
 use std::ops::ControlFlow;
@@ -28,7 +28,7 @@ pub(crate) fn npz(arrays: &[(&str, Vec<u8>)]) -> Vec<u8> {
     archive.finish().unwrap().into_inner()
 }
 
-/// A Parquet file with these columns of a row group.
+/// Returns a Parquet file with these columns in one row group.
 pub(crate) fn parquet(schema: &str, huggingface: Option<&str>, columns: Vec<Column>) -> Vec<u8> {
     let schema = Arc::new(parse_message_type(schema).unwrap());
     let known = huggingface.map(|json| vec![KeyValue::new("huggingface".into(), json.to_owned())]);
@@ -42,14 +42,14 @@ pub(crate) fn parquet(schema: &str, huggingface: Option<&str>, columns: Vec<Colu
     file
 }
 
-/// The values of a column, of which some may be missing.
+/// The values of a column. Some may be missing.
 pub(crate) enum Column {
     Double(Vec<Option<f64>>),
     Int64(Vec<Option<i64>>),
     Bytes(Vec<Vec<u8>>, i16),
-    /// Lists of at least one number.
+    /// Lists of at least one number each.
     Lists(Vec<Vec<f64>>),
-    /// So many values that are missing, at a level of the column that is there.
+    /// This many missing values, written with this definition level.
     Missing(usize, i16),
 }
 
@@ -88,7 +88,7 @@ impl Column {
     }
 }
 
-/// Whatever is done with the pixels of samples `[2, 3]`, whose labels are 7 and 3, in any order of the axes.
+/// Imports the pixels of two samples with the labels 7 and 3 as arrays with different orders of the axes.
 #[test]
 fn arrays_are_pictures_in_any_order_of_their_axes() {
     let lab = Lab::new();
@@ -96,7 +96,7 @@ fn arrays_are_pictures_in_any_order_of_their_axes() {
     let grey: Vec<u8> = (0..12).collect();
     let other = npy("|u1", &[1, 2, 3], &[9; 6]);
     let one = npy("|u1", &[1, 1], &[3]);
-    // As Keras names them, and MedMNIST.
+    // Names of arrays as in Keras and in MedMNIST.
     lab.write(
         "keras.npz",
         npz(&[
@@ -127,7 +127,7 @@ fn arrays_are_pictures_in_any_order_of_their_axes() {
     assert_eq!(lab.from()[1], ["val_images.npy[0]"]);
     lab.imported("med", &["--size", "2x2", "--fit", "stretch", "--rgb"]);
 
-    // Red, green, blue and transparency of each of 5 pixels, and a plane of each.
+    // Red, green, blue and transparency of 5 pixels, pixel by pixel and plane by plane.
     let bytes: Vec<u8> = (0..40).collect();
     let planes: Vec<u8> = (0..15).collect();
     let pixels: Vec<u8> = (0..3).flat_map(|channel| (0..5).map(move |pixel| 4 * pixel + channel)).collect();
@@ -219,7 +219,7 @@ fn what_is_wrong_in_arrays_is_one_line() {
     );
 }
 
-/// A batch of CIFAR as Python 2 pickled it: an array of NumPy, a list, and a string.
+/// Returns a batch of CIFAR as pickled by Python 2: an array of NumPy, a list, and a string.
 fn batch(labels: &[u8], key: &str) -> Vec<u8> {
     let bytes: Vec<u8> = labels.iter().flat_map(|label| [*label; 3072]).collect();
     let mut pickle =
@@ -241,7 +241,7 @@ fn batch(labels: &[u8], key: &str) -> Vec<u8> {
     pickle
 }
 
-/// The names of classes, as a pickle.
+/// Returns a pickle with names of classes.
 fn meta(key: &str, names: &[&str]) -> Vec<u8> {
     let mut pickle = b"\x80\x02}U".to_vec();
     pickle.push(key.len() as u8);
@@ -291,7 +291,7 @@ fn python_batches_of_cifar_are_pictures() {
     lab.write("hundred/train", &batch(&[1, 0], "fine_labels")[..5000]);
     let message = lab.import("hundred", &["--overwrite"]).unwrap_err();
     assert!(message.contains("train: is no pickle of CIFAR, or is damaged; save"), "{message}");
-    // Tuples in each other, lists in each other, and behind what looks like the end.
+    // Nested tuples, nested lists, and nested values after what looks like the end.
     let deep = 3_000_000;
     for nested in [
         [&b")"[..], &[0x85].repeat(deep)].concat(),
@@ -367,7 +367,7 @@ fn columns_of_parquet_are_features() {
     let [train, test] = lab.from();
     assert_eq!((train.len(), test.len()), (2, 1));
     assert!(train.contains(&"one.parquet:2".to_owned()), "{train:?}: rows are counted from 1");
-    // Split files, as Hugging Face writes them.
+    // A split in several files, as Hugging Face writes them.
     lab.write("hub/data/train-00000-of-00002.parquet", &whole);
     lab.write("hub/data/train-00001-of-00002.parquet", table(&[Some(7.0)], &["x"]));
     lab.write("hub/data/test-00000-of-00001.parquet", table(&[Some(8.0)], &["x"]));
@@ -386,7 +386,7 @@ fn columns_of_parquet_are_features() {
     lab.write("gap.parquet", table(&[Some(1.0), None], &["x", "y"]));
     let message = lab.import("gap.parquet", &["--overwrite", "--label", "kind"]).unwrap_err();
     assert!(message.contains("row 2: column a has no value"), "{message}");
-    // Reading says how far it is, and stops when it is told to.
+    // Reading reports its progress, and stops when the callback asks for it.
     lab.write("long.parquet", table(&[Some(1.0); 600], &["x"; 600]));
     let told = Mutex::new(Vec::new());
     let stopped = lab.import_while("long.parquet", &["--label", "kind", "--overwrite"], &|done, all| {
@@ -423,7 +423,7 @@ fn pictures_in_a_column_of_parquet_have_its_classes() {
     let pixels = lab.data("train-images.npy");
     assert_eq!([0, 18, 36].map(|at| pixels[at]), [5, 6, 7]);
     assert_eq!(lab.from()[0][2], "train-00000-of-00001.parquet:3");
-    // Without names, the numbers are the names.
+    // Without names of classes, the numbers are the names.
     lab.write("one.parquet", table(&[5, 6, 7], &[10, 2, 10], None));
     assert_eq!(lab.imported("one.parquet", &[]).set.classes, ["2", "10"]);
     lab.write("one.parquet", table(&[5, 6], &[0, 2], Some(json)));
@@ -450,7 +450,7 @@ fn a_file_beside_pictures_names_their_classes() {
     assert_eq!(counts, [[1, 1], [1, 0]]);
     assert_eq!(lab.labels("train"), [1, 0]);
     assert_eq!(lab.from()[0], ["train/2.png", "train/0.png"], "in the order of the file");
-    // One file for both splits.
+    // One metadata file for both splits.
     for file in ["set/train/metadata.csv", "set/test/metadata.jsonl"] {
         std::fs::remove_file(lab.path(file)).unwrap();
     }

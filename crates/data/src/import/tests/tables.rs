@@ -1,4 +1,4 @@
-//! Tables in all their forms, and what is wrong in them.
+//! Tests tables in all their forms, and the errors about them.
 
 use crate::import::tables::TableFiles;
 use crate::import::tables::table_file::TableFile;
@@ -53,7 +53,7 @@ fn compressed_tables_beside_each_other_and_numbered_classes() {
         file.write_all(text.as_bytes()).unwrap();
         file.finish().unwrap()
     };
-    // Two members, as concatenated files have.
+    // Two gzip members, as in concatenated files.
     lab.write("set/train.csv.gz", [packed("id,x,label\n1,5,10\n"), packed("2,6,9.0\n3,7,10\n")].concat());
     lab.write("set/test.csv", "id,x,label\n4,8,9\n");
     let Imported { set, counts } = lab.imported("set", &["--drop", "id", "--order", "files"]);
@@ -67,7 +67,7 @@ fn compressed_tables_beside_each_other_and_numbered_classes() {
     assert_eq!(lab.from(), [vec!["train.csv.gz:2", "train.csv.gz:3", "train.csv.gz:4"], vec!["test.csv:2"]]);
 }
 
-/// Faults that looked like success.
+/// Guards against faults that would go unnoticed: wrong line numbers and wrong names of columns.
 #[test]
 fn rows_have_their_lines_and_columns_their_names() {
     let lab = Lab::new();
@@ -129,9 +129,9 @@ fn names_of_features_tell_a_header_whatever_they_look_like() {
     assert_eq!(rows(&["0", "1", "2"], "2,1,0\n7,8,9\n").unwrap(), (vec![vec![9.0, 8.0, 7.0]], 0));
     assert_eq!(rows(&["a"], "a\n5\n").unwrap(), (vec![vec![5.0]], 0));
     assert_eq!(rows(&[], "5\n6\n").unwrap(), (vec![vec![5.0], vec![6.0]], 0));
-    // A row of another width is one row that fails.
+    // A row with another number of cells fails alone.
     assert_eq!(rows(&["a", "b"], "a,b\n1,2\n3\n4,5\n").unwrap(), (vec![vec![1.0, 2.0], vec![4.0, 5.0]], 1));
-    // Features of a table without names are places.
+    // In a table without a header, features are found by position.
     assert!(
         rows(&[], "x,label\n4,1\n").unwrap_err().contains("has 2 columns, and the network takes 1 feature")
     );
@@ -145,7 +145,7 @@ fn names_of_features_tell_a_header_whatever_they_look_like() {
         classes("2019,2020,kind\n1,2,0\n3,4,0\n5,6,1\n7,8,1\n", &["--label", "kind"]).unwrap(),
         ["0", "1"]
     );
-    // pandas.DataFrame(x).to_csv() writes the index too.
+    // pandas.DataFrame(x).to_csv() also writes the index.
     assert_eq!(
         classes(",0,1,2\n0,5,6,0\n1,7,8,0\n2,9,1,1\n3,2,3,1\n", &["--label", "2"]).unwrap(),
         ["0", "1"]
@@ -187,8 +187,8 @@ fn a_table_is_read_in_one_way() {
     assert_eq!(header("no").unwrap().counts.concat().iter().sum::<usize>(), 4);
     assert_eq!(header("yes").unwrap().counts.concat().iter().sum::<usize>(), 3);
 
-    // Columns of a second table are found by their names, and a split by its own.
-    // A column of the training table is no number of another one.
+    // Columns of the test table are found by name. A name that is a number does not stand for a column
+    // number.
     lab.write("set/train.csv", "0,1,2,label\n1,2,3,a\n3,4,5,b\n");
     lab.write("set/test.csv", "1,5,6,label\n1,2,3,a\n");
     assert!(
@@ -264,7 +264,7 @@ fn rows_of_separators_are_no_samples() {
     assert!(lab.import("table.csv", &["--overwrite"]).unwrap_err().contains("line 4: column x has no value"));
 }
 
-/// The rows between two quotation marks that are too many are the text of one cell.
+/// The rows between two surplus quotation marks are the text of one cell.
 #[test]
 fn rows_in_a_cell_are_found() {
     let lab = Lab::new();

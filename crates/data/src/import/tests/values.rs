@@ -1,4 +1,4 @@
-//! What stands in tables and arrays: labels, headers, names of classes, and values that are missing.
+//! Tests values in tables and arrays: labels, headers, names of classes, and missing values.
 
 use parquet::data_type::{ByteArrayType, DoubleType};
 
@@ -7,7 +7,7 @@ use crate::import::Imported;
 use crate::import::tests::Lab;
 use crate::import::tests::sources::{npy, npz};
 
-/// Every way in has the same words for no label, and the same ways to deal with them.
+/// All kinds of sources have the same words for a missing label, and the same options to deal with it.
 #[test]
 fn labels_that_say_that_there_is_none_are_named_left_out_or_kept() {
     let lab = Lab::new();
@@ -32,11 +32,11 @@ fn labels_that_say_that_there_is_none_are_named_left_out_or_kept() {
         }
         assert_eq!(lab.imported("table.csv", &["--missing-labels", "drop"]).counts, [[1], [1]]);
     }
-    // A feature of a sample that is left out may be missing too, and a table may be of nothing else.
+    // If a sample is left out, its features may be missing too. A table of only such samples is an error.
     lab.write("table.csv", "x,class\n,NA\n");
     let message = lab.import("table.csv", &["--overwrite", "--missing-labels", "drop"]).unwrap_err();
     assert!(message.contains("table.csv: no row has a class in column class"), "{message}");
-    // A folder's name is a class.
+    // The name of a folder is always a class.
     for class in ["none", "NA"] {
         for number in [1, 2] {
             lab.picture(&format!("pets/{class}/{number}.png"), [2, 2], number);
@@ -172,7 +172,7 @@ fn labels_of_arrays_may_be_missing() {
     assert!(message.contains("label [1]: the class is 0.5: classes are words or whole numbers"), "{message}");
 }
 
-/// A table with the same samples, however it begins.
+/// All tables have the same samples, but begin differently.
 #[test]
 fn lines_before_a_table_and_empty_columns_behind_it_are_left_out() {
     let lab = Lab::new();
@@ -297,10 +297,10 @@ fn lines_that_may_be_samples_are_not_left_out() {
         let message = lab.import("table.csv", &["--overwrite", option, &"z".repeat(5000)]).unwrap_err();
         assert!(message.starts_with(&format!("{option} zzz")) && message.len() < 300, "{message}");
     }
-    // A header of one word, and names of columns that begin as comments do.
+    // A header of one word, and names of columns that begin like comments.
     lab.write("table.csv", "#id,x,class\n1,2,a\n4,5,a\n");
     assert_eq!(lab.imported("table.csv", &[]).set.features, ["#id", "x"]);
-    // As R's write.table names rows and no column of their names.
+    // R's write.table names the rows, but not the column with their names.
     for names in [["1", "2", "3", "4"], ["Mazda RX4", "Datsun 710", "Valiant", "Merc 230"]] {
         let rows =
             names.iter().zip(["2.5,a", "4,b", "5,a", "7,b"]).map(|(name, row)| format!("\"{name}\",{row}\n"));
@@ -308,7 +308,7 @@ fn lines_that_may_be_samples_are_not_left_out() {
         let set = lab.imported("table.csv", &[]).set;
         assert_eq!((set.features.join(","), set.classes.join(",")), ("x".into(), "a,b".into()));
     }
-    // As NumPy's savetxt writes a header.
+    // NumPy's savetxt writes the header as a comment.
     lab.write("table.csv", "# x,y,kind\n1,2,0\n4,5,0\n");
     assert_eq!(lab.imported("table.csv", &["--label", "3"]).set.features, ["# x", "y"]);
 }
