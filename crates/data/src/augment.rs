@@ -171,7 +171,7 @@ fn blend(value: i32, other: i32, factor: i32) -> u8 {
     ((value * factor + other * (256 - factor) + 128) >> 8).clamp(0, 255) as u8
 }
 
-/// Returns the luma of a pixel: the weights of ITU-R BT.601 in 1/256.
+/// Returns the luma of a pixel. The weights are those of ITU-R BT.601, in 1/256.
 fn grey(image: &[u8], plane: usize, at: usize) -> i32 {
     let [red, green, blue] = [at, plane + at, 2 * plane + at].map(|byte| i32::from(image[byte]));
     (77 * red + 150 * green + 29 * blue + 128) >> 8

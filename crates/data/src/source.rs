@@ -110,7 +110,7 @@ pub(crate) trait SplitReader {
     fn labels(&self, limit: usize) -> Result<Vec<u16>, DataError>;
 
     /// Returns the file that has one sample in each row, in the order of [`Self::for_each`], if the format
-    /// has such a file.
+    /// has one.
     fn rows(&self) -> Option<Arc<NpyFile>> {
         None
     }

@@ -1,4 +1,4 @@
-//! Data files with positional reads.
+//! Data files that are read by position (`pread`).
 //!
 //! The files are not memory-mapped. While Rust code borrows the bytes of a map, another process could change
 //! or truncate the file, and a safe function must not allow that. Each byte is copied once from the page

@@ -1,4 +1,4 @@
-//! Generated digits: a data set with the file layout, the look and about the difficulty of MNIST.
+//! Generated digits: a data set with MNIST's file layout and look, and about as difficult.
 //!
 //! A sample depends only on the seed, the split and its index, and its bytes are the same on every machine.
 //! To guarantee that, the arithmetic uses only addition, multiplication, division and square root, which IEEE

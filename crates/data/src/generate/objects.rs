@@ -1,10 +1,11 @@
-//! Generated objects: a data set with the file layout and about the difficulty of CIFAR-10.
+//! Generated objects: a data set with CIFAR-10's file layout, and about as difficult.
 //!
 //! Each image shows one main object on a coloured background, among smaller objects that partly cover it,
 //! with noise. The class is the outline of the main object. Its surface, its hue and the background correlate
-//! with the class, as most frogs are green. In about a quarter of the images, the outline is drawn at random
-//! instead. The class of such an image can only be guessed from surface, hue and background, or memorised. A
-//! network that keeps training after it has learned everything else therefore overfits.
+//! with the class, as the colour green correlates with frogs in photographs. In about a quarter of the
+//! images, the outline is drawn at random instead. The class of such an image can only be guessed from
+//! surface, hue and background, or memorised. A network that keeps training after it has learned everything
+//! else therefore overfits.
 //!
 //! A sample depends only on the seed, the split and its index, and its bytes are the same on every machine
 //! (see [`super::digits`]).
@@ -182,6 +183,9 @@ fn develop(canvas: &Canvas, chance: &mut Chance) -> [u8; BYTES] {
 ///
 /// # Errors
 /// When a file cannot be written, when an old file cannot be removed, or when `progress` returns an error.
+///
+/// # Panics
+/// If `train` is 0.
 pub fn write(out: &Path, train: usize, test: usize, seed: u64, progress: AfterSample<'_>) -> io::Result<()> {
     let mut done = 0;
     let mut batch = |name: &str, split, samples: std::ops::Range<usize>| -> io::Result<()> {

@@ -20,9 +20,9 @@ pub(crate) fn key(name: &str) -> String {
     composed(&composed(name).to_lowercase())
 }
 
-/// Returns a function that finds the index of a name in `names`. If the same name is not there exactly once,
-/// the function takes the only name that differs in spelling alone (see [`key`]). It returns `None` if there
-/// is no such name or more than one.
+/// Returns a function that finds the index of a name in `names`: the equal name or, if there is none, the
+/// only name that differs in spelling alone (see [`key`]). The function returns `None` if no name or several
+/// names fit.
 pub(crate) fn finder<T: AsRef<str>>(names: &[T]) -> impl Fn(&str) -> Option<usize> {
     let (mut exact, mut alike) = (HashMap::new(), HashMap::new());
     for (place, name) in names.iter().enumerate() {

@@ -42,7 +42,7 @@ struct SplitFolder {
 
 /// Looks for tables that list the pictures below `source`, and reads their classes.
 pub(crate) fn find(source: &Path, args: &ImportArgs) -> Result<Listing, DataError> {
-    // With `--drop` and `--header`, the table is one of features.
+    // `--drop` and `--header` apply only to tables of features.
     if !args.drop.is_empty() || args.header.is_some() {
         return Ok(Listing::None);
     }

@@ -2,7 +2,7 @@
 //! picture.
 //!
 //! Pictures are read twice. The first pass reads the headers, to choose the size and the channels. The second
-//! pass decodes the pictures in parallel, a few at a time, and writes them in the order of the data set.
+//! pass decodes the pictures in parallel, 128 at a time, and writes them in the order of the data set.
 
 #[cfg_attr(not(feature = "pictures"), path = "without_codec.rs")]
 pub(crate) mod codec;

@@ -109,7 +109,7 @@ pub(crate) struct Beginning {
     pub(crate) columns: usize,
     /// Position of the first row of samples.
     pub(crate) start: Position,
-    /// Whether column 1 contains names of the rows. The header has no name for such a column.
+    /// Whether column 1 contains names of the rows. The header has no name for this column.
     pub(crate) has_row_names: bool,
     /// Descriptions of the lines and columns that are left out.
     pub(crate) notes: Vec<String>,

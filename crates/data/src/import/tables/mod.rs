@@ -152,7 +152,7 @@ impl Table {
     }
 }
 
-/// Finds the tables in a folder: `train.csv` or the like with those of other splits, or a single table.
+/// Finds the tables in a folder: `train.csv` or the like and the tables of other splits, or a single table.
 /// Returns `None` if the folder has no tables to import.
 pub(crate) fn tables(folder: &Path, args: &ImportArgs) -> Result<Option<Tables>, DataError> {
     let has_pictures = holds_pictures(folder);
@@ -330,8 +330,8 @@ fn say_parts(folder: &Path, files: &[PathBuf]) {
     }
 }
 
-/// Returns the only one of `folders` that has tables, if there is one. Several are an error: the
-/// configurations of a Hugging Face data set are such folders.
+/// Returns the only one of `folders` that has tables, if there is one. Several are an error, for example the
+/// configurations of a Hugging Face data set.
 fn data_set_in<'f>(
     folder: &Path,
     folders: &'f [PathBuf],
@@ -448,8 +448,8 @@ pub(crate) fn is_partition(folder: &Path) -> bool {
         && found(folder).is_ok_and(|tables| tables.iter().all(|table| split::of_name(&table.name).is_none()))
 }
 
-/// Returns the name of a table file without its extension, or `None` if the extension is not that of a table.
-/// Case does not matter.
+/// Returns the name of a table file without its extension, or `None` if the file is not a table. The case of
+/// the extension does not matter.
 fn stem(path: &Path) -> Option<String> {
     let name = path.file_name()?.to_string_lossy();
     let without = |ending: &&str| {

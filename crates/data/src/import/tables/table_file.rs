@@ -43,7 +43,7 @@ pub(crate) struct TableFile {
     start: Position,
     /// Offset and number of each line that is not empty.
     lines: Vec<(u64, u64)>,
-    /// Whether column 1 contains names of the rows. The header has no name for such a column.
+    /// Whether column 1 contains names of the rows. The header has no name for this column.
     pub(crate) has_row_names: bool,
     /// Descriptions of the lines and columns that are left out.
     pub(crate) notes: Vec<String>,
