@@ -11,8 +11,8 @@ use crate::quote::{listed, short};
 /// Returns the index in `names` of the test split. `names` are the splits of `source` other than the training
 /// split, the preferred ones first. Returns `None` if no split has a class.
 ///
-/// The test split is the `wanted` one, if there is a `wanted`. Otherwise it is the first split that shares a
-/// class with `train`. If there is none, it is the first split with any class:
+/// The test split is the one that `wanted` names, if it names one. Otherwise it is the first split that
+/// shares a class with `train`. If there is none, it is the first split with any class:
 /// [`same_class`](crate::import::same_class) then rejects it with a message that lists the classes of both
 /// splits.
 ///

@@ -223,8 +223,8 @@ impl Classes {
 /// metadata file, the file lists the pictures and their classes. Otherwise the folders in `split` are the
 /// classes.
 ///
-/// A missing class in the file is an error in the training split. Another split has no pictures if the file
-/// names no class in it.
+/// If the file names no class in a split other than the training split, this split has no pictures. Otherwise
+/// a missing class is an error, unless `label` says to leave out such pictures.
 pub(crate) fn classes(
     source: &Path,
     split: &Path,
