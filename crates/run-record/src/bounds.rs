@@ -1,8 +1,9 @@
-//! Bounds of the numbers in `run.json`, in `epochs.csv`, in curves and in tables of benchmarks.
+//! Bounds of the numbers in `run.json`, in `epochs.csv`, in curves and in benchmark tables.
 //!
-//! A reader checks them, because somebody may have edited a file. What this program writes must pass. Times come from
-//! clocks and counts from loops, so one generous limit is enough for both. Means and deviations of features, learning
-//! rates, loss scales and losses come from data and options: their limits are those of their types.
+//! Readers check the bounds, because somebody may have edited a file. Everything that this program writes
+//! must pass. Times come from clocks and counts come from loops, so one generous limit covers both. Losses,
+//! learning rates, loss scales, and means and deviations of features come from data and options: their limits
+//! are the limits of their types.
 
 /// Fields and columns that other numbers are divided by, or that count at least one.
 const ABOVE_0: [&str; 12] = [
@@ -20,13 +21,14 @@ const ABOVE_0: [&str; 12] = [
     "world_size",
 ];
 
-/// A little above `f32::MAX`, which JSON rounds up.
+/// A little above `f32::MAX`, which JSON contains rounded up, as 3.4028235e38.
 const LARGEST_F32: f64 = 3.5e38;
-/// A map from hosts to numbers: its keys are no names of fields.
+/// A map from host names to numbers. Its keys are not field names.
 const BY_HOST: &str = "others_cpu_percent_by_host";
 
-/// What is wrong with the number `text` of the field `path` of `run.json`, such as `per_rank[1].test_loss`, or of a
-/// column of a table. Text that is no number has an error of its type instead.
+/// Says what is wrong with the number `text`; `None` if nothing is. `path` is its field in `run.json`, such
+/// as `per_rank[1].test_loss`, or a column of a table. Text that is not a number is `None` too: parsing it
+/// reports its own error.
 pub fn out_of_bounds(path: &str, text: &str) -> Option<String> {
     let number: f64 = text.parse().ok()?;
     let name = if path.starts_with(BY_HOST) {
@@ -34,7 +36,7 @@ pub fn out_of_bounds(path: &str, text: &str) -> Option<String> {
     } else {
         path.rsplit('.').next().unwrap_or(path).split('[').next().unwrap_or(path)
     };
-    // A resumed run notes its options before and after; each option has checked its value.
+    // A resumed run records each changed option before and after. The option itself has checked these values.
     if path.starts_with("history[") && path.contains("].changed[") {
         return None;
     }
@@ -43,12 +45,13 @@ pub fn out_of_bounds(path: &str, text: &str) -> Option<String> {
         return Some(format!("{text} is not above 0"));
     }
     let (low, high, words) = match name {
-        // A later option may be at any number.
+        // An option of a later version may have any value.
         _ if path.starts_with("config.") || path.starts_with("schema.") => return None,
         "mean" => (-LARGEST_F32, LARGEST_F32, "-3.5e38 to 3.5e38"),
         "std" | "loss_scale" => (0.0, LARGEST_F32, "0 to 3.5e38"),
         "exit_code" => (f64::from(i32::MIN), f64::from(i32::MAX), "-2147483648 to 2147483647"),
-        // Of weights that f32 barely holds; the float network's loss would have ended the run.
+        // Weights close to the limits of f32 can make the int8 loss non-finite. A non-finite float loss
+        // cannot get here: it would have ended the run.
         "int8_test_loss" if !number.is_finite() => return None,
         "precision" | "recall" => (0.0, 100.0, "0 to 100"),
         _ if ends("accuracy") => (0.0, 100.0, "0 to 100"),

@@ -1,11 +1,9 @@
 //! Checkpoints: everything that a run needs to resume bit-identically.
 //!
-//! A checkpoint is a folder `step-000123` with the weights (`model.safetensors`,
-//! in PyTorch's names and layouts), the optimizer's moments
-//! (`optimizer.safetensors`), the position (`state.json`) and digests of all of
-//! them (`manifest.json`). It is written under a temporary name, synced and
-//! renamed: a folder with the final name is complete, unless it was damaged
-//! later, which the digests detect.
+//! A checkpoint is a folder `step-00000123` with the weights (`model.safetensors`, in PyTorch's names and
+//! layouts), the optimizer's moments (`optimizer.safetensors`), the position (`state.json`) and digests of
+//! these files (`manifest.json`). It is written under a temporary name, synced and renamed. A folder with the
+//! final name is therefore complete, unless it was damaged later, which the digests detect.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -28,24 +26,25 @@ pub(super) const STATE: &str = "state.json";
 /// The files of a checkpoint.
 pub(super) const FILES: [&str; 5] = [MODEL, OPTIMIZER, STATE, MANIFEST, INT8_FILE];
 
-/// What is written with a checkpoint, and which others are kept.
+/// What to write with a checkpoint, and which older checkpoints to keep.
 #[derive(Debug, Clone, Default)]
 pub struct SaveOptions<'a> {
-    /// The bytes of the int8 model of the weights.
+    /// The bytes of the int8 model made from these weights.
     pub int8: Option<&'a [u8]>,
-    /// The run.
+    /// Where the checkpoint comes from, for its manifest.
     pub origin: Origin,
     /// The curves up to this step.
     pub curves: Curves,
-    /// Steps done of the run; the checkpoint's folder is named after it.
+    /// Steps of the run so far; they name the checkpoint's folder.
     pub step: usize,
-    /// Number of the newest checkpoints to keep; otherwise three.
+    /// Number of the newest checkpoints to keep; three if `None`.
     pub keep: Option<usize>,
-    /// Steps of older checkpoints that are kept independent of their age.
+    /// Steps of older checkpoints to keep, whatever their age.
     pub kept: Vec<usize>,
 }
 
-/// A checkpoint in memory; flat buffers in Burn's layouts. `state.json` is all but the values of these buffers.
+/// A checkpoint in memory. Weights and moments are flat buffers in Burn's layouts. `state.json` holds every
+/// field except the values of these buffers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Checkpoint<P> {
     /// Name of the network.
@@ -54,12 +53,12 @@ pub struct Checkpoint<P> {
     pub world_size: usize,
     /// Updates that the optimizer has made.
     pub updates: u64,
-    /// The optimizer's moments: names, with values as long as the weights.
+    /// Name and values of each of the optimizer's moments. Each has as many values as `params`.
     #[serde(serialize_with = "names", deserialize_with = "without_values")]
     pub moments: Vec<(String, Vec<f32>)>,
     /// The position of the run.
     pub position: P,
-    /// Weights.
+    /// Weights, in the order of the layout.
     #[serde(skip)]
     pub params: Vec<f32>,
 }
@@ -73,8 +72,8 @@ fn without_values<'de, D: Deserializer<'de>>(names: D) -> Result<Vec<(String, Ve
 }
 
 impl<P: Serialize + DeserializeOwned> Checkpoint<P> {
-    /// Writes the checkpoint into `folder` (`…/checkpoints`), with the files that `options` add, and removes
-    /// the oldest checkpoints.
+    /// Writes the checkpoint into `folder` (`…/checkpoints`), with what `options` add. Then removes the
+    /// oldest checkpoints.
     ///
     /// # Errors
     /// If a file cannot be written; older checkpoints are then untouched.
@@ -94,19 +93,19 @@ impl<P: Serialize + DeserializeOwned> Checkpoint<P> {
         let saved =
             self.write(&temporary, &path, layout, options).and_then(|()| folders::publish(&temporary, &path));
         if let Err(error) = saved {
-            // On a full disk, its space is what the next one needs.
+            // On a full disk, the next checkpoint needs this space.
             let _ = fs::remove_dir_all(&temporary);
             return Err(error);
         }
-        // The new one is there: an old one that stays takes space, and no more.
+        // The new checkpoint is complete. An old one that cannot be removed only takes space.
         if let Err(error) = folders::prune(folder, &path, options.keep, &options.kept) {
             log::warn!("an older checkpoint stays: {error}");
         }
         Ok(path)
     }
 
-    /// Writes all files into the folder `temporary`, the manifest last. Errors name the files of
-    /// `path`, which it becomes.
+    /// Writes all files into the folder `temporary`, the manifest last. The folder is renamed to `path`
+    /// later, so errors name files in `path`.
     fn write(
         &self,
         temporary: &Path,
@@ -129,7 +128,8 @@ impl<P: Serialize + DeserializeOwned> Checkpoint<P> {
             sha256.insert(file.to_owned(), files::sha256(&bytes));
         }
         if let Some(int8) = options.int8 {
-            // It has its own digest: another one may replace it later.
+            // The manifest has no digest of it, because another int8 model may replace it later. The file has
+            // its own digest.
             write(INT8_FILE, int8)?;
         }
         let state =
@@ -143,15 +143,14 @@ impl<P: Serialize + DeserializeOwned> Checkpoint<P> {
     /// Reads the checkpoint in the folder `path`.
     ///
     /// # Errors
-    /// If a file is missing or damaged, or the weights are those of a different
-    /// network.
+    /// If a file is missing or damaged, or the weights belong to a different network.
     pub fn load(path: &Path, layout: &Layout) -> Result<Self, RecordError> {
         let (_, [state, model, optimizer]) = read_verified(path)?;
         let damaged = |e: serde_json::Error| RecordError::damaged(&path.join(STATE), json_problem(&e));
         let mut checkpoint: Self = serde_json::from_slice(&state).map_err(damaged)?;
         checkpoint.params = decode_weights(&path.join(MODEL), &model, layout)?;
         if optimizer.is_empty() {
-            // Reduced to weights.
+            // `reduce` removed the moments.
             checkpoint.moments.clear();
         }
         for (name, values) in &mut checkpoint.moments {
@@ -161,9 +160,11 @@ impl<P: Serialize + DeserializeOwned> Checkpoint<P> {
     }
 }
 
-/// Reduces the checkpoints in `folder`, those of a completed run, to weights: without the optimizer's moments, the last
-/// one alone or, with early stopping, that of the best epoch as well. Weights that one of the `others` has as well, folders of such checkpoints, become
-/// another link to its file: repeats end with the same.
+/// Removes from the checkpoints in `folder` what a completed run no longer needs.
+///
+/// The last checkpoint stays and, with early stopping, the checkpoint of the best epoch. Both lose the
+/// optimizer's moments. Repeats of a run end with identical weights: if a checkpoint in one of the folders
+/// `others` has the same weights, they become a hard link to its file.
 ///
 /// # Errors
 /// If a checkpoint is damaged, or its folder cannot be written.
@@ -179,10 +180,10 @@ pub fn reduce(folder: &Path, others: &[PathBuf]) -> Result<(), RecordError> {
         let mut manifest = Manifest::read(&file)?;
         let written = |e| RecordError::write(&path, e);
         if manifest.files.remove(OPTIMIZER).is_none() {
-            // It was reduced before.
+            // This checkpoint was reduced before.
             continue;
         }
-        // First: a checkpoint that is reduced in part is intact.
+        // The manifest first: a checkpoint that is only partly reduced then still matches its manifest.
         files::replace_file(&file, &manifest.encode(&file)?).map_err(written)?;
         fs::remove_file(path.join(OPTIMIZER)).map_err(written)?;
         let all = others.iter().flat_map(|other| list(other).unwrap_or_default());
@@ -190,7 +191,7 @@ pub fn reduce(folder: &Path, others: &[PathBuf]) -> Result<(), RecordError> {
         {
             let link = folders::hidden(&path.join(MODEL), "link");
             let linked = fs::hard_link(same.join(MODEL), &link);
-            // Of a file system without links it only takes more space.
+            // If the file system has no hard links, the weights only take more space.
             if linked.and_then(|()| fs::rename(&link, path.join(MODEL))).is_err() {
                 let _ = fs::remove_file(&link);
             }
@@ -202,14 +203,15 @@ pub fn reduce(folder: &Path, others: &[PathBuf]) -> Result<(), RecordError> {
 /// Reads weights that PyTorch (or this program) saved.
 ///
 /// # Errors
-/// If the file cannot be read, its names or shapes are not the layout's, or a value cannot be one.
+/// If the file cannot be read, its names or shapes are not the layout's, a weight is not
+/// finite, or a variance is negative.
 pub fn load_weights(file: &Path, layout: &Layout) -> Result<Vec<f32>, RecordError> {
     let bytes = files::read_regular(file).map_err(|e| RecordError::read(file, e))?;
     let weights = decode_weights(file, &bytes, layout)?;
     check_values(layout, &weights).map(|()| weights).map_err(|what| RecordError::damaged(file, what))
 }
 
-/// The bytes of a file of weights, in PyTorch's names and layouts.
+/// Returns the bytes of a weights file, in PyTorch's names and layouts.
 ///
 /// # Errors
 /// If two tensors have the same name.
@@ -217,7 +219,8 @@ pub fn weights_file(layout: &Layout, weights: &[f32]) -> Result<Vec<u8>, RecordE
     encode(Path::new(MODEL), layout, &[(String::new(), &weights.to_vec())], Some(0))
 }
 
-/// The manifest of the checkpoint `path`, and its state, model and optimizer, whose digests are the manifest's.
+/// Reads the checkpoint `path` and checks digests against its manifest. Returns the manifest, and the bytes
+/// of state, model and optimizer; the optimizer's are empty if the checkpoint was reduced to weights.
 fn read_verified(path: &Path) -> Result<(Manifest, [Vec<u8>; 3]), RecordError> {
     let manifest = Manifest::read(&path.join(MANIFEST))?;
     let read = |name: &str| {
@@ -238,8 +241,8 @@ fn read_verified(path: &Path) -> Result<(Manifest, [Vec<u8>; 3]), RecordError> {
     Ok((manifest, files))
 }
 
-/// Checks the files of the checkpoint `path`, but not its int8 model, which is derived from them; returns its
-/// manifest.
+/// Checks the files of the checkpoint `path` and returns its manifest. The int8 model is not checked: it is
+/// derived from the other files.
 ///
 /// # Errors
 /// If a file is missing or damaged.
@@ -247,63 +250,65 @@ pub fn verify(path: &Path) -> Result<Manifest, RecordError> {
     Ok(read_verified(path)?.0)
 }
 
-/// Name of the file in a checkpoint's folder.
+/// Name of the manifest in a checkpoint's folder.
 pub const MANIFEST: &str = "manifest.json";
 const VERSION: u32 = 1;
 
-/// Digests of the curves, by their paths in the run directory.
+/// Digests of the curves. The keys are the curves' paths in the run directory.
 pub type Curves = BTreeMap<String, CurveDigest>;
 
-/// The content of a curve up to a checkpoint.
+/// Length and digest of a curve when a checkpoint was written.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CurveDigest {
-    /// Its length.
+    /// Length in bytes.
     pub bytes: u64,
     /// SHA-256 of these bytes.
     pub sha256: String,
 }
 
-/// Digests of the samples that a run uses, each with what makes them inputs and targets.
+/// Digests of the samples that a run uses. Each also covers what turns the samples into inputs and targets:
+/// shape, element type, normalisation and class names.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DataDigests {
-    /// Of the training samples.
+    /// Training samples.
     pub train: String,
-    /// Of the test samples.
+    /// Test samples.
     pub test: String,
 }
 
-/// What a run is when it writes a checkpoint.
+/// What a checkpoint's manifest records about the run that wrote it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Origin {
     /// `config` of `run.json`.
     pub config: Value,
-    /// Its samples.
+    /// Digests of the run's samples.
     pub data: DataDigests,
-    /// Index of the attempt in `history` of `run.json`.
+    /// Index in `history` of `run.json` of the attempt that writes the checkpoint.
     pub attempt: usize,
 }
 
-/// `manifest.json`.
+/// Content of `manifest.json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
-    // First, so that its digits are the first of that value in the text.
+    // Must be the first field: `encode` and `read` replace the first occurrence of its digits in the text,
+    // and a later field may contain the same digits.
     sha256: String,
     version: u32,
     /// Index in `history` of `run.json` of the attempt that wrote the checkpoint.
     pub attempt: usize,
-    /// SHA-256 of each file beside this one; the int8 model, which another one may replace, has
-    /// its digest inside.
+    /// SHA-256 of each other file of the checkpoint, except the int8 model. Another int8 model may replace
+    /// that file, so it contains its own digest.
     pub files: BTreeMap<String, String>,
     /// The curves up to the checkpoint's step.
     pub curves: Curves,
-    /// The run's samples.
+    /// Digests of the run's samples.
     pub data: DataDigests,
     /// `config` of `run.json` when the checkpoint was written.
     pub config: Value,
 }
 
 impl Manifest {
-    /// The manifest of these files and curves.
+    /// Makes the manifest of a checkpoint with these files and curves.
     pub fn new(files: BTreeMap<String, String>, curves: Curves, origin: &Origin) -> Self {
         let Origin { config, data, attempt } = origin.clone();
         Self { sha256: NO_DIGEST.into(), version: VERSION, attempt, files, curves, data, config }
@@ -314,7 +319,7 @@ impl Manifest {
         self.files.contains_key(OPTIMIZER)
     }
 
-    /// The bytes of `manifest.json`.
+    /// Returns the bytes of `manifest.json`, with its digest filled in. Errors name `file`.
     pub(super) fn encode(&self, file: &Path) -> Result<Vec<u8>, RecordError> {
         let blank = Self { sha256: NO_DIGEST.into(), ..self.clone() };
         let text = serde_json::to_string_pretty(&blank).map_err(|e| RecordError::write(file, e.into()))?;

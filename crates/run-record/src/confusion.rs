@@ -1,20 +1,20 @@
-//! How a network's predictions of a test are distributed over the classes.
+//! Confusion matrix of a test: how many samples of each class the network assigned to each class.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// Classes up to which `run.json` has the matrix as rows.
+/// Number of classes up to which `run.json` contains the matrix.
 const MOST_ROWS: usize = 100;
 
-/// Test samples by their class and by the one that the network named: the entries that are not 0, in the order of
-/// both.
+/// Test samples by true class and predicted class, as `(class, predicted, samples)`. Only entries that are
+/// not 0, sorted by both classes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Confusion(Vec<(u16, u16, u64)>);
 
 impl FromIterator<(u16, u16, u64)> for Confusion {
-    /// Adds entries of the same classes.
+    /// Sums entries of the same pair of classes.
     fn from_iter<I: IntoIterator<Item = (u16, u16, u64)>>(entries: I) -> Self {
         let mut sums = BTreeMap::new();
         for (class, named, samples) in entries {
@@ -33,16 +33,17 @@ impl IntoIterator for Confusion {
     }
 }
 
-/// Results of a test by class, in `run.json`. Shares in percent.
+/// Results of a test by class, in `run.json`. Shares are in percent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ByClass {
-    /// Mean of the classes' recalls: each class counts alike, however many samples it has.
+    /// Mean of the classes' recalls. Each class counts the same, however many samples it has.
     pub balanced_accuracy: f64,
-    /// The accuracy of naming the class with the most test samples, whatever the sample.
+    /// Accuracy of a model that always predicts the class with the most test samples.
     pub largest_class_accuracy: f64,
-    /// Each class, in order.
+    /// Results of each class, in the order of the classes.
     pub classes: Vec<ClassRecord>,
-    /// A row for each class: how many of its samples were named as each class. None above 100 classes.
+    /// One row for each class: how many of its samples were predicted as each class. Empty if there are more
+    /// than 100 classes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub confusion_matrix: Vec<Vec<u64>>,
 }
@@ -50,26 +51,27 @@ pub struct ByClass {
 /// One class's results in a test.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ClassRecord {
-    /// Its name.
+    /// Name of the class.
     pub name: String,
     /// Test samples of the class.
     pub samples: u64,
-    /// Test samples that were named as this class.
+    /// Test samples that were predicted as this class.
     pub named: u64,
-    /// Those that are both.
+    /// Test samples of this class that were predicted as this class.
     pub correct: u64,
-    /// Of the samples named as this class, the share that is; none if there are no such.
+    /// Share of the samples predicted as this class that belong to it; `None` if no sample was.
     pub precision: Option<f64>,
-    /// Of the samples of this class, the share that was named as it; none if there are no such.
+    /// Share of the samples of this class that were predicted as it; `None` if it has no samples.
     pub recall: Option<f64>,
-    /// Of all samples, the share that was rightly named as this class or rightly not.
+    /// Share of all samples that were correctly predicted as this class or correctly as another.
     pub accuracy: f64,
-    /// The other class that its samples were most often named as.
+    /// The other class that samples of this class were most often predicted as.
     pub taken_for: Option<String>,
 }
 
 impl ByClass {
-    /// The results of `confusion`, with the classes' `names`; none without a sample.
+    /// Computes the results of `confusion`. `names` are the names of the classes. `None` if there is no
+    /// sample.
     pub fn from_confusion(confusion: &Confusion, names: &[String]) -> Option<Self> {
         let mut counts = vec![Count::default(); names.len()];
         let rows = if names.len() <= MOST_ROWS { names.len() } else { 0 };
@@ -115,13 +117,13 @@ impl ByClass {
     }
 }
 
-/// Test samples of one class.
+/// Counts of one class.
 #[derive(Debug, Clone, Copy, Default)]
 struct Count {
     samples: u64,
     named: u64,
     correct: u64,
-    /// The most that were named as one other class, and which.
+    /// Samples of this class that were predicted as the most frequent wrong class, and that class.
     taken_for: Option<(u64, usize)>,
 }
 
@@ -135,7 +137,8 @@ mod tests {
 
     #[test]
     fn shares_are_those_of_the_definitions() {
-        // Of 6 of class 0, 4 are right; the one of class 1 is taken for 0; class 2 has no sample, and one is named so.
+        // Four of the six samples of class 0 are right. The sample of class 1 is predicted as 0. Class 2 has
+        // no sample, and one sample is predicted as 2.
         let mine = [(0, 0, 1), (0, 1, 1), (1, 0, 1)];
         let others = [(0, 0, 3), (0, 2, 1)];
         let found = ByClass::from_confusion(&mine.into_iter().chain(others).collect(), &names(3)).unwrap();

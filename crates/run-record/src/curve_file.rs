@@ -1,4 +1,4 @@
-//! A curve of one rank: lines of step and value, with the digest that checkpoints store.
+//! The file of one rank's curve: a step and a value on each line. Checkpoints store its length and digest.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use super::RecordError;
 use super::checkpoint::{CurveDigest, Curves};
 use crate::files;
 
-/// A curve that grows, with the digest of its content.
+/// A curve that is appended to, with the digest of its content so far.
 pub(super) struct CurveFile {
     path: PathBuf,
     bytes: u64,
@@ -18,8 +18,9 @@ pub(super) struct CurveFile {
 }
 
 impl CurveFile {
-    /// Opens the curve for a run that goes on from a checkpoint which was written at the length `known`, and
-    /// cuts what the run writes again. Creates a missing file.
+    /// Opens the curve, and creates the file if it is missing. `known` is its content at the checkpoint that
+    /// the run resumes from. What follows is cut off, because the run writes it again. Without `known`, the
+    /// curve is emptied.
     pub fn open(path: PathBuf, known: Option<&CurveDigest>) -> Result<Self, RecordError> {
         let kept = files::if_there(files::read_regular(&path));
         let mut kept = kept.map_err(|e| RecordError::read(&path, e))?.unwrap_or_default();
@@ -28,7 +29,7 @@ impl CurveFile {
         Ok(Self { path, bytes: kept.len() as u64, digest: Sha256::new_with_prefix(&kept) })
     }
 
-    /// Adds a line.
+    /// Appends a line, which includes its newline.
     pub fn append(&mut self, line: &str) -> Result<(), RecordError> {
         let (folder, name) = (self.path.parent(), self.path.file_name().and_then(OsStr::to_str));
         let (folder, name) = (folder.unwrap_or(&self.path), name.unwrap_or_default());
@@ -39,17 +40,17 @@ impl CurveFile {
         Ok(())
     }
 
-    /// Length and digest of what is written so far.
+    /// Returns length and digest of the curve so far.
     pub fn digest(&self) -> CurveDigest {
         CurveDigest { bytes: self.bytes, sha256: files::hex(self.digest.clone().finalize()) }
     }
 }
 
-/// Checks that the curves in the run directory `run` begin as they were when the checkpoint
-/// `of` was written. A file that was removed is accepted with a warning.
+/// Checks that the curves in the run directory `run` begin as they did when the checkpoint `of` was written.
+/// If a curve's file was removed, a warning is logged.
 ///
 /// # Errors
-/// The first that is cut short or changed.
+/// The first curve that is cut short or changed.
 pub fn check_curves(run: &Path, curves: &Curves, of: &Path) -> Result<(), RecordError> {
     for (name, CurveDigest { bytes, sha256 }) in curves {
         let path = run.join(name);
@@ -71,42 +72,43 @@ pub fn check_curves(run: &Path, curves: &Curves, of: &Path) -> Result<(), Record
     Ok(())
 }
 
-/// A finished epoch, one line of `epochs.csv`. Accuracies in percent.
+/// A finished epoch: one line of `epochs.csv`. Accuracies are in percent.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct EpochRow {
-    /// From 1.
+    /// Number of the epoch, from 1.
     pub epoch: usize,
     /// Mean over all ranks' training samples.
     pub train_loss: f64,
-    /// Over all ranks' training samples.
+    /// Accuracy over all ranks' training samples.
     pub train_accuracy: f64,
     /// Mean over the whole test set.
     pub test_loss: f64,
-    /// Over the whole test set.
+    /// Accuracy over the whole test set.
     pub test_accuracy: f64,
-    /// Wall time of the epoch's training loop.
+    /// Wall time of the epoch's training loop, in seconds.
     pub seconds: f64,
-    /// Of the epoch's last step.
+    /// Learning rate of the epoch's last step.
     pub learning_rate: f64,
-    /// Of the integer model over the whole test set, if there is one.
+    /// Accuracy of the int8 model over the whole test set, if there is an int8 model.
     pub int8_test_accuracy: Option<f64>,
-    /// Of the integer model, mean over the whole test set.
+    /// Loss of the int8 model, mean over the whole test set.
     pub int8_test_loss: Option<f64>,
 }
 
-/// Minimum number of epochs with test loss above its minimum.
+/// Number of epochs that must follow the lowest test loss before a run counts as overfitting.
 const LATER: usize = 2;
-/// Minimum rise of the test loss from its minimum to the last epoch, relative to the minimum. A
-/// loss that has converged moves by less.
+/// The test loss must rise from its minimum to the last epoch by at least this share of the minimum. A loss
+/// that has converged moves by less.
 pub const LEAST_RISE: f64 = 0.01;
 
-/// The epoch after which a run overfits: the one of lowest test loss, if at
-/// least two more epochs follow, all of higher test loss, the last by [`LEAST_RISE`] or more, and the training loss
-/// at the end is below that at the lowest test loss. `None` otherwise: if the
-/// run is still improving, has just had its best epoch, or its training loss
-/// rises too, which is divergence.
+/// Returns the epoch after which a run overfits: the epoch of lowest test loss. `None` if the run does not
+/// overfit.
+///
+/// A run overfits if at least two more epochs follow, the test loss of the last one is higher by
+/// [`LEAST_RISE`] or more, and the training loss has fallen since. So a run is not reported if it is still
+/// improving, has just had its best epoch, or diverges, with a training loss that rises too.
 pub fn overfits_after(epochs: &[EpochRow]) -> Option<usize> {
-    // The last of equal ones, so that all later ones are higher.
+    // Of several equal losses, the last one: all later losses are then higher.
     let lowest = epochs.iter().rev().min_by(|a, b| a.test_loss.total_cmp(&b.test_loss))?;
     let later = epochs.iter().filter(|row| row.epoch > lowest.epoch);
     let falls = epochs.last()?.train_loss < lowest.train_loss;
@@ -132,7 +134,7 @@ mod tests {
     fn a_resumed_curve_has_no_step_twice() {
         let text = "100 0.5\n200 0.25\n";
         let known = CurveDigest { bytes: text.len() as u64, sha256: files::sha256(text.as_bytes()) };
-        // What a killed run wrote after its checkpoint.
+        // A killed run wrote more after its checkpoint.
         let (kept, digest) = curve("100 0.5\n200 0.25\n150 0.12\n30", Some(&known));
         assert_eq!((kept.as_str(), &digest), (text, &known));
         assert_eq!(curve(text, None).0, "", "of a new run");

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 
 use super::quoted;
 
-/// An error of a run directory, with the file and a remedy.
+/// An error of a run directory. Its message names the file and a remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     /// A file cannot be written.
@@ -15,8 +15,7 @@ pub enum RecordError {
     Write {
         /// The file or folder.
         path: PathBuf,
-        /// The system's error. Not the error's source, which would be printed
-        /// twice.
+        /// The system's error. It is not a `#[source]`: error chains would then print it twice.
         reason: io::Error,
     },
     /// A file cannot be read.
@@ -24,8 +23,7 @@ pub enum RecordError {
     Read {
         /// The file or folder.
         path: PathBuf,
-        /// The system's error. Not the error's source, which would be printed
-        /// twice.
+        /// The system's error. It is not a `#[source]`: error chains would then print it twice.
         reason: io::Error,
     },
     /// The run directory already exists.
@@ -45,13 +43,13 @@ pub enum RecordError {
     /// The path exists and is not a run directory.
     #[error("{0} exists already and is no run directory, so it is not replaced: choose another --out")]
     NoRun(PathBuf),
-    /// A `run.json` that is not one that this program can read, so that what is beside it may be anybody's.
+    /// `run.json` exists and cannot be parsed, so the files beside it may belong to another program.
     #[error(
         "{0}: damaged, or another program's, so that nothing is replaced: put a copy of it back, or remove or \
          rename the folder"
     )]
     NotReplaced(PathBuf),
-    /// A run that a process was replacing when it was killed.
+    /// The directory's run was set aside by a process that was killed while it replaced the run.
     #[error(
         "{0}/.replaced holds the run that was being replaced when a process was killed: mpiburn train --resume \
          {quoted} puts it back",
@@ -63,40 +61,40 @@ pub enum RecordError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// The reason.
+        /// What is wrong with it.
         what: String,
     },
-    /// A checkpoint of a newer version of this program.
+    /// A checkpoint was written by a newer version of this program.
     #[error(
         "{path}: its layout has version {version}, and this program reads {known}: use the newer program"
     )]
     Newer {
         /// The file.
         path: PathBuf,
-        /// Its version.
+        /// The file's version.
         version: u32,
         /// The newest version that this program reads.
         known: u32,
     },
-    /// A float network's weights where an int8 model is expected.
+    /// The file contains float weights, and an int8 model is expected.
     #[error(
         "{0} holds a float network's weights, where an int8 model belongs: make one with mpiburn quantize"
     )]
     FloatWeights(PathBuf),
-    /// An int8 model where a float network's weights are expected.
+    /// The file contains an int8 model, and float weights are expected.
     #[error(
         "{0} holds an int8 model, where a float network's weights belong; the float ones are in model.safetensors"
     )]
     Int8Weights(PathBuf),
-    /// No int8 model beside a checkpoint.
+    /// The checkpoint has no int8 model.
     #[error("there is no {0}: make it with mpiburn quantize")]
     NoInt8(PathBuf),
-    /// A path to nothing, or to something else than a run, in a command that reads one.
+    /// A command that reads a run was given a path that is not a run. The path may not exist.
     #[error("{what}")]
     NotARun {
-        /// What is there, and what to name.
+        /// What is at the path, and which path to give instead.
         what: String,
-        /// Whether there is anything.
+        /// Whether the path exists.
         is_there: bool,
     },
     /// There is no checkpoint to resume from.
@@ -107,7 +105,7 @@ pub enum RecordError {
     NoCheckpoint(PathBuf),
 }
 
-/// What to do about a file that cannot be written.
+/// Advice for a file that cannot be written.
 fn remedy(reason: &io::Error) -> &'static str {
     match reason.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "; free space there, or choose another --out",
@@ -116,13 +114,13 @@ fn remedy(reason: &io::Error) -> &'static str {
             "; choose another --out; to resume a run, make it writable or copy it (cp -a)"
         }
         _ if is_out_of_descriptors(reason) => "; raise the limit of open files (ulimit -n)",
-        // Of a link or something else that is in the way, which the reason tells.
+        // A link or something else is in the way. The reason itself says what to do.
         ErrorKind::AlreadyExists => "",
         _ => "; choose another --out",
     }
 }
 
-/// What to do about a file that is there and cannot be read: what is in it is not lost.
+/// Advice for a file that exists and cannot be read. Its content is not lost.
 fn advice(reason: &io::Error) -> &'static str {
     match reason.kind() {
         _ if is_damage(reason) => "",
@@ -140,8 +138,8 @@ fn is_out_of_descriptors(reason: &io::Error) -> bool {
     matches!(Errno::from_io_error(reason), Some(Errno::MFILE | Errno::NFILE))
 }
 
-/// Whether a file that cannot be read for this reason is missing, or something else is in its place: a
-/// folder, a pipe, links in a circle.
+/// Whether a file could not be read because it is missing, or because its path leads to something else: a
+/// folder, a pipe, or a cycle of links.
 fn is_damage(reason: &io::Error) -> bool {
     let kinds =
         [ErrorKind::NotFound, ErrorKind::InvalidInput, ErrorKind::NotADirectory, ErrorKind::IsADirectory];
@@ -149,7 +147,7 @@ fn is_damage(reason: &io::Error) -> bool {
 }
 
 impl RecordError {
-    /// Whether a file that was written before is missing, cut short or changed.
+    /// Whether a file of the run is missing, cut short or changed.
     pub fn is_damage(&self) -> bool {
         match self {
             Self::Damaged { .. } | Self::FloatWeights(_) => true,
@@ -158,14 +156,14 @@ impl RecordError {
         }
     }
 
-    /// Whether there is no such file: whatever else keeps one from being read says nothing of that.
+    /// Whether the file does not exist. An error of another kind does not tell whether it exists.
     pub fn is_missing(&self) -> bool {
         matches!(self, Self::Read { reason, .. }
             if matches!(reason.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory))
     }
 
-    /// Whether a command was given a file of the wrong kind, or one that was never
-    /// made: an error of usage, and no damage.
+    /// Whether a command was given a file of the wrong kind, or a file that was never made. This is an error
+    /// of usage, not damage.
     pub fn is_wrong_kind(&self) -> bool {
         matches!(
             self,
@@ -176,17 +174,17 @@ impl RecordError {
         )
     }
 
-    /// That the file or folder `path` cannot be written.
+    /// Makes the error of a file or folder `path` that cannot be written.
     pub fn write(path: &Path, reason: io::Error) -> Self {
         Self::Write { path: path.to_owned(), reason }
     }
 
-    /// That the file or folder `path` cannot be read.
+    /// Makes the error of a file or folder `path` that cannot be read.
     pub fn read(path: &Path, reason: io::Error) -> Self {
         Self::Read { path: path.to_owned(), reason }
     }
 
-    /// That the file `path` is damaged.
+    /// Makes the error of a damaged file `path`; `what` is wrong with it.
     pub fn damaged(path: &Path, what: String) -> Self {
         Self::Damaged { path: path.to_owned(), what }
     }

@@ -1,4 +1,5 @@
-//! Attempts of a run that failed, and the run directory as the process that starts it again sees it.
+//! Failed attempts of a run, and what `mpiburn launch --restart` reads from a run directory before it starts
+//! the run again.
 
 use std::fs;
 use std::fs::File;
@@ -14,43 +15,43 @@ use crate::files::{create_here, if_there, read_regular};
 /// An attempt of a run that failed under `mpiburn launch --restart`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailedAttempt {
-    /// Its start: ISO 8601 in UTC.
+    /// Time of the start: ISO 8601 in UTC.
     pub started_at: String,
-    /// Its end.
+    /// Time of the failure.
     pub ended_at: String,
-    /// Step of the checkpoint that it started from, or 0.
+    /// Step of the checkpoint that the attempt started from, or 0.
     pub from_step: usize,
-    /// Steps that were done when it failed.
+    /// Steps of the run that were done when the attempt failed.
     pub step: usize,
     /// Exit code of the launcher.
     pub exit_code: i32,
-    /// The line with the cause that a rank or the launcher printed.
+    /// The line that names the cause, as a rank or the launcher printed it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
 }
 
-/// What a run directory shows of its run.
+/// What a run directory contains, as far as a restart needs it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunDirState {
-    /// Whether there is anything but a lock.
+    /// Whether the directory contains anything but a lock.
     pub occupied: bool,
-    /// `run.json`: each process of the run writes its id to it before its first step.
+    /// Content of `run.json`. Each process of the run writes its id into it before its first step.
     pub run_json: Option<Vec<u8>>,
     /// Status of the run.
     pub status: Option<Status>,
-    /// Attempts that failed before.
+    /// Attempts that failed before this one.
     pub failed: Vec<FailedAttempt>,
     /// Step of the newest checkpoint.
     pub checkpoint: Option<usize>,
-    /// The last step that was noted.
+    /// The number of steps in the step file, if there is one.
     pub noted: Option<usize>,
 }
 
 impl RunDirState {
-    /// The run directory `path`, which may not exist.
+    /// Reads the run directory `path`, which need not exist.
     ///
     /// # Errors
-    /// If something in it cannot be read: what it has is not known then.
+    /// If something in it cannot be read: its state is then unknown.
     pub fn read(path: &Path) -> Result<Self, RecordError> {
         let file = path.join("run.json");
         let run_json = if_there(read_regular(&file)).map_err(|e| RecordError::read(&file, e))?;
@@ -68,8 +69,9 @@ impl RunDirState {
     }
 }
 
-/// The first thing in the folder of checkpoints of the run directory `path` that no run without a checkpoint
-/// writes, such as a damaged one that was set aside: replacing the run would delete it.
+/// Returns something in the checkpoints folder of the run directory `path` that a run without a checkpoint
+/// does not write, such as a damaged checkpoint that was set aside. Replacing the run would delete it. `None`
+/// if there is nothing.
 ///
 /// # Errors
 /// If the folder cannot be read.
@@ -81,7 +83,8 @@ pub fn set_aside(path: &Path) -> Result<Option<PathBuf>, RecordError> {
 }
 
 impl RunDir {
-    /// Writes the failed attempts to `run.json`, unless it has them. The caller has the lock.
+    /// Writes the failed attempts to `run.json`, unless they are there already. The caller must hold the
+    /// directory's lock.
     ///
     /// # Errors
     /// If the file cannot be read or written.
@@ -94,11 +97,13 @@ impl RunDir {
     }
 }
 
-/// Its name in the run directory.
+/// Name of the step file in the run directory.
 pub(super) const STEP: &str = ".step";
 
-/// A file that rank 0 writes the number of done steps to, at every step: a microsecond. It is not
-/// synced, so it is lost with the machine, and the last checkpoint counts.
+/// The step file. Rank 0 writes the number of steps done to it at every step, which takes a microsecond.
+///
+/// It tells how far a failed attempt got. It is not synced: if the machine fails, the file may be lost, and
+/// only the step of the last checkpoint is known.
 #[derive(Debug)]
 pub struct StepFile {
     path: PathBuf,
@@ -106,7 +111,7 @@ pub struct StepFile {
 }
 
 impl StepFile {
-    /// Creates the file, for a process that goes on after `step`.
+    /// Creates the file, with `step` steps done so far.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -118,7 +123,8 @@ impl StepFile {
         Ok(file)
     }
 
-    /// Notes that `step` steps are done. On a full disk nothing is noted: no training ends for it.
+    /// Writes that `step` steps are done. Errors, such as a full disk, are ignored: they must not end a
+    /// training.
     pub fn note(&self, step: usize) {
         let _ = self.file.write_all_at(format!("{step:020}\n").as_bytes(), 0);
     }
@@ -128,7 +134,8 @@ impl StepFile {
         let _ = fs::remove_file(&self.path);
     }
 
-    /// The last step that was noted in the run directory `dir`.
+    /// Reads the number of steps from the step file of the run directory `dir`; `None` if there is no such
+    /// file.
     ///
     /// # Errors
     /// If the file is there and cannot be read.

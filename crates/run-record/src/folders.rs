@@ -1,4 +1,4 @@
-//! Folders of checkpoints: their names, which are intact, and which are kept.
+//! Folders of checkpoints: their names, which checkpoint is the newest intact one, and which are kept.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -11,18 +11,18 @@ use super::{Manifest, RecordError, replaced};
 use crate::files;
 use crate::files::{LOCK, place};
 
-/// Number of the newest checkpoints that are kept without `--keep`.
+/// Number of the newest checkpoints that a run without `--keep` keeps.
 const KEEP: usize = 3;
-/// Suffix of a damaged checkpoint that a resumed run has set aside.
+/// Extension of a damaged checkpoint that a resumed run has set aside.
 const DAMAGED: &str = "damaged";
 
-/// Name of the folder of the checkpoint after `step` steps.
+/// Returns the name of the folder of the checkpoint after `step` steps.
 pub fn folder_name(step: usize) -> String {
     format!("step-{step:08}")
 }
 
-/// Checks that the name of the checkpoint's folder is that of the step in its `state`: renamed, an old
-/// checkpoint would be the newest for good.
+/// Checks that the folder `path` is named after the step in its `state`. An old checkpoint that was renamed
+/// to a higher step would otherwise remain the newest one of all.
 pub(super) fn check_name(path: &Path, state: &[u8]) -> Result<(), RecordError> {
     let state: serde_json::Value = serde_json::from_slice(state).unwrap_or_default();
     let Some(step) = state["position"]["step"].as_u64() else { return Ok(()) };
@@ -34,7 +34,7 @@ pub(super) fn check_name(path: &Path, state: &[u8]) -> Result<(), RecordError> {
     }
 }
 
-/// Folders of complete checkpoints in the order of their steps; none in a `folder` that does not exist.
+/// Returns the folders of complete checkpoints, sorted by step; an empty list if `folder` does not exist.
 ///
 /// # Errors
 /// If the folder cannot be read.
@@ -52,22 +52,22 @@ pub fn list(folder: &Path) -> Result<Vec<PathBuf>, RecordError> {
     Ok(steps.into_iter().map(|(_, path)| path).collect())
 }
 
-/// A checkpoint whose files are as they were written.
+/// The newest checkpoint of a run that is not damaged.
 #[derive(Debug)]
 pub struct Intact {
     /// Its folder.
     pub path: PathBuf,
     /// Its manifest.
     pub manifest: Manifest,
-    /// Newer ones that are damaged, with the reasons.
+    /// Newer checkpoints that are damaged, with the reasons.
     pub damaged: Vec<(PathBuf, RecordError)>,
 }
 
 impl Intact {
-    /// The newest checkpoint of `folder` that `verify`, which returns its manifest, finds intact.
+    /// Finds the newest checkpoint in `folder` that is intact. `verify` checks one and returns its manifest.
     ///
     /// # Errors
-    /// If there is none, or the newest cannot be read for a reason other than damage.
+    /// If there is no intact checkpoint, or one cannot be read for a reason other than damage.
     pub fn newest(
         folder: &Path,
         verify: impl Fn(&Path) -> Result<Manifest, RecordError>,
@@ -89,7 +89,7 @@ impl Intact {
         Err(newest.unwrap_or(none))
     }
 
-    /// Warns of the damaged ones.
+    /// Warns of the damaged checkpoints.
     pub fn warn(&self) {
         self.damaged.iter().for_each(|(_, error)| log::warn!("{error}"));
         if !self.damaged.is_empty() {
@@ -97,7 +97,7 @@ impl Intact {
         }
     }
 
-    /// Renames the damaged ones, so that they are neither read nor removed, and warns of each.
+    /// Renames the damaged checkpoints, so that they are neither read nor removed. Warns of each.
     ///
     /// # Errors
     /// If one cannot be renamed.
@@ -115,7 +115,7 @@ impl Intact {
     }
 }
 
-/// A name beside a damaged checkpoint that nothing has yet.
+/// Returns an unused name beside a damaged checkpoint, to rename it to.
 fn unused(path: &Path) -> Result<PathBuf, RecordError> {
     let mut aside = path.with_extension(DAMAGED);
     for number in 2.. {
@@ -128,7 +128,7 @@ fn unused(path: &Path) -> Result<PathBuf, RecordError> {
     Ok(aside)
 }
 
-/// Makes the complete checkpoint `written` the one at `path`, in place of one of the same step.
+/// Renames the complete checkpoint `written` to `path`. Replaces an older checkpoint of this step.
 pub(super) fn publish(written: &Path, path: &Path) -> Result<(), RecordError> {
     let failed = |e| RecordError::write(path, e);
     let old = hidden(path, "old");
@@ -137,18 +137,18 @@ pub(super) fn publish(written: &Path, path: &Path) -> Result<(), RecordError> {
     }
     fs::rename(written, path).map_err(failed)?;
     files::sync_folder(path.parent().unwrap_or(Path::new("."))).map_err(failed)?;
-    // What stays is removed when the run is resumed.
+    // What remains is removed when the run is resumed.
     let _ = fs::remove_dir_all(&old);
     Ok(())
 }
 
-/// The hidden name beside `path` with an ending.
+/// Returns the hidden name `.NAME.ending` beside `path`.
 pub(super) fn hidden(path: &Path, ending: &str) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     path.with_file_name(format!(".{name}.{ending}"))
 }
 
-/// Removes all but the `keep` newest checkpoints, those of `steps` and `written`.
+/// Removes all checkpoints except the `keep` newest ones, those of `steps`, and `written`.
 pub(super) fn prune(
     folder: &Path,
     written: &Path,
@@ -161,20 +161,20 @@ pub(super) fn prune(
         if path == written || kept.contains(&path) {
             continue;
         }
-        // Under another name first: a checkpoint that is removed in part looks like a damaged one.
+        // Renamed first: a checkpoint that is only partly removed would look like a damaged one.
         let old = hidden(&path, "old");
         let remove = || {
             fs::rename(&path, &old)?;
-            // Of its name, but perhaps no folder.
+            // It is named like a checkpoint, but may not be a folder.
             if old.symlink_metadata()?.is_dir() { fs::remove_dir_all(&old) } else { fs::remove_file(&old) }
         };
-        // Another one can perhaps be removed.
+        // Continue after an error: other checkpoints can perhaps be removed.
         result = result.and(remove().map_err(|e| RecordError::write(&path, e)));
     }
     result
 }
 
-/// Removes what a killed writer has left, where it can be: nothing needs it gone.
+/// Removes temporary folders of a killed process. Errors are ignored, because the folders do no harm.
 pub(super) fn remove_leftovers(folder: &Path) {
     for entry in files::entries(folder).unwrap_or_default() {
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -185,19 +185,19 @@ pub(super) fn remove_leftovers(folder: &Path) {
     }
 }
 
-/// Whether a run writes something of this name in its directory itself.
+/// Whether a run writes an entry of this name at the top of its directory.
 pub fn is_of_run(name: &str) -> bool {
     let number = name.strip_prefix("rank").and_then(|rank| rank.parse::<usize>().ok());
     let rank = number.is_some_and(|number| name == format!("rank{number}"));
     [RUN_JSON, "epochs.csv", LOCK, STEP, "checkpoints", "tensorboard"].contains(&name) || rank
 }
 
-/// Whether `path` is, or would be, something that a run or a sweep writes in its directory, or is a file in a
-/// folder of a run, or of a checkpoint that was copied elsewhere: other output must not replace it.
+/// Whether `path` belongs to a run or a sweep, so that other output must not replace it: something that a run
+/// or a sweep writes in its directory, now or later, or a file in a copy of a checkpoint.
 pub fn is_own_file(path: &Path) -> bool {
     let Ok(path) = place(path) else { return false };
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return false };
-    // What cannot be looked at may be one.
+    // If it cannot be determined whether a file exists, treat it as existing.
     let is_there = |path: &Path| path.try_exists().unwrap_or(true);
     let is_part = |of: &Path| {
         let mut inside = path.strip_prefix(of).into_iter().flatten();
@@ -210,11 +210,11 @@ pub fn is_own_file(path: &Path) -> bool {
         name == "sweep.json" || ((name == LOCK || is_log) && is_there(&parent.join("sweep.json")))
     };
     (is_there(&path) && (of_sweep() || is_checkpoints()))
-        // RUN/checkpoints/step-00000001/state.json is the deepest.
+        // The deepest file of a run is RUN/checkpoints/step-00000001/state.json.
         || parent.ancestors().take(3).any(is_part)
 }
 
-/// The run directory that `path` is or is in.
+/// Returns the run directory that `path` is, or that contains `path`.
 pub fn run_around(path: &Path) -> Option<PathBuf> {
     let path = path.canonicalize().or_else(|_| place(path)).ok()?;
     path.ancestors().find(|folder| folder.join(RUN_JSON).exists()).map(Path::to_owned)

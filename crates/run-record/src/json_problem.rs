@@ -1,11 +1,11 @@
-//! Errors of JSON files in plain words.
+//! Errors of JSON files for readers who do not know Rust.
 //!
-//! serde_json says `invalid type: string "3", expected usize at line 4 column 12`. Readers of these errors know JSON, and
-//! no types of Rust.
+//! serde_json says `invalid type: string "3", expected usize at line 4 column 12`. This module says the same
+//! without Rust's type names.
 
 use serde_json::error::Category;
 
-/// What is wrong with a JSON text, with its line.
+/// Says what is wrong with a JSON text, and in which line.
 pub fn json_problem(error: &serde_json::Error) -> String {
     let (line, column) = (error.line(), error.column());
     let text = error.to_string();
@@ -17,13 +17,13 @@ pub fn json_problem(error: &serde_json::Error) -> String {
         Category::Data | Category::Io => match in_words(text) {
             Some(words) if line > 0 => format!("line {line}: {words}"),
             Some(words) => words,
-            // Of an option, say, which it names.
+            // An error of the type itself, for example of an option, which it names.
             None => text.to_owned(),
         },
     }
 }
 
-/// An error of serde in words; `None` for an error of the type that was read.
+/// Translates an error of serde; `None` if the type that was read made the error itself.
 fn in_words(text: &str) -> Option<String> {
     let named = |start: &str| text.strip_prefix(start)?.split_once('`').map(|(name, _)| name);
     if let Some(field) = named("missing field `") {
@@ -50,7 +50,7 @@ fn in_words(text: &str) -> Option<String> {
     })
 }
 
-/// A value that serde names with its type.
+/// Translates a value as serde quotes it, after the name of its type.
 fn value(given: &str) -> String {
     let given = match given {
         "map" => "an object",
@@ -63,7 +63,7 @@ fn value(given: &str) -> String {
     short(given.trim_matches('`'))
 }
 
-/// What a type of Rust is in JSON.
+/// Translates the name of a Rust type to JSON terms.
 fn kind(expected: &str) -> String {
     let lists = ["an array of length ", "a tuple of size "];
     if let Some(length) = lists.iter().find_map(|start| expected.strip_prefix(start)) {

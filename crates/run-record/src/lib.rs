@@ -1,9 +1,9 @@
-//! The run directory, the only output of a run of mpiburn. Rank 0 writes all of it.
+//! The run directory: everything that a run of mpiburn writes. Only rank 0 writes to it.
 //!
-//! The crate knows neither Burn nor MPI nor an option of the program: the configuration in
-//! `run.json` and the position in a checkpoint are any serializable types, and a network is the
-//! [`Layout`] of its values. `run-report` reads what is written here. The
-//! program is in the README of the repository.
+//! The crate depends on neither Burn nor MPI and does not know the program's options. The configuration in
+//! `run.json` and the position in a checkpoint are any serializable types, and [`Layout`] describes the
+//! parameters of a network. The crate `run-report` reads what is written here. The README of the repository
+//! describes the program.
 
 #![forbid(unsafe_code)]
 
@@ -55,7 +55,7 @@ pub use tensor_file::{INT8_ENTRY, INT8_FILE, Method, int8_entry, method_of};
 pub use tensor_file::{Layout, TensorSpec, safetensors_file};
 pub use writer::{Curve, CurvePoint, Metrics, RunWriter, Start};
 
-/// A word or a path as a shell reads it, for commands that readers copy.
+/// Quotes a word or a path for a shell, for commands that readers copy.
 pub fn quoted(word: impl Display) -> String {
     let word = word.to_string();
     let is_plain = |c: char| c.is_alphanumeric() || "/._-+=:,@%".contains(c);
@@ -66,7 +66,7 @@ pub fn quoted(word: impl Display) -> String {
     }
 }
 
-/// A number and its noun, of which a regular plural is made: `1 batch`, `2 batches`.
+/// Returns a number with its noun, in the regular plural if needed: `1 batch`, `2 batches`.
 pub fn count(number: usize, noun: &str) -> String {
     let ending = match number {
         1 => "",

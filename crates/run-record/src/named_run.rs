@@ -1,4 +1,4 @@
-//! The run that a path names.
+//! Finds the run that a path on the command line names, or says what the path is instead.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -8,31 +8,31 @@ use super::checkpoint::STATE;
 use super::folders::run_around;
 use super::run_dir::RUN_JSON;
 
-/// A run by one of its names: its folder, its `run.json`, or one of its checkpoints.
+/// A run, as a command line names it: by its folder, its `run.json`, or one of its checkpoints.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamedRun {
-    /// Its folder.
+    /// The run directory.
     pub folder: PathBuf,
     /// The checkpoint, if one is named.
     pub checkpoint: Option<PathBuf>,
 }
 
 impl NamedRun {
-    /// The run that `path` names. What is neither a checkpoint nor a `run.json` is taken for the folder, which need not
-    /// exist.
+    /// Finds the run that `path` names. A path that is neither a checkpoint nor a `run.json` is taken as the
+    /// run directory, which need not exist.
     ///
     /// # Errors
     /// If it cannot be determined whether it is a checkpoint.
     pub fn at(path: &Path) -> Result<Self, RecordError> {
         let state = path.join(STATE);
         let is_checkpoint = match state.try_exists() {
-            // A file: whoever reads the run directory says so.
+            // `path` is a file. Whoever reads the run directory reports that.
             Err(error) if error.kind() == ErrorKind::NotADirectory => false,
             found => found.map_err(|error| RecordError::read(&state, error))?,
         };
         let around = |path: &Path| path.parent().map(Path::to_owned);
         let folder = if is_checkpoint {
-            // By its name: the checkpoint may be a link to another place.
+            // Go up by the names in the path: the checkpoint may be a link to another place.
             match path.parent().filter(|folder| folder.ends_with("checkpoints")) {
                 Some(checkpoints) => around(checkpoints),
                 None => Some(path.join("../..")),
@@ -48,7 +48,8 @@ impl NamedRun {
 }
 
 impl NamedRun {
-    /// The error of a command that reads a run, and finds none at `path`: what is there, and what to name.
+    /// Makes the error of a command that reads a run and finds none at `path`. It says what is there, and
+    /// which path to give.
     pub fn none_at(path: &Path) -> RecordError {
         let shown = path.display();
         let is_sweep = path.ends_with(SWEEP_JSON) || path.join(SWEEP_JSON).is_file();
@@ -77,7 +78,7 @@ impl NamedRun {
     }
 }
 
-/// What this program wrote at `path`, other than a data set; `None` if it wrote nothing there.
+/// Says what this program wrote at `path`, other than a data set; `None` if it wrote nothing there.
 pub fn product_at(path: &Path) -> Option<&'static str> {
     let folder =
         if path.is_file() { path.parent().filter(|folder| *folder != Path::new("")) } else { Some(path) };
@@ -94,10 +95,10 @@ pub fn product_at(path: &Path) -> Option<&'static str> {
 
 const SWEEP_JSON: &str = "sweep.json";
 
-/// The description of an imported data set, in its folder.
+/// Name of the file that describes an imported data set, in its folder.
 const DATA_SET: &str = "dataset.json";
 
-/// The first run in `folder`, by name.
+/// Returns the first run in `folder`, by name.
 fn first_run(folder: &Path) -> Option<PathBuf> {
     let entries = std::fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path());
     entries.filter(|path| path.join(RUN_JSON).is_file()).min()

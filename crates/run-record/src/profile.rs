@@ -1,4 +1,4 @@
-//! One profile: the file of `mpiburn profile --json`, as it is written and read.
+//! A profile: the file that `mpiburn profile --json` writes and `run-report` reads.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -7,28 +7,28 @@ use serde::{Deserialize, Serialize};
 
 use crate::{count, json_problem};
 
-/// Larger files are not profiles, which have a few KB.
+/// Maximum size in bytes. A profile has a few KB, so a larger file is not one.
 const LARGEST: u64 = 16 << 20;
-/// Longest time in milliseconds, 11 days: a longer one was not measured.
+/// Longest plausible time in milliseconds: 11 days. A longer time was not measured.
 const LONGEST_MS: f64 = 1e9;
 
 /// A profile of inference or training, with a configuration of type `C`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Profile<C = serde_json::Value> {
-    /// Its file.
+    /// Path of the file.
     #[serde(skip)]
     pub path: PathBuf,
-    /// Network.
+    /// Name of the network.
     pub model: String,
     /// Whether training steps were profiled.
     pub train: bool,
-    /// Whether the network is an integer model.
+    /// Whether the network is an int8 model.
     pub int8: bool,
-    /// Number of batches that the sums of `operators` are of.
+    /// Number of profiled batches. `operators` contains sums over them.
     pub batches: usize,
-    /// Samples of a batch.
+    /// Number of samples in a batch.
     pub batch: usize,
-    /// Ranks of the job.
+    /// Number of ranks of the job.
     pub ranks: usize,
     /// Compute device, by its option value.
     pub device: String,
@@ -36,35 +36,35 @@ pub struct Profile<C = serde_json::Value> {
     pub precision: String,
     /// Whether operators are fused.
     pub fused: bool,
-    /// Threads of a rank.
+    /// Threads of each rank.
     pub threads: usize,
     /// SIMD level.
     pub simd: String,
     /// The run or checkpoint whose network and samples were taken.
     pub checkpoint: Option<String>,
-    /// Bytes of a checkpoint's file of the weights.
+    /// Size in bytes of the weights file in a checkpoint.
     pub checkpoint_bytes: u64,
-    /// Processor.
+    /// Name of the processor.
     pub cpu: String,
-    /// Options, by name.
+    /// Options by name, like `config` in `run.json`.
     pub config: C,
-    /// Milliseconds of all batches.
+    /// Wall time of all batches, in milliseconds.
     pub wall_ms: f64,
-    /// Time in operators, in percent of it.
+    /// Share of `wall_ms` that is spent in operators, in percent.
     pub accounted_percent: f64,
-    /// Median of a batch with profiling, in milliseconds.
+    /// Median time of a batch with profiling, in milliseconds.
     pub batch_ms: f64,
-    /// Median of a batch without profiling, in milliseconds.
+    /// Median time of a batch without profiling, in milliseconds.
     pub batch_ms_without_profiling: f64,
     /// The operators.
     pub operators: Vec<ProfileRow>,
 }
 
 impl Profile {
-    /// Reads a file.
+    /// Reads the profile `path`.
     ///
     /// # Errors
-    /// One line: the file, what is wrong with it, and what to do.
+    /// A message of one line: the file, what is wrong with it, and what to do.
     pub fn read(path: &Path) -> Result<Self, String> {
         let shown = path.display();
         let unreadable = |error: std::io::Error| format!("cannot read {shown}: {error}");
@@ -98,7 +98,7 @@ impl Profile {
         } else if !is_time(self.wall_ms) {
             Some("no time")
         } else if !is_time(self.batch_ms_without_profiling) || self.batch_ms_without_profiling == 0.0 {
-            // Ratios are of it.
+            // Reports divide by this time.
             Some("no time of a batch")
         } else if self.operators.iter().any(|row| row.calls == 0 || !is_time(row.self_cpu_ms)) {
             Some("an operator without calls or time")
@@ -109,35 +109,35 @@ impl Profile {
         }
     }
 
-    /// Operators of forward, backward and weight update, without the conversion of samples and the
-    /// time that no operator accounts for.
+    /// Returns the operators of forward, backward, gradient exchange and weight update: all rows except the
+    /// conversion of samples and the time outside operators.
     pub fn computing(&self) -> impl Iterator<Item = &ProfileRow> {
         self.operators.iter().filter(|row| !matches!(row.phase, Phase::Data | Phase::Rest))
     }
 
-    /// The activation function.
+    /// Returns the name of the activation function.
     pub fn activation(&self) -> &str {
         self.config.get("activation").and_then(serde_json::Value::as_str).unwrap_or("relu")
     }
 
-    /// Name of the file, without the extension.
+    /// Returns the file name without its extension.
     pub fn stem(&self) -> String {
         self.path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default()
     }
 
-    /// What was profiled: `100 inferences at batch 32`.
+    /// Says what was profiled: `100 inferences at batch 32`.
     pub fn amount(&self) -> String {
         let what = if self.train { "training step" } else { "inference" };
         format!("{} at batch {}", count(self.batches, what), self.batch)
     }
 
-    /// Processor, instructions and threads.
+    /// Returns processor, SIMD level and number of threads, as text.
     pub fn machine(&self) -> String {
         format!("{}, {} code, {}", self.cpu, self.simd, count(self.threads, "thread"))
     }
 
-    /// Everything that affects times, as text, but what is named in `except`: `activation`, `fused`
-    /// or `int8`.
+    /// Returns everything that affects times, as text, except the settings named in `except`: `activation`,
+    /// `fused` or `int8`.
     pub fn settings_except(&self, except: &[&str]) -> String {
         let option = |name: &str| self.config.get(name).map(ToString::to_string).unwrap_or_default();
         let mut settings = vec![
@@ -154,17 +154,17 @@ impl Profile {
     }
 }
 
-/// Part of a batch that an operator belongs to.
+/// Part of a batch's time that an operator belongs to.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
-    /// From bytes to a batch.
+    /// Conversion of bytes to a batch.
     Data,
     /// Forward pass and loss.
     Forward,
     /// Backward pass.
     Backward,
-    /// Collecting gradients after backward, and copying them into buckets and out of messages.
+    /// Collecting gradients after backward, copying them into buckets and out of received messages.
     Copy,
     /// All-reduce of gradients.
     Communication,
@@ -173,53 +173,54 @@ pub enum Phase {
     /// Time of a batch outside all operators.
     #[default]
     Rest,
-    /// Test after an epoch, on a time line alone.
+    /// Test after an epoch. Only in time lines.
     Evaluation,
-    /// Writing a checkpoint, on a time line alone.
+    /// Writing a checkpoint. Only in time lines.
     Checkpoint,
 }
 
-/// The name in tables and files.
+/// Writes the phase's name in tables and files.
 impl fmt::Display for Phase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.serialize(f)
     }
 }
 
-/// One operator in one phase, or all operators of a kind. Sums over all calls, but the peak.
+/// One operator in one phase, or all operators of a kind. Values are sums over all calls, except the peak and
+/// the averages.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ProfileRow {
-    /// Name of the operator; the kind in a table by kind.
+    /// Name of the operator; in a table by kind, name of the kind.
     pub name: String,
-    /// What it computes.
+    /// Kind of operator: what it computes.
     pub kind: String,
-    /// Part of the batch.
+    /// Part of the batch's time.
     pub phase: Phase,
     /// Number of calls.
     pub calls: usize,
     /// Self time in percent of the wall time.
     pub self_cpu_percent: f64,
-    /// Time without operators inside.
+    /// Time without the operators called inside, in milliseconds.
     pub self_cpu_ms: f64,
     /// Total time in percent of the wall time.
     pub cpu_total_percent: f64,
-    /// Time with operators inside.
+    /// Time with the operators called inside, in milliseconds.
     pub cpu_total_ms: f64,
-    /// Total time of a call.
+    /// Mean total time of a call, in milliseconds.
     pub cpu_time_avg_ms: f64,
-    /// Bytes allocated less bytes freed, with operators inside.
+    /// Bytes allocated less bytes freed, with the operators called inside.
     pub memory_bytes: i64,
-    /// The same without them.
+    /// Bytes allocated less bytes freed, without the operators called inside.
     pub self_memory_bytes: i64,
-    /// Largest increase of the live bytes during a call.
+    /// Largest increase of live bytes during a call.
     pub peak_memory_bytes: i64,
-    /// Bytes allocated, freed or not, without operators inside.
+    /// Bytes allocated, whether or not they were freed, without the operators called inside.
     pub allocated_bytes: u64,
-    /// Bytes that a rank sends in a call; collectives alone, as the following.
+    /// Bytes that a rank sends in a call. This and the following fields are set for collectives only.
     pub bytes: Option<usize>,
-    /// Time in flight while backward ran.
+    /// Time in flight while backward ran, in milliseconds.
     pub hidden_ms: Option<f64>,
-    /// Time that the rank waited.
+    /// Time that the rank only waited, in milliseconds.
     pub exposed_ms: Option<f64>,
     /// Bus bandwidth over hidden and exposed time, in MB/s of 10^6 bytes.
     pub bandwidth_mb_s: Option<f64>,
@@ -240,7 +241,7 @@ impl ProfileRow {
     }
 }
 
-/// Sums over the operators of a kind and phase, sorted by `value`.
+/// Sums operators of the same kind and phase. The sums are sorted by `value`, see [`sorted`].
 pub fn by_kind(operators: &[ProfileRow], value: impl Fn(&ProfileRow) -> f64) -> Vec<ProfileRow> {
     let mut kinds: Vec<ProfileRow> = Vec::new();
     for row in operators {
@@ -252,7 +253,7 @@ pub fn by_kind(operators: &[ProfileRow], value: impl Fn(&ProfileRow) -> f64) -> 
     sorted(kinds, value)
 }
 
-/// The rows with the highest `value` first, and the rest last.
+/// Sorts rows by descending `value`, with the time outside operators last.
 pub fn sorted(mut rows: Vec<ProfileRow>, value: impl Fn(&ProfileRow) -> f64) -> Vec<ProfileRow> {
     let is_rest = |row: &ProfileRow| row.phase == Phase::Rest;
     rows.sort_by(|a, b| is_rest(a).cmp(&is_rest(b)).then(value(b).total_cmp(&value(a))));

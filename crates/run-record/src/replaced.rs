@@ -1,7 +1,11 @@
-//! The old run of a directory while a new one replaces it: whatever happens, one of them is whole.
+//! `--overwrite`: replaces a run without a moment in which both runs are incomplete.
 //!
-//! The old run is moved into the folder `.replaced`, `run.json` last. When the new run's `run.json` is there, the folder
-//! gets another name and is removed. So of a process that is killed, the two files tell how far it was.
+//! 1. Move the old run's files into `.replaced/`, `run.json` last.
+//! 2. Write the new run's `run.json`.
+//! 3. Rename `.replaced/` to `.replaced.part/` and delete it.
+//!
+//! If the process is killed, the next start looks at the two `run.json` files: without a new one it puts the
+//! old run back, otherwise it finishes step 3.
 
 use std::ffi::OsString;
 use std::fs;
@@ -14,18 +18,19 @@ use super::{RecordError, quoted};
 use crate::files;
 
 const REPLACED: &str = ".replaced";
-/// What is to be removed; its ending is that of what a killed process leaves.
+/// Name of the old run's folder while it is deleted. If the process is killed meanwhile, the ending `.part`
+/// marks the remains as unfinished, and the next `--overwrite` removes them.
 const REMOVED: &str = ".replaced.part";
 
-/// Whether the name is that of a file which a killed process was writing.
+/// Whether this is the name of a file or folder that a killed process left unfinished.
 fn is_unfinished(name: &str) -> bool {
     name.starts_with('.') && name.ends_with(".part")
 }
 
-/// Moves what a run has written in its directory into the folder. Files that no run writes stay.
+/// Step 1: moves the old run's files into `.replaced/`. Files that no run writes stay.
 ///
 /// # Errors
-/// If something cannot be moved; everything is then where it was.
+/// If a file cannot be moved; the files moved so far are then moved back.
 pub fn set_aside(run: &Path) -> Result<(), RecordError> {
     let found = content(run).map_err(|e| RecordError::read(run, e))?;
     let names = found.iter().map(fs::DirEntry::file_name);
@@ -47,7 +52,7 @@ pub fn set_aside(run: &Path) -> Result<(), RecordError> {
     Ok(())
 }
 
-/// Moves entries of a folder, `run.json` last.
+/// Moves the entries `names` from one folder to another, `run.json` last.
 fn move_all(from: &Path, to: &Path, mut names: Vec<OsString>) -> Result<(), RecordError> {
     names.sort_by_key(|name| name == RUN_JSON);
     names.iter().try_for_each(|name| {
@@ -56,17 +61,17 @@ fn move_all(from: &Path, to: &Path, mut names: Vec<OsString>) -> Result<(), Reco
     })
 }
 
-/// As [`put_back`], after an error that says more than one of its own.
+/// Like [`put_back`], but only logs an error. For use after another error, which the caller reports.
 pub fn put_back_or_warn(run: &Path) {
     if let Err(error) = put_back(run) {
         log::warn!("{error}: mpiburn train --resume {} puts the rest of the run back", quoted(run.display()));
     }
 }
 
-/// Moves everything in the folder back.
+/// Moves everything in `.replaced/` back into the run directory.
 ///
 /// # Errors
-/// If something cannot be moved.
+/// If a file cannot be moved.
 fn put_back(run: &Path) -> Result<(), RecordError> {
     let folder = run.join(REPLACED);
     let found = files::entries(&folder).map_err(|e| RecordError::read(&folder, e))?;
@@ -75,7 +80,8 @@ fn put_back(run: &Path) -> Result<(), RecordError> {
     Ok(())
 }
 
-/// Removes the old run, with the new one's `run.json` in the directory. What cannot be removed is a warning.
+/// Step 3: deletes the old run, once the new `run.json` is written. Logs a warning if the old run cannot be
+/// deleted.
 pub fn remove(run: &Path) {
     let (folder, removed) = (run.join(REPLACED), run.join(REMOVED));
     let gone = match fs::rename(&folder, &removed) {
@@ -87,12 +93,12 @@ pub fn remove(run: &Path) {
     }
 }
 
-/// Whether a killed process may have left something.
+/// Whether a killed process may have left a replacement unfinished.
 pub fn is_begun(run: &Path) -> bool {
     run.join(REPLACED).is_dir()
 }
 
-/// Ends what a killed process has begun; the caller has the directory's lock.
+/// Finishes or undoes the replacement that a killed process left. The caller must hold the directory's lock.
 ///
 /// # Errors
 /// If the old run cannot be put back.
@@ -101,7 +107,8 @@ pub fn settle(run: &Path) -> Result<(), RecordError> {
     let found = files::entries(&folder).map_err(|e| RecordError::read(&folder, e))?;
     let is_own = |entry: &fs::DirEntry| entry.file_name().to_str().is_some_and(is_of_run);
     if !found.iter().any(is_own) {
-        // Killed before its first step, unless something else is in it.
+        // The process was killed before it moved a file. `remove_dir` fails if the folder contains files that
+        // are not a run's.
         let _ = fs::remove_dir(&folder);
         return Ok(());
     }
@@ -109,7 +116,7 @@ pub fn settle(run: &Path) -> Result<(), RecordError> {
         remove(run);
         return Ok(());
     }
-    // Of the new run, and empty.
+    // The new run's folder, still empty.
     let _ = fs::remove_dir(run.join("checkpoints"));
     put_back(run)
 }
@@ -118,7 +125,7 @@ pub fn settle(run: &Path) -> Result<(), RecordError> {
 mod tests {
     use super::*;
 
-    /// A process is killed after each of its steps in turn.
+    /// Kills a process, in effect, after each of its steps in turn.
     #[test]
     fn one_of_the_two_runs_is_whole_after_every_step() {
         let steps =

@@ -1,4 +1,4 @@
-//! Creating a run directory, and the paths inside one.
+//! Creates and opens run directories, and names the paths inside.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -15,15 +15,15 @@ use crate::files::{self, FolderLock, LOCK, lock, read_regular, refuse_link, repl
 
 pub(super) const RUN_JSON: &str = "run.json";
 
-/// A run's directory on rank 0's host.
+/// A run directory, on the host of rank 0.
 #[derive(Debug, Clone)]
 pub struct RunDir {
     path: PathBuf,
-    /// Of a directory that this process writes to, until the last copy is dropped.
+    /// Lock of a directory that this process writes to. It is released when the last clone is dropped.
     _lock: Option<Arc<FolderLock>>,
 }
 
-/// Entries of a folder besides its lock; none of one that does not exist.
+/// Returns the entries of a folder except its lock; an empty list if the folder does not exist.
 pub(super) fn content(folder: &Path) -> io::Result<Vec<fs::DirEntry>> {
     let mut entries = files::entries(folder)?;
     entries.retain(|entry| entry.file_name() != OsStr::new(LOCK));
@@ -31,12 +31,12 @@ pub(super) fn content(folder: &Path) -> io::Result<Vec<fs::DirEntry>> {
 }
 
 impl RunDir {
-    /// Creates the directory of a new run and locks it. An old run in it, if `overwrite` is given, stays
-    /// until [`begin`](Self::begin).
+    /// Creates and locks the directory of a new run. With `overwrite`, the directory may contain an old run,
+    /// which stays there until [`begin`](Self::begin).
     ///
     /// # Errors
-    /// If it cannot be read or written, is locked by another process, or exists and `overwrite` is not
-    /// given.
+    /// If the directory cannot be read or written, is locked by another process, contains files that are not
+    /// a run, or contains a run and `overwrite` is not set.
     pub fn create(path: &Path, overwrite: bool) -> Result<Self, RecordError> {
         Self::settle(path)?;
         let found = match content(path) {
@@ -46,7 +46,7 @@ impl RunDir {
             found => found.map_err(|e| RecordError::write(path, e))?,
         };
         if !found.is_empty() {
-            // Only a run is ever replaced, and another program's run.json is none.
+            // Only a run is ever replaced, and a `run.json` of another program does not make a run.
             let is_run = found.iter().any(|entry| entry.file_name() == OsStr::new(RUN_JSON));
             match (is_run, overwrite) {
                 (false, _) => return Err(RecordError::NoRun(path.to_owned())),
@@ -58,10 +58,10 @@ impl RunDir {
         Ok(Self { path: path.to_owned(), _lock: Some(Arc::new(lock(path)?)) })
     }
 
-    /// Puts the run back that a process was replacing in `path` when it was killed.
+    /// Finishes or undoes the replacement (`--overwrite`) that a killed process left in `path`.
     ///
     /// # Errors
-    /// If another process has locked the directory, or something cannot be moved.
+    /// If another process has locked the directory, or a file cannot be moved.
     pub fn settle(path: &Path) -> Result<(), RecordError> {
         if replaced::is_begun(path) {
             let _lock = lock(path)?;
@@ -70,7 +70,7 @@ impl RunDir {
         Ok(())
     }
 
-    /// Whether an old run is still in it.
+    /// Whether the directory still contains an old run.
     ///
     /// # Errors
     /// If it cannot be read.
@@ -79,10 +79,11 @@ impl RunDir {
         Ok(!found.is_empty())
     }
 
-    /// The run in `path`, if it is one of this program that can be read.
+    /// Reads the run in `path`, to check that it is a run of this program.
     ///
     /// # Errors
-    /// If its `run.json` is another program's, damaged or unreadable: it is not known then what is there.
+    /// If its `run.json` is damaged, unreadable, or another program's: the directory's content is then
+    /// unknown.
     pub fn readable(path: &Path) -> Result<RunRecord<Value>, RecordError> {
         match Self::open::<Value>(path) {
             Ok((_, record)) => Ok(record),
@@ -91,11 +92,11 @@ impl RunDir {
         }
     }
 
-    /// Begins the run of `record` in the directory. What an old run has written there is moved aside as a whole
-    /// and then removed; files that no run writes stay.
+    /// Begins a run: writes `record` as `run.json`, in place of an old run. The old run is set aside as a
+    /// whole first and then removed. Files that no run writes stay.
     ///
     /// # Errors
-    /// If something cannot be moved or written; the old run is then as it was.
+    /// If a file cannot be moved or written; the old run is then put back.
     pub fn begin<C: Serialize>(&self, record: &RunRecord<C>) -> Result<(), RecordError> {
         replaced::set_aside(&self.path)?;
         let checkpoints = self.checkpoints();
@@ -109,8 +110,8 @@ impl RunDir {
         Ok(())
     }
 
-    /// Creates the directory, or one with the suffix -2, -3, … if it exists:
-    /// from a run that was started in the same second.
+    /// Creates the directory, with a suffix -2, -3, … if the name is taken by a run that was started in the
+    /// same second.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -124,8 +125,8 @@ impl RunDir {
                 1 => path.to_owned(),
                 _ => PathBuf::from(format!("{}-{number}", path.display())),
             };
-            // Only one of several processes creates the directory; the others
-            // get an error.
+            // Only one of several processes creates the directory. The others get an error and try the next
+            // number.
             match fs::create_dir(&path) {
                 Ok(()) => return Self::create(&path, false),
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
@@ -135,10 +136,10 @@ impl RunDir {
         unreachable!("there are more numbers than directories")
     }
 
-    /// The directory of an earlier run, to read from.
+    /// Opens the directory of an earlier run for reading.
     ///
     /// # Errors
-    /// If it contains no readable `run.json`.
+    /// If it contains no `run.json`, or one that cannot be read or parsed.
     pub fn open<C: DeserializeOwned>(path: &Path) -> Result<(Self, RunRecord<C>), RecordError> {
         let file = path.join(RUN_JSON);
         let text = match read_regular(&file) {
@@ -152,18 +153,18 @@ impl RunDir {
         Ok((Self { path: path.to_owned(), _lock: None }, record))
     }
 
-    /// The same, locked, to go on with the run.
+    /// Locks the directory, to resume its run.
     ///
     /// # Errors
-    /// If another process has locked it, or its lock cannot be written.
+    /// If another process holds the lock, or the lock file cannot be written.
     pub fn locked(self) -> Result<Self, RecordError> {
         Ok(Self { _lock: Some(Arc::new(lock(&self.path)?)), ..self })
     }
 
-    /// Checks that nothing that a run of `ranks` ranks writes is a symbolic link.
+    /// Checks that nothing that a run of `ranks` ranks writes is a symbolic link, a pipe or a device.
     ///
     /// # Errors
-    /// The first link.
+    /// The first such path.
     pub fn refuse_links(&self, ranks: usize) -> Result<(), RecordError> {
         let of_rank = |rank| {
             let curves = Curve::ALL.into_iter().flat_map(Curve::files);
@@ -177,17 +178,17 @@ impl RunDir {
         Ok(())
     }
 
-    /// The path of the directory.
+    /// Returns the path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Folder of the checkpoints.
+    /// Returns the path of the folder of checkpoints.
     pub fn checkpoints(&self) -> PathBuf {
         self.path.join("checkpoints")
     }
 
-    /// Sets the field `name` of `run.json` to `value`, while the run goes on.
+    /// Sets the field `name` of `run.json` to `value` while the run is in progress.
     ///
     /// # Errors
     /// If the file cannot be read or written.

@@ -1,5 +1,5 @@
-//! `run.json`: configuration, hosts and results of a run. `docs/run.json.md` describes each
-//! field for readers of the file.
+//! `run.json`: configuration, hosts and results of a run. `docs/run.json.md` describes each field for readers
+//! of the file.
 
 use std::collections::BTreeMap;
 
@@ -12,85 +12,86 @@ use super::{ByClass, FailedAttempt};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
-    /// Running, or killed.
+    /// The run is in progress, or its process was killed.
     Running,
     /// All epochs are complete.
     Completed,
-    /// Ended by an error.
+    /// An error ended the run.
     Failed,
-    /// Ended by a signal, after a checkpoint to resume from.
+    /// A signal ended the run, after it wrote a checkpoint to resume from.
     Stopped,
 }
 
-/// `run.json`, with a configuration of type `C`: values by their names, or the options of a program. It is written at the start;
-/// `results` are added at the end. What `config` has is in no other field.
+/// Content of `run.json`. It is written at the start of a run; `results` are added at the end.
+///
+/// `C` is the configuration: the trainer's options, or a map from names to values. No other field repeats a
+/// value of `config`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct RunRecord<C = Map<String, Value>> {
     /// Status of the run.
     pub status: Status,
-    /// Reason of a failure or stop.
+    /// Reason why the run failed or stopped.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Arguments of rank 0's process.
+    /// Command line of rank 0's process.
     pub command_line: Vec<String>,
-    /// Every option.
+    /// Value of every option.
     pub config: C,
-    /// Trainable parameters.
+    /// Number of trainable parameters.
     pub params: usize,
-    /// Machines x processes.
+    /// Machines x processes on each, see [`topology`].
     pub topology: String,
     /// Number of ranks.
     pub world_size: usize,
-    /// One host name per rank.
+    /// Host name of each rank.
     pub hosts: Vec<String>,
     /// Host, process id and cores of each rank.
     pub places: Vec<RankPlace>,
     /// Processor, memory and kernel of each host.
     pub machines: Vec<Machine>,
-    /// SIMD level that all ranks used.
+    /// SIMD level. All ranks used the same.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub simd_level: Option<String>,
-    /// How all ranks computed products of bf16 activations: `amx`, `avx512` or `f32`; none without
-    /// them.
+    /// How all ranks computed products of bf16 activations: `amx`, `avx512` or `f32`; `None` without bf16
+    /// activations.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bf16_products: Option<String>,
     /// Launcher: `mpirun`, `srun` or `alone`.
     pub launcher: String,
-    /// How rank 0 is connected to the others, where the backend knows: gloo's transport,
-    /// interface and address.
+    /// How rank 0 is connected to the others, if the backend reports it: gloo's transport, interface and
+    /// address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connection: Option<String>,
-    /// Data set.
+    /// The samples that the run used.
     pub data: DataRecord,
-    /// Whether ranks shared cores.
+    /// Whether several ranks shared a core.
     pub oversubscribed: bool,
-    /// Whether several host names were one machine with shared caches and
-    /// memory.
+    /// Whether several host names are the same machine, with shared caches and memory.
     pub shared_machine: bool,
-    /// Start of the process, or of the resumed one: ISO 8601 in UTC.
+    /// Start of the first process, or of the one that resumed the run last: ISO 8601 in UTC.
     pub started_at: String,
-    /// End: completion, failure or stop.
+    /// Time of completion, failure or stop: ISO 8601 in UTC.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<String>,
     /// Commit that the binary was built from.
     pub git: String,
-    /// Whether its sources differed from that commit; unknown for a source archive.
+    /// Whether the sources differed from that commit; `None` if built from a source archive.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub git_dirty: Option<bool>,
     /// Versions of this program and its dependencies.
     pub versions: BTreeMap<String, String>,
-    /// Its processes, the first and each resumed one, in order.
+    /// The processes of the run in order: the one that began it, and each that resumed it.
     pub history: Vec<Attempt>,
-    /// Its attempts that failed under `mpiburn launch --restart`, in order.
+    /// The attempts that failed under `mpiburn launch --restart`, in order.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub failed_attempts: Vec<FailedAttempt>,
-    /// Checkpoints that could not be written, while the run went on.
+    /// Checkpoints that could not be written, although the run continued.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failed_checkpoints: Option<FailedCheckpoint>,
-    /// Results of the run.
+    /// Results, once the run has ended.
     #[serde(flatten)]
     pub results: Option<Results>,
-    /// What each option of `config` is.
+    /// Description of each option in `config`.
     #[serde(default = "crate::Schema::of_older_runs")]
     pub schema: crate::Schema,
 }
@@ -100,24 +101,24 @@ pub struct RunRecord<C = Map<String, Value>> {
 pub struct RankPlace {
     /// Rank in the world.
     pub rank: usize,
-    /// Host name.
+    /// Name of the rank's host.
     pub host: String,
     /// Process id.
     pub pid: u32,
-    /// Cores that its process may run on, such as `0` or `0-3,8`.
+    /// Cores that the rank's process may run on, such as `0` or `0-3,8`.
     pub binding: String,
-    /// Online cores of the host.
+    /// Number of online cores of the host.
     pub cores: usize,
-    /// Identifies the machine if host names do not.
+    /// The kernel's boot id. It identifies the machine if host names do not.
     pub boot_id: String,
 }
 
-/// A host.
+/// Hardware and kernel of a host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
     /// Host name.
     pub host: String,
-    /// Model of the processor; `unknown` if the kernel does not name it.
+    /// Model of the processor; `unknown` if the kernel does not report it.
     pub cpu: String,
     /// Memory in bytes; 0 if unknown.
     pub memory_bytes: u64,
@@ -125,14 +126,14 @@ pub struct Machine {
     pub kernel: String,
 }
 
-/// One process of a run, which began it or resumed it.
+/// One process of a run: the one that began the run, or one that resumed it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Attempt {
     /// Start of the process: ISO 8601 in UTC.
     pub started_at: String,
-    /// Steps that were done before.
+    /// Steps of the run that were done before this process.
     pub step: usize,
-    /// Options that the resume changed.
+    /// Options that were changed when this process resumed the run.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub changed: Vec<Change>,
 }
@@ -140,7 +141,7 @@ pub struct Attempt {
 /// An option that was changed when a run was resumed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Change {
-    /// Its field of `config`.
+    /// Name of the field in `config`.
     pub field: String,
     /// Value before.
     pub from: serde_json::Value,
@@ -151,15 +152,15 @@ pub struct Change {
 /// Checkpoints that could not be written.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailedCheckpoint {
-    /// Their number, in this process.
+    /// Number of such checkpoints of this process.
     pub count: usize,
-    /// Step of the last of them.
+    /// Step of the last one.
     pub step: usize,
-    /// Its file and the reason.
+    /// The file that could not be written last, and the reason.
     pub error: String,
 }
 
-/// Samples of a run.
+/// The samples of a run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct DataRecord {
     /// SHA-256 over labels and samples of the training set that the run used, in file order.
@@ -172,8 +173,8 @@ pub struct DataRecord {
     pub test_samples: usize,
     /// Test samples in the data set.
     pub test_available: usize,
-    /// Those of the most frequent class among the test samples that the run used: the share of right answers of
-    /// a model that has learned nothing.
+    /// Number of test samples, of those that the run used, that belong to the most frequent class. Their
+    /// share is the accuracy of a model that has learned nothing.
     pub test_largest_class: usize,
     /// Channels, height and width of a sample.
     pub shape: [usize; 3],
@@ -183,13 +184,14 @@ pub struct DataRecord {
     pub class_names: Vec<String>,
     /// Type of a sample's numbers: `u8`, `f16`, `f32` or `f64`.
     pub element: String,
-    /// Mean of each channel, of bytes scaled to [0, 1], or of each feature; none of features that are not normalised.
+    /// Mean of each channel, of bytes scaled to [0, 1], or of each feature. Empty if features are not
+    /// normalised.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub mean: Vec<f32>,
-    /// Standard deviation of each.
+    /// Standard deviation of each channel or feature, like `mean`.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub std: Vec<f32>,
-    /// How the pictures of an imported data set got their size: `crop`, `pad` or `stretch`.
+    /// How pictures were brought to the size of an imported data set: `crop`, `pad` or `stretch`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fit: Option<String>,
     /// Names of the features of an imported table.
@@ -197,16 +199,17 @@ pub struct DataRecord {
     pub features: Vec<String>,
 }
 
-/// Results of a run. Accuracies in percent, times in seconds, also those of the processes that
-/// the run resumed from. `total_seconds` is the sum of start-up, training, tests and checkpoints.
+/// Results of a run. Accuracies are in percent and times in seconds. Times include those of earlier
+/// processes, if the run was resumed. `total_seconds` is the sum of start-up, training, tests and
+/// checkpoints.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Results {
     /// Optimizer steps.
     pub steps: usize,
-    /// Epochs that were trained.
+    /// Number of epochs that were trained.
     pub epochs_run: usize,
-    /// From the start of the process to the first step: MPI, data, network, connections. This time and the
-    /// following ones are means over ranks.
+    /// Time from the start of the process to the first step: MPI, data, network, connections. This time and
+    /// the following ones are means over ranks.
     pub start_up_seconds: f64,
     /// Wall time of the training loops, with data and metrics, without tests.
     pub train_seconds: f64,
@@ -214,107 +217,107 @@ pub struct Results {
     pub test_seconds: f64,
     /// Wall time of checkpoints, curves and comparisons of the ranks' weights.
     pub checkpoint_seconds: f64,
-    /// From the start of the process to its last line.
+    /// Time from the start of the process to its last line of output.
     pub total_seconds: f64,
     /// `train_seconds` over the steps, in milliseconds.
     pub ms_per_step: f64,
-    /// Training samples of all ranks over `train_seconds`.
+    /// Training samples of all ranks, divided by `train_seconds`.
     pub images_per_second: f64,
-    /// Exposed communication: time in which a rank only waited for gradients, mean over ranks.
-    /// Communication that backward hides is not in it.
+    /// Exposed communication: time in which a rank only waited for gradients, mean over ranks. Communication
+    /// that overlaps with backward is not included.
     pub comm_seconds: f64,
-    /// Time of each phase of a step, mean over ranks and steps. The sum is `ms_per_step`.
+    /// Time of each phase of a step in milliseconds, mean over ranks and steps. The sum of the phases is
+    /// `ms_per_step`.
     pub step_ms: StepMs,
-    /// Over all tested samples.
+    /// Accuracy over all tested samples.
     pub test_accuracy: f64,
-    /// The integer model's, over all tested samples; only with quantization.
+    /// Accuracy of the int8 model over all tested samples; `None` without quantization.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub int8_test_accuracy: Option<f64>,
-    /// Of the integer model, mean over all tested samples.
+    /// Loss of the int8 model, mean over all tested samples; `None` without quantization.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub int8_test_loss: Option<f64>,
-    /// Wall time of the float network's inference in the tests of all epochs, mean over ranks; only with
+    /// Wall time of the float network's inference in the tests of all epochs, mean over ranks; `None` without
     /// quantization.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub float_inference_seconds: Option<f64>,
-    /// The same of the integer models.
+    /// Wall time of the int8 models' inference in the tests of all epochs, mean over ranks; `None` without
+    /// quantization.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub int8_inference_seconds: Option<f64>,
-    /// Mean over all tested samples.
+    /// Loss, mean over all tested samples.
     pub test_loss: f64,
-    /// Of the last epoch, over all ranks.
+    /// Training accuracy of the last epoch, over all ranks.
     pub train_accuracy: f64,
-    /// Of the last epoch, over all ranks.
+    /// Training loss of the last epoch, mean over all ranks' samples.
     pub train_loss: f64,
-    /// The same by rank.
+    /// Results of each rank.
     pub per_rank: Vec<RankRecord>,
-    /// The last test by class; none where nothing was tested.
+    /// Results of the last test by class; `None` if nothing was tested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub by_class: Option<ByClass>,
     /// Peak resident memory of a rank, in MB of 2^20 bytes.
     pub peak_rss_mb: f64,
-    /// Peak bytes of live tensors in a training step of a rank, in MB of 2^20
-    /// bytes; `None` if the compute backend has its own allocator.
+    /// Peak bytes of live tensors in a training step of a rank, in MB of 2^20 bytes; `None` if the compute
+    /// backend has its own allocator.
     pub live_mb: Option<f64>,
-    /// With loss scaling: steps without an update, because a gradient was NaN or
-    /// infinite.
+    /// With loss scaling: number of steps without an update, because a gradient was NaN or infinite.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub skipped_steps: Option<usize>,
     /// With loss scaling: the scale after the last step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub loss_scale: Option<f32>,
-    /// Percent of a machine's CPU time that other programs used during training and tests, on the
-    /// machine with most; for a resumed run since the process started.
+    /// CPU time that other programs used during training and tests, in percent of the machine's, on the
+    /// machine with the highest value. For a resumed run, only since the last process started.
     pub others_cpu_percent: Option<f64>,
-    /// The same by host.
+    /// `others_cpu_percent` of each host.
     pub others_cpu_percent_by_host: BTreeMap<String, f64>,
     /// SHA-256 over all parameters in visit order, little-endian f32.
     pub weights_sha256: String,
-    /// With early stopping: the epoch (from 1) of the lowest test loss, whose
-    /// checkpoint is kept.
+    /// With early stopping: the epoch (from 1) of the lowest test loss. Its checkpoint is kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub best_epoch: Option<usize>,
-    /// Epochs after which early stopping ended the run, if it did.
+    /// Number of epochs after which early stopping ended the run; `None` if it did not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stopped_early_after: Option<usize>,
 }
 
-/// One rank's share of the results.
+/// Results of one rank.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct RankRecord {
     /// Rank.
     pub rank: usize,
     /// Host name.
     pub host: String,
-    /// Training samples of its shard.
+    /// Number of training samples of its shard.
     pub train_samples: usize,
-    /// Test samples of its shard.
+    /// Number of test samples of its shard.
     pub test_samples: usize,
-    /// Mean of the last epoch; `None` without training samples.
+    /// Mean training loss of the last epoch; `None` without training samples.
     pub train_loss: Option<f64>,
-    /// Percent, of the last epoch.
+    /// Training accuracy of the last epoch, in percent; `None` without training samples.
     pub train_accuracy: Option<f64>,
-    /// Mean over its share of the test set; `None` without test samples.
+    /// Mean loss over the rank's share of the test set; `None` without test samples.
     pub test_loss: Option<f64>,
-    /// Percent, over its share of the test set.
+    /// Accuracy over the rank's share of the test set, in percent; `None` without test samples.
     pub test_accuracy: Option<f64>,
-    /// The integer model's loss over its share of the test set.
+    /// Loss of the int8 model over the rank's share of the test set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub int8_test_loss: Option<f64>,
-    /// The integer model's accuracy over its share of the test set, in percent.
+    /// Accuracy of the int8 model over the rank's share of the test set, in percent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub int8_test_accuracy: Option<f64>,
-    /// Seconds in which it only waited for gradients.
+    /// Time in which the rank only waited for gradients, in seconds.
     pub comm_seconds: f64,
-    /// Peak resident memory, in MB of 2^20 bytes.
+    /// Peak resident memory of the rank, in MB of 2^20 bytes.
     pub peak_rss_mb: f64,
-    /// Peak bytes of live tensors in a training step, in MB of 2^20 bytes;
-    /// `None` if the compute backend has its own allocator.
+    /// Peak bytes of live tensors in a training step, in MB of 2^20 bytes; `None` if the compute backend has
+    /// its own allocator.
     pub live_mb: Option<f64>,
 }
 
-/// The topology of ranks on these hosts, one for each rank: machines x processes on each (`2x2`), or `4on3` if hosts have
-/// different numbers of ranks.
+/// Returns the topology of the ranks. `hosts` has the host of each rank. The topology is machines x processes
+/// on each (`2x2`), or `4on3` for 4 ranks on 3 hosts if hosts have different numbers of ranks.
 pub fn topology<'a>(hosts: impl Iterator<Item = &'a str>) -> String {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     hosts.for_each(|host| *counts.entry(host).or_default() += 1);
@@ -326,51 +329,50 @@ pub fn topology<'a>(hosts: impl Iterator<Item = &'a str>) -> String {
     }
 }
 
-/// The present in UTC, as `2026-01-31T23:59:59Z`.
+/// Returns the current time in UTC, as `2026-01-31T23:59:59Z`.
 pub fn now() -> String {
     let now: chrono::DateTime<chrono::Utc> = std::time::SystemTime::now().into();
     now.format("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
-/// A value for each phase of a training step, under the names and in the
-/// order of `step_ms` in `run.json`. A phase that is missing in a file
-/// is 0.
+/// A value for each phase of a training step, such as its time. Names and order are those of `step_ms` in
+/// `run.json`. A phase that a file lacks is 0.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Phases<T> {
-    /// Reading of samples, augmentation, and conversion of bytes to normalised tensors.
+    /// Reading samples, augmentation, and conversion of bytes to normalised tensors.
     pub data: T,
     /// Class scores, loss and metrics.
     pub forward: T,
-    /// Backward, without copying gradients.
+    /// Backward, without the copying of gradients.
     pub backward: T,
     /// Copying gradients into their buckets.
     pub copy: T,
-    /// Waiting for gradients of other ranks.
+    /// Waiting for other ranks' gradients.
     pub exposed: T,
-    /// Weight update, including the network that holds the weights.
+    /// Weight update, and writing the new weights into the network.
     pub optimizer: T,
     /// Everything else in the training loop.
     pub rest: T,
 }
 
 impl<T> Phases<T> {
-    /// The phases' names in tables.
+    /// Names of the phases in tables.
     pub const TITLES: [&'static str; 7] =
         ["data", "forward", "backward", "copy of gradients", "communication, exposed", "optimizer", "rest"];
 
-    /// The values in the order of [`TITLES`](Self::TITLES).
+    /// Returns the values in the order of [`TITLES`](Self::TITLES).
     pub fn into_array(self) -> [T; 7] {
         [self.data, self.forward, self.backward, self.copy, self.exposed, self.optimizer, self.rest]
     }
 
-    /// Values in the order of [`TITLES`](Self::TITLES).
+    /// Makes phases from values in the order of [`TITLES`](Self::TITLES).
     pub fn from_array([data, forward, backward, copy, exposed, optimizer, rest]: [T; 7]) -> Self {
         Self { data, forward, backward, copy, exposed, optimizer, rest }
     }
 }
 
-/// Mean milliseconds of each phase.
+/// Mean time of each phase in milliseconds.
 pub type StepMs = Phases<f64>;
 
 impl<T> Phases<T> {
@@ -381,7 +383,7 @@ impl<T> Phases<T> {
 }
 
 impl StepMs {
-    /// The mean of several ranks' values; 0 if there are none.
+    /// Returns the mean over ranks of each phase; 0 if `ranks` is empty.
     pub fn mean(ranks: &[Self]) -> Self {
         let sum = |phase: usize| ranks.iter().fold(0.0, |sum, rank| sum + rank.into_array()[phase]);
         Self::from_array(std::array::from_fn(sum)).map(|ms| ms / ranks.len().max(1) as f64)

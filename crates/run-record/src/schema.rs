@@ -1,5 +1,7 @@
-//! What each option of a run is: `schema` in `run.json`, from the trainer's table of options. Reports read it, and know
-//! no more of an option than its row.
+//! Describes each option of a run: the `schema` field of `run.json`.
+//!
+//! The trainer writes it from its table of options. Reports read it, so they handle options that they were
+//! not written for.
 
 use std::collections::BTreeMap;
 
@@ -8,38 +10,38 @@ use serde_json::{Map, Value};
 
 use crate::json_problem::short;
 
-/// The rows of the fields of `config`.
+/// Description of each option, by its field in `config`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Schema(pub BTreeMap<String, OptionSchema>);
 
-/// What an option is. The usual answers are left out of the file.
+/// Description of an option. Fields with their most frequent value are left out of the file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct OptionSchema {
     /// What it is about.
     pub part: Part,
-    /// How it is typed.
+    /// What follows the option on a command line.
     #[serde(default, skip_serializing_if = "is_usual")]
     pub takes: Takes,
-    /// What `config` has where it is not typed.
+    /// Value in `config` if the option is not given.
     pub default: Value,
-    /// What it is where `config` has null, if that is a value that can be typed.
+    /// Value that null in `config` stands for, if that value can also be given on a command line.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub unset: Value,
-    /// What it affects.
+    /// What the option affects.
     #[serde(default, skip_serializing_if = "is_usual")]
     pub affects: Affects,
-    /// Whether it may change in a resumed run.
+    /// Whether it may be changed when a run is resumed.
     #[serde(default = "yes", skip_serializing_if = "Clone::clone")]
     pub may_change: bool,
-    /// Another field and its value, without which the option has no effect.
+    /// Another field, and the value that it must have for this option to have an effect.
     #[serde(default, skip_serializing_if = "is_usual")]
     pub only_with: Option<(String, String)>,
-    /// Whether it is a technique: off by default, and named by published figures where it was used.
+    /// Whether it is a technique: off by default, and named beside published figures if it was used.
     #[serde(default, skip_serializing_if = "is_usual")]
     pub technique: bool,
 }
 
-/// What an option is about.
+/// Subject of an option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Part {
@@ -51,24 +53,24 @@ pub enum Part {
     Quantization,
     /// How gradients are averaged.
     Communication,
-    /// The length of a run, and its random numbers.
+    /// The length of a run, and its random seed.
     Run,
     /// How a process works, and what it writes.
     Process,
-    /// How weights are trained, and what is of no part that this version knows.
+    /// How weights are trained. Also stands for subjects that this version does not know.
     #[serde(other)]
     Recipe,
 }
 
-/// How an option is typed.
+/// What follows an option on a command line.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Takes {
-    /// Alone.
+    /// Nothing.
     Flag,
-    /// With `on` or `off`.
+    /// `on` or `off`.
     Switch,
-    /// With a value.
+    /// A value.
     #[default]
     #[serde(other)]
     Value,
@@ -80,11 +82,11 @@ pub enum Takes {
 pub enum Affects {
     /// Neither results nor times.
     Nothing,
-    /// The tests.
+    /// Results of tests, but not the weights.
     Test,
-    /// Times alone.
+    /// Times, but not results.
     Times,
-    /// The weights, and what is measured of them.
+    /// The weights, and so all results.
     #[default]
     #[serde(other)]
     Results,
@@ -99,7 +101,7 @@ fn is_usual<T: Default + PartialEq>(value: &T) -> bool {
 }
 
 impl Schema {
-    /// The options of runs from before `run.json` had a schema.
+    /// Returns the options of runs that were written before `run.json` had a schema.
     ///
     /// # Panics
     /// Never: the file is part of the program.
@@ -107,12 +109,12 @@ impl Schema {
         serde_json::from_str(include_str!("older_schema.json")).expect("it is a schema")
     }
 
-    /// The row of a field.
+    /// Returns the description of the option with this field in `config`.
     pub fn row(&self, field: &str) -> Option<&OptionSchema> {
         self.0.get(field)
     }
 
-    /// Whether `field` has an effect beside the other options in `config`.
+    /// Whether the option `field` has an effect, given the other options in `config`.
     pub fn has_effect(&self, config: &Map<String, Value>, field: &str) -> bool {
         let Some(row) = self.row(field) else { return true };
         let is_met =
@@ -120,17 +122,18 @@ impl Schema {
         row.affects != Affects::Nothing && row.only_with.as_ref().is_none_or(is_met)
     }
 
-    /// Adds the options that `config` lacks, with their defaults: older programs did not have them.
+    /// Adds options that `config` lacks, with their defaults. Older versions of the program did not have
+    /// these options.
     pub fn complete(&self, config: &mut Map<String, Value>) {
         for (field, row) in &self.0 {
             config.entry(field.clone()).or_insert_with(|| row.default.clone());
         }
     }
 
-    /// Checks that the values of `config` are of the types of their defaults: somebody may have edited them.
+    /// Checks that each value of `config` has the type of its default: somebody may have edited the file.
     ///
     /// # Errors
-    /// The first field that is not.
+    /// The first field that has another type, as text.
     pub fn check(&self, config: &Map<String, Value>) -> Result<(), String> {
         let wrong = |(field, row): (&String, &OptionSchema)| {
             let value = config.get(field).unwrap_or(&row.default);

@@ -1,4 +1,4 @@
-//! `sweep.json`: the runs of a sweep, beside their directories.
+//! `sweep.json`: the list of a sweep's runs, in the folder that contains their directories.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,42 +9,42 @@ use serde::{Deserialize, Serialize};
 use super::{RecordError, json_problem};
 use crate::files::{read_regular, replace_json};
 
-/// `sweep.json` in a sweep's folder, `results/<name>/`. Each run's directory and
-/// log are beside it: `results/<name>/<run>/` and `results/<name>/<run>.log`.
+/// Content of `sweep.json` in a sweep's folder, `results/<name>/`. Each run has its directory
+/// `results/<name>/<run>/` and its log `results/<name>/<run>.log` there.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SweepRecord {
-    /// File name of the sweep, without its extension.
+    /// File name of the sweep's definition, without its extension.
     pub name: String,
-    /// Title of the table.
+    /// Title of the table in reports.
     pub title: String,
-    /// Published figures for comparison: `results/reference/<this>.csv`.
+    /// Name of the published figures for comparison, `results/reference/<this>.csv`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reference: Option<String>,
     /// `full`, or the name of a smaller variant.
     pub scale: String,
-    /// Options that this scale changes, with their values here and at full scale.
+    /// Options that this scale changes: for each, the value at this scale and the value at full scale.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
     pub scaled: BTreeMap<String, (String, String)>,
-    /// The command that starts the runs that are not completed.
+    /// The command that starts the runs that are not completed yet.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub command: Option<String>,
-    /// The runs in their order.
+    /// The runs, in the order in which they are made.
     pub runs: Vec<SweepRun>,
 }
 
 /// One run of a sweep.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SweepRun {
-    /// Name of its directory.
+    /// Name of the run's directory.
     pub name: String,
     /// Index of the repeat, from 1.
     pub repeat: usize,
-    /// Varied parameters, with this run's values: `topology` and options of
+    /// The parameters that the sweep varies, with their values in this run: `topology` and options of
     /// `train`.
     pub varied: BTreeMap<String, String>,
     /// Status of the run.
     pub state: RunState,
-    /// Reason of a failure, or of a skip and what it takes to make the run.
+    /// Why the run failed or was skipped. For a skipped run, also what is needed to make it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
@@ -55,16 +55,16 @@ pub struct SweepRun {
 pub enum RunState {
     /// Not started yet.
     Waiting,
-    /// Its results are complete.
+    /// The run has ended, with results.
     Completed,
-    /// Ended with an error.
+    /// The run ended with an error.
     Failed,
-    /// Impossible on this machine, which was found before anything was started.
+    /// The run is impossible on this machine. This was found before any run was started.
     Skipped,
 }
 
 impl SweepRun {
-    /// The error without the log's path in brackets at its end, which differs between runs.
+    /// Returns the error without the path of the log in parentheses at its end, which differs between runs.
     fn reason(&self) -> &str {
         let error = self.error.as_deref().unwrap_or("no reason is recorded");
         match error.rsplit_once(" (") {
@@ -75,13 +75,13 @@ impl SweepRun {
 }
 
 impl SweepRecord {
-    /// Names of the skipped runs by reason, in their order.
+    /// Returns the names of the skipped runs, grouped by reason, in their order.
     pub fn skipped(&self) -> Vec<(&str, Vec<&str>)> {
         let groups = self.by_reason(RunState::Skipped).into_iter();
         groups.map(|(reason, runs)| (reason, runs.iter().map(|run| run.name.as_str()).collect())).collect()
     }
 
-    /// The failed runs in their order, those together that failed for the same reason.
+    /// Returns the failed runs in their order, grouped by the reason of the failure.
     pub fn failed(&self) -> Vec<Vec<&SweepRun>> {
         self.by_reason(RunState::Failed).into_iter().map(|(_, runs)| runs).collect()
     }

@@ -1,4 +1,4 @@
-//! A network's values in safetensors files, in PyTorch's names and layouts.
+//! Reads and writes a network's parameters as safetensors files, in PyTorch's names and layouts.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -16,16 +16,16 @@ use crate::files::{foreign, read_regular};
 const RUNNING_VAR: &str = "running_var";
 const BATCHES: &str = "num_batches_tracked";
 
-/// One tensor of a network: its place in flat buffers, and in files.
+/// One tensor of a network: its position in flat buffers, and its name and layout in files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorSpec {
     /// PyTorch's name, such as `conv1.weight`.
     pub name: String,
-    /// Shape in flat buffers.
+    /// Shape of the tensor in flat buffers.
     pub shape: Vec<usize>,
     /// Range of its values in a flat buffer.
     pub range: Range<usize>,
-    /// Whether files have it transposed: a matrix.
+    /// Whether files contain it transposed. Only a matrix can be.
     pub transposed: bool,
 }
 
@@ -41,7 +41,7 @@ impl Layout {
 }
 
 impl TensorSpec {
-    /// Shape in files.
+    /// Returns the shape of the tensor in files.
     fn file_shape(&self) -> Vec<usize> {
         let mut shape = self.shape.clone();
         if self.transposed {
@@ -50,7 +50,8 @@ impl TensorSpec {
         shape
     }
 
-    /// Passes `values` of the shape `from` to `each`, in the order of the other layout.
+    /// Calls `each` with every value. `values` of the shape `from` are in the order of flat buffers or of
+    /// files; the calls are in the other order.
     fn for_each(&self, values: &[f32], from: &[usize], mut each: impl FnMut(f32)) {
         match (self.transposed, from) {
             (true, &[rows, columns]) => {
@@ -61,10 +62,10 @@ impl TensorSpec {
     }
 }
 
-/// The bytes of a safetensors file of tensors with names, types, shapes and little-endian values.
+/// Returns a safetensors file. `tensors` are names, types, shapes and little-endian values.
 ///
 /// # Errors
-/// If a shape does not fit its values.
+/// If a shape does not match the number of values.
 pub fn safetensors_file(
     tensors: &[(String, Dtype, Vec<usize>, Vec<u8>)],
     metadata: Option<HashMap<String, String>>,
@@ -76,9 +77,10 @@ pub fn safetensors_file(
     safetensors::serialize(views, metadata)
 }
 
-/// The buffers as a file, under the layout's names with a prefix. Weights
-/// include the number of batches that batch norms have processed, which PyTorch
-/// requires when it loads them; with a fixed momentum it has no effect.
+/// Returns flat buffers as a safetensors file. Each buffer has a prefix, which precedes the layout's names.
+///
+/// With `batches`, batch norms also get the number of batches that they have processed. PyTorch requires it
+/// when it loads weights; with a fixed momentum it has no effect.
 pub(super) fn encode(
     file: &Path,
     layout: &Layout,
@@ -100,15 +102,15 @@ pub(super) fn encode(
     safetensors::serialize(tensors, None).map_err(|e| RecordError::damaged(file, e.to_string()))
 }
 
-/// A tensor of a file. Its bytes are made when they are written: those of all tensors at once would be the memory of
-/// another network.
+/// A tensor to write. Its bytes are made only while it is written: all tensors' bytes at once would need as
+/// much memory as another copy of the network.
 struct Stored<'a> {
     shape: Vec<usize>,
     content: Content<'a>,
 }
 
 enum Content<'a> {
-    /// Values in the layout of flat buffers.
+    /// Values in the order of flat buffers.
     Floats(&'a TensorSpec, &'a [f32]),
     /// A 64-bit number.
     Count([u8; 8]),
@@ -144,9 +146,11 @@ impl View for Stored<'_> {
     }
 }
 
-/// The buffer of weights, from a file that has these alone: other tensors are rejected, except the batch counts of
-/// PyTorch's batch norms. All names may have the prefix of a module that wraps the network, as PyTorch's
-/// `DistributedDataParallel` (`module.`) and `torch.compile` (`_orig_mod.`) do.
+/// Reads a network's weights from a file into a flat buffer. Tensors that the network does not have are
+/// rejected, except batch counts of PyTorch's batch norms.
+///
+/// All names may have the prefix of a module that wraps the network: `module.` of PyTorch's
+/// `DistributedDataParallel`, `_orig_mod.` of `torch.compile`.
 pub(super) fn decode_weights(file: &Path, bytes: &[u8], layout: &Layout) -> Result<Vec<f32>, RecordError> {
     let tensors = SafeTensors::deserialize(bytes).ok();
     let names = tensors.as_ref().map(|tensors| tensors.names()).unwrap_or_default();
@@ -165,9 +169,9 @@ pub(super) fn decode_weights(file: &Path, bytes: &[u8], layout: &Layout) -> Resu
     }
 }
 
-/// What is wrong with a file that has no tensors: it is of another kind, or not whole.
+/// Says why a file is not a safetensors file: it is of another kind, or incomplete.
 fn not_whole(bytes: &[u8]) -> String {
-    // Behind eight bytes of its length, the header is JSON.
+    // A safetensors file begins with the header's length in eight bytes. The header is JSON.
     let is_one = bytes.get(8) == Some(&b'{');
     match foreign(bytes).filter(|_| !is_one) {
         Some(kind) => format!("is {kind}; weights are read from .safetensors files"),
@@ -175,7 +179,7 @@ fn not_whole(bytes: &[u8]) -> String {
     }
 }
 
-/// The buffer from the tensors with the layout's names and a prefix.
+/// Reads the tensors that have the layout's names with this prefix, into a flat buffer.
 pub(super) fn decode(
     file: &Path,
     bytes: &[u8],
@@ -214,7 +218,7 @@ pub(super) fn decode(
 /// Checks that all weights are finite, and that no variance of a batch norm is negative.
 ///
 /// # Errors
-/// The first parameter of which that is not so, in words.
+/// The first parameter with another value, as text.
 pub(super) fn check_values(layout: &Layout, weights: &[f32]) -> Result<(), String> {
     for TensorSpec { name, range, .. } in &layout.0 {
         let values = &weights[range.clone()];
@@ -228,9 +232,9 @@ pub(super) fn check_values(layout: &Layout, weights: &[f32]) -> Result<(), Strin
     Ok(())
 }
 
-/// Name of the file in a checkpoint's folder.
+/// Name of the int8 model in a checkpoint's folder.
 pub const INT8_FILE: &str = "int8.safetensors";
-/// The metadata entry that identifies these files.
+/// Metadata entry of a safetensors file that marks it as an int8 model.
 pub const INT8_ENTRY: &str = "mpiburn_int8";
 
 /// How a network was quantized.
@@ -239,25 +243,25 @@ pub const INT8_ENTRY: &str = "mpiburn_int8";
 pub enum Method {
     /// Quantization-aware training.
     Qat,
-    /// Static, post-training: ranges from calibration samples.
+    /// Static post-training quantization. Ranges are from calibration samples.
     Ptq,
 }
 
-/// The metadata entry of a safetensors file; `None` for a float network's.
+/// Returns the entry [`INT8_ENTRY`] of a safetensors file; `None` if the file contains float weights.
 ///
 /// # Errors
-/// If the bytes are no safetensors file.
+/// If the bytes are not a safetensors file.
 pub fn int8_entry(bytes: &[u8]) -> Result<Option<String>, String> {
     let (_, metadata) = SafeTensors::read_metadata(bytes).map_err(|_| not_whole(bytes))?;
     Ok(metadata.metadata().as_ref().and_then(|entries| entries.get(INT8_ENTRY).cloned()))
 }
 
-/// Whether these bytes are a quantized network's.
+/// Whether these bytes are an int8 model.
 pub(super) fn is_int8(bytes: &[u8]) -> bool {
     int8_entry(bytes).is_ok_and(|entry| entry.is_some())
 }
 
-/// How the network in the file was quantized; `None` if that cannot be read.
+/// Returns how the int8 model in the file was quantized; `None` if this cannot be read.
 pub fn method_of(file: &Path) -> Option<Method> {
     let entry = int8_entry(&read_regular(file).ok()?).ok()??;
     let entry: serde_json::Value = serde_json::from_str(&entry).ok()?;

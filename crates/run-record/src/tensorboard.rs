@@ -1,8 +1,8 @@
 //! TensorBoard event files: one folder per rank, and one for the means.
 //!
-//! An event file is a TFRecord file of protobuf messages. A point of a curve
-//! needs six fields of them, which are declared here: the crates that write such
-//! files add a protobuf compiler and an HTTP client to every build.
+//! An event file is a TFRecord file of protobuf messages. A point of a curve needs only six of their fields,
+//! so the messages are declared here. The crates that write such files add a protobuf compiler and an HTTP
+//! client to every build.
 //!
 //! Formats: `tensorflow/core/lib/io/record_writer.h` (records),
 //! `tensorflow/core/util/event.proto` and `framework/summary.proto` (messages).
@@ -17,17 +17,17 @@ use prost::Message;
 use super::RecordError;
 use crate::files;
 
-/// How the name of an event file begins. TensorBoard reads only files with `tfevents` in their names.
+/// How the name of an event file begins. TensorBoard only reads files with `tfevents` in their names.
 const EVENTS: &str = "events.out.tfevents.";
 
-/// Event files in one folder, one for each name.
+/// Writes one event file for each name, each in a folder of that name.
 pub struct TensorBoard {
     files: Vec<(PathBuf, BufWriter<File>)>,
 }
 
 impl TensorBoard {
-    /// Opens a new event file in `folder/<name>` for each name, of a run that continues after `step`. Files of
-    /// earlier processes lose the points after it, which the run writes again.
+    /// Opens a new event file in `folder/<name>` for each name. The run continues after `step`: points after
+    /// it are cut from the event files of earlier processes, because the run writes them again.
     ///
     /// # Errors
     /// If a file cannot be created, read or cut.
@@ -45,7 +45,7 @@ impl TensorBoard {
             for file in &earlier {
                 cut(&file.path(), step).map_err(|e| RecordError::write(&file.path(), e))?;
             }
-            // Their number keeps names of one second apart.
+            // The number of earlier files makes the name unique if two processes start in the same second.
             let path = folder.join(format!("{EVENTS}{seconds}.{}.{}", std::process::id(), earlier.len()));
             let start = || {
                 let mut file = BufWriter::new(files::create_here(&path)?);
@@ -59,8 +59,8 @@ impl TensorBoard {
         Ok(Self { files })
     }
 
-    /// Adds a point to the curve `tag` of the file with number `file`. Non-finite
-    /// values are omitted: TensorBoard does not draw them.
+    /// Adds a point to the curve `tag` of the file with the index `file`. Non-finite values are omitted:
+    /// TensorBoard does not draw them.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -89,8 +89,8 @@ fn now() -> std::time::Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-/// Cuts an event file before its first point after `step`, and before a record that is incomplete: steps grow
-/// in a file.
+/// Cuts an event file before the first point after `step`, or before an incomplete record. Steps ascend in a
+/// file, so all later points can go.
 fn cut(path: &Path, step: usize) -> io::Result<()> {
     let mut file = files::open_here(path, File::options().read(true).write(true))?;
     let mut bytes = Vec::new();
@@ -105,7 +105,8 @@ fn cut(path: &Path, step: usize) -> io::Result<()> {
     if kept < bytes.len() { file.set_len(kept as u64) } else { Ok(()) }
 }
 
-/// The payload of the first record in `bytes`, and the record's length; none if it is incomplete or damaged.
+/// Returns the payload of the first record in `bytes` and the length of the whole record; `None` if the
+/// record is incomplete or damaged.
 fn first_record(bytes: &[u8]) -> Option<(&[u8], usize)> {
     let (length, rest) = bytes.split_first_chunk::<8>()?;
     let (checksum, rest) = rest.split_first_chunk::<4>()?;
@@ -118,7 +119,7 @@ fn first_record(bytes: &[u8]) -> Option<(&[u8], usize)> {
     Some((payload, 8 + 4 + length + 4))
 }
 
-/// A TFRecord: length, its checksum, payload, its checksum; little-endian.
+/// Returns a TFRecord: length, checksum of the length, payload, checksum of the payload; little-endian.
 fn record(event: &Event) -> Vec<u8> {
     let payload = event.encode_to_vec();
     let length = (payload.len() as u64).to_le_bytes();
@@ -127,16 +128,17 @@ fn record(event: &Event) -> Vec<u8> {
 
 const CRC_32C: crc::Crc<u32> = crc::Crc::<u32>::new(&crc::CRC_32_ISCSI);
 
-/// CRC-32C, masked as in `tensorflow/core/lib/hash/crc32c.h`: a checksum of data
-/// that contains checksums is weak.
+/// CRC-32C, masked as in `tensorflow/core/lib/hash/crc32c.h`. The mask is needed because a plain CRC of data
+/// that contains CRCs is weak.
 fn masked_crc(bytes: &[u8]) -> [u8; 4] {
     CRC_32C.checksum(bytes).rotate_right(15).wrapping_add(0xa282_ead8).to_le_bytes()
 }
 
-/// `event.proto`'s `Event`: a file begins with its version, and each point of a curve is a summary.
+/// `Event` of `event.proto`. The first event of a file is its version; each point of a curve is an event with
+/// a summary.
 #[derive(Clone, PartialEq, Message)]
 struct Event {
-    /// In seconds.
+    /// Seconds since 1970.
     #[prost(double, tag = "1")]
     wall_time: f64,
     #[prost(int64, tag = "2")]
@@ -147,14 +149,14 @@ struct Event {
     summary: Option<Summary>,
 }
 
-/// `summary.proto`'s `Summary`.
+/// `Summary` of `summary.proto`.
 #[derive(Clone, PartialEq, Message)]
 struct Summary {
     #[prost(message, repeated, tag = "1")]
     value: Vec<Value>,
 }
 
-/// `Summary.Value`.
+/// `Value` of `Summary`.
 #[derive(Clone, PartialEq, Message)]
 struct Value {
     #[prost(string, tag = "1")]
@@ -164,12 +166,12 @@ struct Value {
 }
 
 impl Event {
-    /// The one that a file begins with.
+    /// Makes the first event of a file.
     fn version(wall_time: f64) -> Self {
         Self { wall_time, file_version: Some("brain.Event:2".into()), ..Self::default() }
     }
 
-    /// A point of the curve `tag`.
+    /// Makes a point of the curve `tag`.
     fn scalar(wall_time: f64, step: i64, tag: &str, value: f32) -> Self {
         let value = Value { tag: tag.into(), simple_value: Some(value) };
         Self { wall_time, step, summary: Some(Summary { value: vec![value] }), ..Self::default() }
@@ -185,15 +187,14 @@ mod tests {
         digits.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
     }
 
-    /// The check value of CRC-32C is e3069283; masked by TensorBoard 2.21's
-    /// `masked_crc32c`.
+    /// The check value of CRC-32C is e3069283. The masked value is from TensorBoard 2.21's `masked_crc32c`.
     #[test]
     fn checksums_are_masked() {
         assert_eq!(CRC_32C.checksum(b"123456789"), 0xe306_9283);
         assert_eq!(masked_crc(b"123456789"), 0xc78a_b0e5_u32.to_le_bytes());
     }
 
-    /// Expected bytes are those of TensorBoard 2.21's `Event.SerializeToString`.
+    /// Expected bytes are from TensorBoard 2.21's `Event.SerializeToString`.
     #[test]
     fn events_and_records_are_tensorboards() {
         assert_eq!(
@@ -243,7 +244,7 @@ mod tests {
         let of =
             |steps: &[usize]| [0].into_iter().chain(steps.iter().flat_map(|&step| [step, step])).collect();
         assert_eq!(found(), (of(&steps), 0), "a version, and two curves");
-        // A process that was killed leaves a part of a record.
+        // A killed process leaves an incomplete record.
         let whole = fs::metadata(&file).unwrap().len();
         File::options().write(true).open(&file).unwrap().set_len(whole - 1).unwrap();
         for (step, left) in [(20_000, 5), (20_000, 5), (299, 3), (127, 2), (0, 0)] {

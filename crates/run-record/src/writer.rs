@@ -1,4 +1,4 @@
-//! `RunWriter`: curves, epochs and checkpoints of a run.
+//! Writes what a run adds to its directory during training: curves, epochs and checkpoints.
 
 use std::fs;
 use std::io;
@@ -14,23 +14,23 @@ use super::{
     Checkpoint, EpochRow, FailedCheckpoint, Layout, RecordError, RunDir, SaveOptions, files, folders,
 };
 
-/// A point of the loss and accuracy curves.
+/// Loss and accuracy: a point of both curves.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Metrics {
     /// Mean over samples.
     pub loss: f64,
-    /// Percent.
+    /// In percent.
     pub accuracy: f64,
 }
 
-/// One step's point on the curves of all ranks.
+/// The points of one step on the curves of all ranks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CurvePoint {
-    /// Steps done of the run.
+    /// Number of steps of the run so far.
     pub step: usize,
-    /// By rank; `None` for a rank without samples.
+    /// Metrics of each rank; `None` for a rank without samples.
     pub ranks: Vec<Option<Metrics>>,
-    /// Mean over the samples of all ranks.
+    /// Metrics over the samples of all ranks.
     pub mean: Option<Metrics>,
 }
 
@@ -41,15 +41,15 @@ pub enum Curve {
     Train,
     /// `test.loss` and `test.acc`.
     Test,
-    /// `test.int8.loss` and `test.int8.acc`, of the integer model.
+    /// `test.int8.loss` and `test.int8.acc`, of the int8 model.
     Int8,
 }
 
 impl Curve {
-    /// All of them.
+    /// All pairs of curves.
     pub const ALL: [Self; 3] = [Self::Train, Self::Test, Self::Int8];
 
-    /// The files of a rank's folder for loss and accuracy.
+    /// Returns the names of the files for loss and accuracy in a rank's folder.
     pub fn files(self) -> [&'static str; 2] {
         match self {
             Self::Train => ["train.loss", "train.acc"],
@@ -58,7 +58,7 @@ impl Curve {
         }
     }
 
-    /// TensorBoard's tags for loss and accuracy.
+    /// Returns TensorBoard's tags for loss and accuracy.
     fn tags(self) -> [&'static str; 2] {
         match self {
             Self::Train => ["train/loss", "train/accuracy"],
@@ -68,11 +68,11 @@ impl Curve {
     }
 }
 
-/// Writes a run's curves, epochs and checkpoints, on rank 0.
+/// Writes a run's curves, epochs and checkpoints. Only rank 0 has a writer.
 pub struct RunWriter {
     dir: RunDir,
     ranks: usize,
-    /// By rank and in the order of their files.
+    /// Name and file of each curve. The name is the path in the run directory, such as `rank0/train.loss`.
     curves: Vec<(String, CurveFile)>,
     tensorboard: TensorBoard,
     origin: Origin,
@@ -80,26 +80,26 @@ pub struct RunWriter {
     failed: Option<FailedCheckpoint>,
 }
 
-/// Where a writer begins.
+/// What a writer starts from: a new run, or the checkpoint that a run resumes from.
 #[derive(Debug, Clone, Default)]
 pub struct Start<'a> {
-    /// Steps done of the run.
+    /// Number of steps of the run so far.
     pub step: usize,
-    /// Finished epochs.
+    /// The epochs finished so far.
     pub history: &'a [EpochRow],
-    /// The curves up to that step; none in a new run.
+    /// Lengths and digests of the curves at that step; empty for a new run.
     pub curves: Curves,
-    /// What manifests say of the run.
+    /// What checkpoints' manifests record about the run.
     pub origin: Origin,
-    /// Number of the newest checkpoints to keep, with the most accurate one.
+    /// Number of the newest checkpoints to keep, in addition to the most accurate one. Set by `--keep`.
     pub keep: Option<usize>,
-    /// Whether the run has an integer model, and curves of it.
+    /// Whether the run has an int8 model, and curves of it.
     pub has_int8: bool,
 }
 
 impl RunWriter {
-    /// Opens the curves of `ranks` ranks in `dir`, truncated to the step and to the epochs in the history: the
-    /// run writes again what it wrote after the checkpoint from which it resumes.
+    /// Opens the curves of `ranks` ranks in `dir`. They are truncated to the step, and `epochs.csv` to the
+    /// finished epochs: a resumed run writes again what follows its checkpoint.
     ///
     /// # Errors
     /// If a file cannot be written, or is a symbolic link.
@@ -138,11 +138,14 @@ impl RunWriter {
         points.iter().try_for_each(|point| self.write_point(curve, point))
     }
 
-    /// Writes a checkpoint after `step` steps of the run, with the bytes of the int8 model of its weights if there is
-    /// one. The older one of the `best` step stays, and with `--keep` that of the `most_accurate` one.
+    /// Writes a checkpoint after `step` steps of the run. `int8` is the file of the int8 model of its
+    /// weights.
+    ///
+    /// Old checkpoints are removed, except the one of the step `best` and, with `--keep`, of the step
+    /// `most_accurate`.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// If the checkpoint cannot be written.
     pub fn checkpoint<P: Serialize + DeserializeOwned>(
         &self,
         layout: &Layout,
@@ -159,12 +162,13 @@ impl RunWriter {
         Ok(())
     }
 
-    /// What became of checkpoints that could not be written.
+    /// Returns the checkpoints of this process that could not be written.
     pub fn failed_checkpoint(&self) -> Option<&FailedCheckpoint> {
         self.failed.as_ref()
     }
 
-    /// Notes, with a warning and in `run.json`, that the checkpoint of `step` could not be written.
+    /// Records that the checkpoint of `step` could not be written: logs a warning and writes it to
+    /// `run.json`.
     pub fn note_failed(&mut self, step: usize, error: String) {
         log::warn!("NO CHECKPOINT of step {step}: {error}. The run goes on, and older checkpoints are whole");
         let count = self.failed.as_ref().map_or(0, |failed| failed.count) + 1;
@@ -183,7 +187,7 @@ impl RunWriter {
         append_epoch(&self.path().join("epochs.csv"), row)
     }
 
-    /// Adds a point to TensorBoard's curve `tag` of the means over ranks.
+    /// Adds a point to the curve `tag` of means over ranks. Only TensorBoard has this curve.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -192,7 +196,7 @@ impl RunWriter {
         self.tensorboard.flush()
     }
 
-    /// Adds one point to each rank's loss and accuracy curves and to the means.
+    /// Adds a point to the loss and accuracy curves of each rank and of the means.
     fn write_point(&mut self, curve: Curve, point: &CurvePoint) -> Result<(), RecordError> {
         for (rank, metrics) in point.ranks.iter().chain([&point.mean]).enumerate() {
             let Some(Metrics { loss, accuracy }) = *metrics else { continue };
@@ -216,8 +220,8 @@ fn write_epochs(path: &Path, rows: &[EpochRow]) -> Result<(), RecordError> {
     files::write_here(path, text.as_bytes()).map_err(failed)
 }
 
-/// Warns if the finished lines of `epochs.csv` and those of the checkpoint, which replace them,
-/// differ where both have one.
+/// Warns if `epochs.csv` differs from the checkpoint's epochs, which replace it. Only finished lines that
+/// both have are compared.
 fn warn_of_other_epochs(path: &Path, found: &[u8], expected: &str) {
     let found = String::from_utf8_lossy(found);
     let finished = found.rfind('\n').map_or("", |end| &found[..end]);
@@ -237,9 +241,9 @@ fn append_epoch(path: &Path, row: &EpochRow) -> Result<(), RecordError> {
     files::append_here(path, line.as_bytes()).map_err(failed)
 }
 
-/// The header with the field names, and the lines of the rows.
+/// Returns two texts: the header with the field names, and the lines of the rows.
 fn csv_lines(rows: &[EpochRow]) -> io::Result<[String; 2]> {
-    // The csv crate writes a header only with a row.
+    // The csv crate writes a header only together with a row. So an empty row is written first and dropped.
     let mut writer = csv::Writer::from_writer(Vec::new());
     for row in [&EpochRow::default()].into_iter().chain(rows) {
         writer.serialize(row).map_err(io::Error::other)?;

@@ -1,10 +1,9 @@
-//! Console output of the commands, for readers that may close the pipe.
+//! Console output of commands. A reader that closes the pipe does not end the command.
 //!
-//! `mpiburn report | head` closes the pipe after ten lines. The standard library's
-//! `println!` then panics, and a panic of one rank aborts the whole job. SIGPIPE would
-//! instead end a training, or its launcher, in the middle of its work. The commands'
-//! `print!`, `println!` and `eprintln!` are therefore the macros below: output to a closed
-//! pipe is dropped, and the command continues.
+//! `mpiburn report | head` closes the pipe after ten lines. The standard library's `println!` then panics,
+//! and a panic of one rank aborts the whole job. With SIGPIPE instead, the signal would end a training or its
+//! launcher in the middle of its work. Commands therefore use the macros `print!`, `println!` and `eprintln!`
+//! below: output to a closed pipe is dropped, and the command continues.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -15,36 +14,37 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::table::shortened;
 
-/// Like the standard library's, but ignores a closed pipe.
+/// Like `std::print!`, but ignores a closed pipe.
 #[macro_export]
 macro_rules! print {
     ($($words:tt)*) => { $crate::console::out(format_args!($($words)*)) };
 }
-/// Like the standard library's, but ignores a closed pipe.
+/// Like `std::println!`, but ignores a closed pipe.
 #[macro_export]
 macro_rules! println {
     ($($words:tt)*) => { $crate::console::out(format_args!("{}\n", format_args!($($words)*))) };
 }
-/// Like the standard library's, but ignores a closed pipe.
+/// Like `std::eprintln!`, but ignores a closed pipe.
 #[macro_export]
 macro_rules! eprintln {
     ($($words:tt)*) => { $crate::console::err(format_args!("{}\n", format_args!($($words)*))) };
 }
 
 thread_local! {
-    /// What this thread has printed on stdout and stderr, while it is [captured](captured).
+    /// What this thread has printed to stdout and stderr, while its output is [captured](captured).
     static CAPTURED: RefCell<Option<[String; 2]>> = const { RefCell::new(None) };
 }
 
-/// Runs a command as a function, whose output on this thread goes into two texts instead of stdout and
-/// stderr.
+/// Runs `body` and returns its result and what it printed to stdout and stderr, which is not written there.
+/// Only output of this thread is captured.
 pub fn captured<T>(body: impl FnOnce() -> T) -> (T, [String; 2]) {
     CAPTURED.set(Some(Default::default()));
     let result = body();
     (result, CAPTURED.take().unwrap_or_default())
 }
 
-/// Takes a text that is for stdout (0) or stderr (1), if this thread's output is captured.
+/// Appends `text` to the captured stdout (0) or stderr (1). Returns false if this thread's output is not
+/// captured.
 fn is_captured(stream: usize, text: &str) -> bool {
     CAPTURED.with_borrow_mut(|captured| match captured {
         Some(texts) => {
@@ -58,8 +58,8 @@ fn is_captured(stream: usize, text: &str) -> bool {
 /// Whether output could not be written for a reason other than a closed pipe.
 static LOST: AtomicBool = AtomicBool::new(false);
 
-/// `text` with control characters as escapes, those of the writing direction too: names and messages
-/// in files that somebody else wrote must not command the terminal.
+/// Replaces control characters in `text` by escapes, including those that change the writing direction. Names
+/// and messages from files that somebody else wrote must not control the terminal.
 pub fn without_controls(text: &str) -> Cow<'_, str> {
     let turns =
         |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
@@ -72,17 +72,17 @@ pub fn without_controls(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// Most letters of a word in a message.
+/// Maximum number of characters of a word in a message.
 const MOST_OF_WORD: usize = 200;
 
-/// A message without control characters and long words, of which the beginning and the end are left: it may quote any
-/// text of a file or of the command line.
+/// Makes an untrusted text fit for a message, such as text from a file or from the command line. Control
+/// characters become escapes, and the middle of long words is cut out.
 pub fn message(text: &str) -> String {
     let text = without_controls(text);
     text.split_inclusive(char::is_whitespace).map(|word| shortened(word, MOST_OF_WORD)).collect()
 }
 
-/// Writes to stdout.
+/// Writes to stdout, or to the captured text.
 pub fn out(text: Arguments<'_>) {
     let text = text.to_string();
     let text = without_controls(&text);
@@ -92,17 +92,17 @@ pub fn out(text: Arguments<'_>) {
     note_lost(io::stdout().lock().write_all(text.as_bytes()));
 }
 
-/// Notes whether what went to stdout is lost.
+/// Records whether output to stdout was lost, and reports the first loss on stderr.
 pub fn note_lost(written: io::Result<()>) {
     if let Some(error) = failure(written) {
-        // Reported once: a full disk stays full.
+        // Report only once: a full disk stays full.
         if !LOST.swap(true, Ordering::Relaxed) {
             err(format_args!("mpiburn: cannot write to stdout: {error}\n"));
         }
     }
 }
 
-/// Writes to stderr; a failure cannot be reported.
+/// Writes to stderr, or to the captured text. Errors are ignored, because they cannot be reported.
 pub fn err(text: Arguments<'_>) {
     let text = text.to_string();
     let text = without_controls(&text);
@@ -111,8 +111,8 @@ pub fn err(text: Arguments<'_>) {
     }
 }
 
-/// Writes an error to stderr as `NAME: TEXT`, the name in red if `colour` is in use, and the text behind a `tag` for a
-/// program that reads it.
+/// Writes an error to stderr as `NAME: TEXT`. With `colour`, the name is red. `tag` precedes the text and
+/// marks it for a program that reads the output.
 pub fn error(name: &str, tag: &str, text: &str, colour: bool) {
     let text = message(text);
     if !is_captured(1, &format!("{name}: {text}\n")) {
@@ -121,17 +121,17 @@ pub fn error(name: &str, tag: &str, text: &str, colour: bool) {
     }
 }
 
-/// Whether colour is wanted on a terminal: not where NO_COLOR is set (no-color.org).
+/// Whether colour is wanted on a terminal: unless NO_COLOR is set (no-color.org).
 pub fn wants_colour() -> bool {
     std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// Whether the terminal only prints: its type is `dumb`, or unknown.
+/// Whether the terminal can only print text: TERM is `dumb` or not set.
 pub fn is_dumb() -> bool {
     std::env::var_os("TERM").is_none_or(|kind| kind.is_empty() || kind == "dumb")
 }
 
-/// Whether output was lost, as on a full disk.
+/// Whether output to stdout was lost, for example on a full disk.
 pub fn lost() -> bool {
     LOST.load(Ordering::Relaxed)
 }
@@ -140,10 +140,10 @@ fn failure(result: io::Result<()>) -> Option<io::Error> {
     result.err().filter(|error| error.kind() != ErrorKind::BrokenPipe)
 }
 
-/// Makes a write beyond the limit of file sizes (`ulimit -f`) an error of that write, as SIGPIPE's default in Rust makes
-/// one to a closed pipe: without a handler, SIGXFSZ ends the process.
+/// Catches SIGXFSZ, so that a write beyond the file size limit (`ulimit -f`) returns an error. By default,
+/// the signal ends the process. Rust's runtime does the same for SIGPIPE.
 pub fn survive_large_files() {
-    // Without it, the signal is what says so.
+    // If the handler cannot be set, the signal still ends the process and names the cause.
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
 }
 

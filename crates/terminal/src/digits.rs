@@ -1,6 +1,7 @@
-//! Digits of times: of two short ones, two decimal places may show no difference.
+//! Number of digits for times. With two decimal places, two different short times may look equal.
 
-/// Decimal places of a time: `least`, or as many as make three significant digits.
+/// Returns the number of decimal places for a time: as many as three significant digits need, but at least
+/// `least`.
 pub fn decimals(time: f64, least: usize) -> usize {
     if time > 0.0 && time < 1.0 {
         (2 - time.log10().floor().max(-9.0) as i32).max(least as i32) as usize
@@ -9,7 +10,7 @@ pub fn decimals(time: f64, least: usize) -> usize {
     }
 }
 
-/// Seconds with two decimal places, or three significant digits below one second.
+/// Formats seconds with two decimal places, or with three significant digits below one second.
 pub fn seconds(time: f64) -> String {
     format!("{time:.*}", decimals(time, 2))
 }

@@ -1,4 +1,4 @@
-//! What commands print: lines that a closed pipe does not end, tables, and digits of times.
+//! Console output of the commands: lines, tables, and digits of times.
 
 #![forbid(unsafe_code)]
 

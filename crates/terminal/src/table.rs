@@ -3,7 +3,7 @@
 use comfy_table::presets::UTF8_FULL_CONDENSED;
 pub use comfy_table::{CellAlignment, Table};
 
-/// `name` in at most `room` letters: its beginning and its end.
+/// Shortens `name` to at most `room` characters: its beginning, `…` and its end.
 pub fn shortened(name: &str, room: usize) -> String {
     let letters: Vec<char> = name.chars().collect();
     if letters.len() <= room {
@@ -14,8 +14,8 @@ pub fn shortened(name: &str, room: usize) -> String {
     before.iter().chain(&['…']).chain(after).collect()
 }
 
-/// A table of text with the columns of `header`; those after the first `left` are
-/// numbers, aligned right.
+/// Makes a table with the columns of `header`. The first `left` columns are text; the others are numbers,
+/// aligned right.
 pub fn table<S: ToString>(header: &[S], left: usize, rows: impl IntoIterator<Item = Vec<String>>) -> Table {
     let mut table = Table::new();
     table.load_preset(UTF8_FULL_CONDENSED).set_header(header.iter().map(ToString::to_string));

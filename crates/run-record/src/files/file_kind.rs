@@ -1,8 +1,8 @@
-//! Names a file of another kind by its first bytes, with what to do about it.
+//! Detects the kind of a file by its first bytes, to say what to do about a file of the wrong kind.
 //!
-//! A reader that does not find its own format asks [`foreign`], so that the message names what the file is instead of
-//! what its bytes look like to that reader. The numbers are those of file(1) (magic/Magdir) and of the formats' own
-//! specifications.
+//! A reader that does not find its own format calls [`foreign`]. Its error can then say "a picture (HEIC):
+//! save it as PNG or JPEG" instead of what the bytes look like in the reader's own format. Magic numbers are
+//! from file(1) (magic/Magdir) and from the formats' specifications.
 
 use std::fmt;
 use std::io::Read;
@@ -10,16 +10,17 @@ use std::path::Path;
 
 use super::open_regular;
 
-/// Bytes at the beginning of a file by which [`foreign`] names it. The comments before an ARFF table's name take some
-/// thousand.
+/// Number of bytes from the beginning of a file that [`foreign`] needs. In an ARFF table, comments of some
+/// thousand bytes can precede the relation's name.
 pub const BEGINNING: usize = 1 << 12;
 
 /// The kind of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileKind {
-    /// With its article: `a picture (HEIC)`.
+    /// Name with an article: `a picture (HEIC)`.
     pub name: &'static str,
-    /// What to do; empty for formats that are read elsewhere, where the reader knows more.
+    /// What to do with the file. Empty for formats that another reader of the program supports: the caller
+    /// has better advice.
     pub advice: &'static str,
 }
 
@@ -32,21 +33,21 @@ impl fmt::Display for FileKind {
     }
 }
 
-/// A small file that git has in place of a large one.
+/// How a Git LFS pointer begins: the small file that stands in the work tree for a large one.
 /// <https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md>
 const LFS: &[u8] = b"version https://git-lfs.github.com/spec/";
 pub(super) const POINTER: FileKind = FileKind {
     name: "a pointer of Git LFS, not the file",
     advice: "run git lfs pull, or download the file itself",
 };
-/// Most bytes of a pointer.
+/// Maximum size of a pointer in bytes.
 pub(super) const MOST_OF_POINTER: u64 = 1024;
 
 pub(super) fn is_pointer(beginning: &[u8]) -> bool {
     beginning.starts_with(LFS)
 }
 
-// What to do.
+// Advice.
 const READ_ELSEWHERE: &str = "";
 const UNPACK: &str = "unpack it";
 const PICTURE: &str = "save it as PNG or JPEG";
@@ -57,16 +58,17 @@ const FRAMES: &str = "save its frames as PNG or JPEG";
 const WEIGHTS: &str = "save its state_dict with safetensors.torch.save_file";
 const UTF8: &str = "save it in UTF-8";
 
-/// First bytes at an offset, name and advice. Where one begins with another, the longer one is first.
+/// Offset, bytes at this offset, name and advice. If the bytes of one kind begin with those of another, the
+/// longer ones come first.
 const KINDS: [(usize, &[u8], &str, &str); 75] = [
     (0, LFS, POINTER.name, POINTER.advice),
-    // What servers send in place of a file.
+    // Responses that servers send instead of a file.
     (0, b"404: Not Found", "a server's message that there is no such file", DOWNLOAD),
     (0, b"Entry not found", "a server's message that there is no such file", DOWNLOAD),
     // Archives and packed files.
     (0, b"\x1f\x8b", "packed by gzip", UNPACK),
     (0, b"\x1f\x9d", "packed by compress", UNPACK),
-    // Behind "BZh" and the level, from 1 to 9.
+    // Preceded by "BZh" and the level, 1 to 9.
     (4, b"1AY&SY", "packed by bzip2", UNPACK),
     (0, b"\xfd7zXZ\0", "packed by xz", UNPACK),
     (0, b"\x28\xb5\x2f\xfd", "packed by zstd", UNPACK),
@@ -75,7 +77,7 @@ const KINDS: [(usize, &[u8], &str, &str); 75] = [
     (0, b"Rar!\x1a\x07", "a RAR archive", UNPACK),
     (0, b"MSCF\0\0\0\0", "a Windows cabinet", UNPACK),
     (257, b"ustar", "a tar archive", UNPACK),
-    // Pictures that are read here.
+    // Pictures that this program reads.
     (0, b"\x89PNG\r\n\x1a\n", "a picture (PNG)", READ_ELSEWHERE),
     (0, b"\xff\xd8\xff", "a picture (JPEG)", READ_ELSEWHERE),
     (0, b"GIF87a", "a picture (GIF)", READ_ELSEWHERE),
@@ -83,7 +85,7 @@ const KINDS: [(usize, &[u8], &str, &str); 75] = [
     (0, b"II*\0", "a picture (TIFF)", READ_ELSEWHERE),
     (0, b"MM\0*", "a picture (TIFF)", READ_ELSEWHERE),
     (8, b"WEBPVP8", "a picture (WebP)", READ_ELSEWHERE),
-    // Pictures that are not.
+    // Pictures that this program does not read.
     (0, b"\xff\x0a", "a picture (JPEG XL)", PICTURE),
     (0, b"\0\0\0\x0cJXL \r\n\x87\n", "a picture (JPEG XL)", PICTURE),
     (0, b"\0\0\0\x0cjP  \r\n\x87\n", "a picture (JPEG 2000)", PICTURE),
@@ -104,7 +106,7 @@ const KINDS: [(usize, &[u8], &str, &str); 75] = [
     (0, b"SIMPLE  =", "an astronomical picture (FITS)", PICTURE),
     (0, b"%PDF-", "a PDF document", "save its pictures as PNG, or its table as .csv"),
     (0, b"%!PS-", "a PostScript document", PICTURE),
-    // Films and sound.
+    // Video and sound.
     (8, b"AVI ", "a film (AVI)", FRAMES),
     (0, b"\x1a\x45\xdf\xa3", "a film (Matroska or WebM)", FRAMES),
     (8, b"WAVE", "sound (WAV)", "save spectrograms as PNG, or features as .csv"),
@@ -155,7 +157,7 @@ const KINDS: [(usize, &[u8], &str, &str); 75] = [
     (0, b"MZ\x90\0", "a program", READ_ELSEWHERE),
 ];
 
-/// Names of the first entries of zip archives that are something else, by a part of them.
+/// Formats that are zip archives inside, by a part of the name of their first entry.
 const ZIPPED: [(&[u8], &str, &str); 7] = [
     (b".npy", "an archive of NumPy's arrays (.npz)", READ_ELSEWHERE),
     (b"/data.pkl", "a checkpoint of PyTorch", WEIGHTS),
@@ -166,13 +168,13 @@ const ZIPPED: [(&[u8], &str, &str); 7] = [
     (b"mimetype", "a spreadsheet or a document (OpenDocument)", TABLE),
 ];
 
-/// What a file is that begins with these bytes, of which the first [`BEGINNING`] count; `None` if it may be a table in
-/// text, or is unknown.
+/// Detects the kind of a file from its beginning; only the first [`BEGINNING`] bytes are used. `None` if the
+/// kind is unknown or the file may be a text table.
 pub fn foreign(beginning: &[u8]) -> Option<FileKind> {
     let beginning = &beginning[..beginning.len().min(BEGINNING)];
     let is_text = !beginning.iter().any(|byte| byte.is_ascii_control() && !byte.is_ascii_whitespace());
     let starts = |&(offset, magic, ..): &(usize, &[u8], &str, &str)| {
-        // A few letters may be of a table.
+        // A text table may begin with the same few letters.
         beginning.get(offset..).is_some_and(|rest| rest.starts_with(magic))
             && !(is_text && magic.is_ascii() && (offset > 0 || magic.len() <= 4))
     };
@@ -189,14 +191,14 @@ pub fn foreign(beginning: &[u8]) -> Option<FileKind> {
         })
 }
 
-/// What the file `path` is; `None` also if it cannot be read.
+/// Detects the kind of the file `path`; `None` also if it cannot be read.
 pub fn foreign_file(path: &Path) -> Option<FileKind> {
     let mut beginning = Vec::new();
     open_regular(path).ok()?.take(BEGINNING as u64).read_to_end(&mut beginning).ok()?;
     foreign(&beginning)
 }
 
-/// The ISO base media format, whose brand says what it is: HEIC, AVIF, films.
+/// The ISO base media format. Its brand tells HEIC, AVIF and video apart.
 fn media(beginning: &[u8]) -> Option<FileKind> {
     let brand = beginning.strip_prefix(&[0, 0]).filter(|rest| rest.get(2..6) == Some(b"ftyp"))?.get(6..10)?;
     let [name, advice] = match brand {
@@ -210,9 +212,9 @@ fn media(beginning: &[u8]) -> Option<FileKind> {
     Some(FileKind { name, advice })
 }
 
-/// A zip archive, or what is packed as one.
+/// A zip archive, or a format that is a zip archive inside.
 fn zipped(beginning: &[u8]) -> Option<FileKind> {
-    /// Where the length of the first entry's name is, and where the name begins.
+    /// Offsets of the length of the first entry's name, and of the name.
     const LENGTH: usize = 26;
     const NAME: usize = 30;
     let [b'P', b'K', 3 | 5, _, ..] = beginning else { return None };
@@ -226,7 +228,8 @@ fn zipped(beginning: &[u8]) -> Option<FileKind> {
     Some(FileKind { name, advice })
 }
 
-/// A BMP, whose two letters may begin a table: reserved bytes are zeros, and the header has one of the known lengths.
+/// A BMP. Its magic is two letters, which a table may begin with too. So this also checks that the reserved
+/// bytes are zero and that the header has one of the known lengths.
 fn bitmap(beginning: &[u8]) -> Option<FileKind> {
     let is_header = matches!(beginning.get(14), Some(12 | 16 | 40 | 52 | 56 | 64 | 108 | 124));
     (beginning.starts_with(b"BM") && beginning.get(6..10) == Some(&[0; 4]) && is_header)
@@ -267,7 +270,7 @@ fn markup(text: &str) -> Option<FileKind> {
     Some(FileKind { name, advice })
 }
 
-/// Whether a text begins as JSON: an object, or a list of objects, lists or texts.
+/// Whether a text begins like JSON: an object, or a list of objects, lists or strings.
 fn is_json(text: &str) -> bool {
     let after = |bracket: char| text.strip_prefix(bracket).and_then(|rest| rest.trim_start().chars().next());
     matches!(after('{'), Some('"' | '}')) || matches!(after('['), Some('{' | '[' | '"'))

@@ -1,4 +1,4 @@
-//! An advisory lock on a folder that one process at a time may write to.
+//! Advisory lock on a folder that only one process at a time may write to.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{Read, Write};
@@ -8,21 +8,21 @@ use std::path::Path;
 use super::open_here;
 use crate::RecordError;
 
-/// Name of the file in the folder that is locked. It stays with the folder; only who holds the lock removes it, as the
-/// last of its files.
+/// Name of the lock file in the folder. It stays there when the lock is released. Only the holder of the lock
+/// may remove it, after all other files of the folder.
 pub const LOCK: &str = ".lock";
 
-/// The lock, until dropped or until the process ends.
+/// Holds the lock until it is dropped or the process ends.
 #[derive(Debug)]
 pub struct FolderLock {
-    /// Dropping it gives the lock back.
+    /// The locked file; closing it releases the lock. `None` on a file system without locks.
     _file: Option<File>,
 }
 
-/// Locks `folder`, which exists. On a file system without locks this succeeds with a warning.
+/// Locks `folder`, which must exist. On a file system without locks, logs a warning and succeeds.
 ///
 /// # Errors
-/// [`RecordError::InUse`] if another process has locked it, and if the lock's file cannot be opened.
+/// [`RecordError::InUse`] if another process holds the lock; another error if the lock file cannot be opened.
 pub fn lock(folder: &Path) -> Result<FolderLock, RecordError> {
     let path = folder.join(LOCK);
     let options = &mut File::options();
@@ -42,12 +42,13 @@ pub fn lock(folder: &Path) -> Result<FolderLock, RecordError> {
             return Ok(FolderLock { _file: None });
         }
     }
-    // Removed between opening and locking: another process may have made another one since.
+    // The file was removed between opening and locking. Another process may have created and locked a new
+    // one.
     if file.metadata().is_ok_and(|found| found.nlink() == 0) {
         return Err(RecordError::InUse { folder: folder.to_owned(), holder: "another process".into() });
     }
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    // What is written only names the holder: a full disk must not keep a run from starting.
+    // The file's content only names the holder. A full disk must not keep a run from starting.
     let _ = file.set_len(0);
     let _ = writeln!(file, "process {} on {}", std::process::id(), host.trim());
     Ok(FolderLock { _file: Some(file) })

@@ -1,4 +1,7 @@
-//! Files of a run directory are written where they are, never where a link leads.
+//! Writes files of a run directory only in the directory itself, never where a link leads.
+//!
+//! A run directory may contain links that its owner or somebody else put there. Writing through a link would
+//! overwrite a file outside the directory.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -17,8 +20,8 @@ fn in_the_way(what: &str) -> io::Error {
     io::Error::new(ErrorKind::AlreadyExists, what)
 }
 
-/// Checks that `path` is no symbolic link, where what is written changes a file elsewhere, and no pipe
-/// or device.
+/// Checks that `path` is not a symbolic link, a pipe or a device. Writing through a symbolic link would
+/// change a file elsewhere.
 ///
 /// # Errors
 /// If it is one.
@@ -30,11 +33,13 @@ pub fn refuse_link(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Opens a file for writing where it is: the opening itself fails at a symbolic link, so that nobody can put
-/// one there after a look at the path, and it does not wait for the reader of a pipe.
+/// Opens a regular file for writing and does not follow a symbolic link.
+///
+/// The open call itself fails at a link, so a link that is created after a check of the path has no effect.
+/// Opening a pipe does not wait for its reader.
 ///
 /// # Errors
-/// If it cannot be opened, or is a link of either kind, a pipe or a device.
+/// If the file cannot be opened, or is a symbolic link, a hard link, a pipe or a device.
 pub fn open_here(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let opened = options.custom_flags(flags.bits().cast_signed()).open(path);
@@ -50,18 +55,18 @@ pub fn open_here(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     if found.nlink() > 1 { Err(in_the_way(HARD)) } else { Ok(file) }
 }
 
-/// Creates the file `path`, or empties it, as [`open_here`] opens it.
+/// Creates the file `path`, or empties it. See [`open_here`].
 ///
 /// # Errors
-/// As there.
+/// See [`open_here`].
 pub fn create_here(path: &Path) -> io::Result<File> {
-    // Emptied by hand: opening a hard link would do it before it is known to be one.
+    // `truncate(true)` would empty the target of a hard link before the link is detected.
     let file = open_here(path, File::options().write(true).create(true).truncate(false))?;
     file.set_len(0)?;
     Ok(file)
 }
 
-/// Replaces the content of `path`, which is no link.
+/// Replaces the content of `path`. Fails if `path` is a link.
 ///
 /// # Errors
 /// If it cannot be written.
@@ -69,7 +74,7 @@ pub fn write_here(path: &Path, bytes: &[u8]) -> io::Result<()> {
     create_here(path)?.write_all(bytes)
 }
 
-/// Appends to `path`, which is no link; creates it if it is missing.
+/// Appends to `path`, and creates it if it is missing. Fails if `path` is a link.
 ///
 /// # Errors
 /// If it cannot be written.
@@ -77,7 +82,7 @@ pub fn append_here(path: &Path, bytes: &[u8]) -> io::Result<()> {
     open_here(path, File::options().create(true).append(true))?.write_all(bytes)
 }
 
-/// Appends to the file `name` in `folder`, neither of which is a link now.
+/// Appends to the file `name` in `folder`. Fails if either is a link.
 ///
 /// # Errors
 /// If it cannot be written.
@@ -85,7 +90,8 @@ pub fn append_in(folder: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let opened = rustix::fs::open(folder, flags, Mode::empty()).map_err(io::Error::from);
     let opened = opened.map_err(|error| if folder.is_symlink() { in_the_way(SYMBOLIC) } else { error })?;
-    // The folder that is open, whatever has its name by now.
+    // The path goes through the open folder. It leads there even if another folder or a link has the name by
+    // now.
     append_here(&PathBuf::from(format!("/proc/self/fd/{}/{name}", opened.as_raw_fd())), bytes)
 }
 

@@ -1,5 +1,7 @@
-//! Files: atomic replacement, locks, digests, links; and reading where opening a FIFO must not wait for a writer
-//! and "cannot be read" is never taken for "nothing there".
+//! Files: atomic replacement, locks, digests, links, and safe reading.
+//!
+//! Reading differs from the standard library in two ways. Opening a FIFO fails at once and does not wait for
+//! a writer. A file that cannot be read is never treated as a missing file.
 
 mod file_kind;
 mod folder_lock;
@@ -18,7 +20,7 @@ pub use folder_lock::{FolderLock, LOCK, lock};
 pub use links::{append_here, append_in, create_here, open_here, refuse_link, write_here, write_synced};
 pub use whole_file::{WholeFile, replace_file, replace_json, sync_folder};
 
-/// Placeholder of a digest in a file while the digest is computed.
+/// Placeholder for a digest inside a file while that digest is computed.
 pub const NO_DIGEST: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
 /// `digest` in hexadecimal, in `sha256sum`'s format.
@@ -31,10 +33,10 @@ pub fn sha256(bytes: &[u8]) -> String {
     hex(Sha256::digest(bytes))
 }
 
-/// The same of `bytes` and all that is left to read in `rest`.
+/// Returns the SHA-256 of `bytes` followed by everything that `rest` reads, in hexadecimal.
 ///
 /// # Errors
-/// If that cannot be read.
+/// If `rest` cannot be read.
 pub fn sha256_with(bytes: &[u8], mut rest: impl Read) -> io::Result<String> {
     let (mut digest, mut block) = (Sha256::new_with_prefix(bytes), vec![0; 1 << 20]);
     loop {
@@ -50,18 +52,18 @@ pub fn sha256_of_f32(values: &[f32]) -> String {
     sha256(bytemuck::cast_slice(values))
 }
 
-/// The entries of a folder; none of one that does not exist.
+/// Returns the entries of a folder; an empty list if the folder does not exist.
 ///
 /// # Errors
-/// If the folder cannot be read, or is none.
+/// If it cannot be read or is not a folder.
 pub fn entries(folder: &Path) -> io::Result<Vec<DirEntry>> {
     if_there(fs::read_dir(folder))?.into_iter().flatten().collect()
 }
 
-/// What was read; none of what does not exist.
+/// Turns the error `NotFound` into `None`.
 ///
 /// # Errors
-/// If it was not read for another reason.
+/// All other errors.
 pub fn if_there<T>(read: io::Result<T>) -> io::Result<Option<T>> {
     match read {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
@@ -69,17 +71,18 @@ pub fn if_there<T>(read: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-/// Bytes that are free where `path` is or will be, if the system says.
+/// Returns the free bytes of the file system that `path` is on; `None` if the system does not say. `path`
+/// need not exist.
 pub fn free_bytes(path: &Path) -> Option<u128> {
     let there = std::path::absolute(path).ok()?;
     let disk = there.ancestors().find_map(|folder| rustix::fs::statvfs(folder).ok())?;
     Some(u128::from(disk.f_bavail) * u128::from(disk.f_frsize))
 }
 
-/// Opens a regular file, or a link to one.
+/// Opens a regular file, directly or through a link.
 ///
 /// # Errors
-/// When it is something else, cannot be opened, or is a pointer of Git LFS in place of the file.
+/// If it is not a regular file, cannot be opened, or is a Git LFS pointer instead of the file.
 pub fn open_regular(path: &Path) -> io::Result<File> {
     let found = fs::metadata(path)?;
     let kind = found.file_type();
@@ -87,7 +90,7 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
     if kind.is_fifo() {
         return wrong("not a regular file but a pipe".into());
     }
-    // A folder is the system's own error.
+    // Reading a folder fails with the system's own error.
     if !kind.is_file() && !kind.is_dir() {
         return wrong("not a regular file".into());
     }
@@ -102,27 +105,27 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// The bytes of a regular file.
+/// Reads a regular file.
 ///
 /// # Errors
-/// As [`open_regular`]'s, and when it cannot be read.
+/// Those of [`open_regular`], and if the file cannot be read.
 pub fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     open_regular(path)?.read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-/// The text of a regular file.
+/// Reads a regular file as text.
 ///
 /// # Errors
-/// As [`read_regular`]'s, and when it is no UTF-8.
+/// Those of [`read_regular`], and if the file is not UTF-8.
 pub fn read_text(path: &Path) -> io::Result<String> {
     String::from_utf8(read_regular(path)?)
         .map_err(|_| io::Error::new(ErrorKind::InvalidData, "it is not text in UTF-8"))
 }
 
-/// Whether what is written to one of the paths replaces what was written to the other: both are
-/// one name in one folder, or lead to one file by links.
+/// Whether writing to one path would replace what was written to the other: both paths are the same name in
+/// the same folder, or lead to the same file through links.
 ///
 /// # Errors
 /// If there is no working directory.
@@ -133,7 +136,7 @@ pub fn same_file(a: &Path, b: &Path) -> io::Result<bool> {
     Ok(place(a)? == place(b)?)
 }
 
-/// The path with its folder's links resolved, if the folder exists.
+/// Returns the absolute path, with the links of its folder resolved if the folder exists.
 pub fn place(path: &Path) -> io::Result<PathBuf> {
     let absolute = std::path::absolute(path)?;
     let (Some(folder), Some(name)) = (absolute.parent(), absolute.file_name()) else { return Ok(absolute) };

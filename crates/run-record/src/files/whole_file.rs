@@ -8,19 +8,19 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use tempfile::{Builder, NamedTempFile};
 
-/// A file that is written under a temporary name and renamed when it is finished, so
-/// that no file of the final name is incomplete. Dropping it before removes it.
+/// A file that is written under a temporary name and renamed when it is finished. A file with the final name
+/// is therefore always complete. Dropping it unfinished removes it.
 pub struct WholeFile {
     file: BufWriter<NamedTempFile>,
     target: PathBuf,
 }
 
 impl WholeFile {
-    /// Creates the file `name` of the folder `out`, under a temporary name.
+    /// Creates the file `name` in the folder `out`, under a temporary name.
     ///
     /// # Errors
-    /// When the folder cannot be written to, or there is something of that name which
-    /// is not a regular file: a rename would replace a device, a pipe or a link.
+    /// If the folder cannot be written to, or `name` exists and is not a regular file: the rename would
+    /// replace a device, a pipe or a link.
     pub fn create(out: &Path, name: impl AsRef<OsStr>) -> io::Result<Self> {
         let name = name.as_ref();
         let target = out.join(name);
@@ -33,20 +33,20 @@ impl WholeFile {
         let mut prefix = OsString::from(".");
         prefix.push(name);
         prefix.push(".");
-        // Readable as the umask allows, like other files that a program creates; temporary files are otherwise readable
-        // by their owner only, and their errors name them.
+        // Readable as the umask allows, like other files that a program creates. The crate's default makes
+        // temporary files readable by their owner only, and its errors name the temporary file.
         let open = |path: &Path| File::options().write(true).create_new(true).open(path);
         let file = Builder::new().prefix(&prefix).suffix(".part").make_in(out, open)?;
         Ok(Self { file: BufWriter::with_capacity(1 << 16, file), target })
     }
 
-    /// Creates the file `path`, as [`create`](Self::create) does.
+    /// Creates the file `path`, like [`create`](Self::create).
     ///
     /// # Errors
-    /// As there, and when there is no such folder.
+    /// Those of [`create`](Self::create), and if the folder does not exist.
     pub fn at(path: &Path) -> io::Result<Self> {
         let invalid = |what: String| io::Error::new(io::ErrorKind::InvalidInput, what);
-        // `file/` and `file/.` have a file name, and are looked up as a folder.
+        // `file_name` returns a name for `file/` and `file/.`, although both paths mean a folder.
         let text = path.as_os_str().as_encoded_bytes();
         let is_folder = text.ends_with(b"/") || text.ends_with(b"/.");
         let name =
@@ -71,8 +71,8 @@ impl WholeFile {
     }
 }
 
-/// Atomically replaces the file `name` of `folder` by `value` as JSON: a reader sees
-/// the old or the new one.
+/// Atomically replaces the file `name` in `folder` by `value` as JSON. A reader sees either the old file or
+/// the new one.
 ///
 /// # Errors
 /// When it cannot be written.
@@ -93,7 +93,8 @@ pub fn replace_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.finish()
 }
 
-/// Syncs the entries of `folder` to disk, which makes a rename durable, where its file system can.
+/// Syncs the entries of `folder` to disk, so that a rename survives a power failure. Does nothing on a file
+/// system that cannot sync folders.
 ///
 /// # Errors
 /// When the folder cannot be opened or synced.
@@ -101,7 +102,7 @@ pub fn sync_folder(folder: &Path) -> io::Result<()> {
     // The parent of a bare name is empty, which means the current folder.
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
     match File::open(folder)?.sync_all() {
-        // Folders shared by VirtualBox and WSL, and old CIFS, have no such operation (fsync(2): EINVAL).
+        // Folders shared by VirtualBox and WSL, and old CIFS, do not support it (fsync(2): EINVAL).
         Err(error) if [io::ErrorKind::InvalidInput, io::ErrorKind::Unsupported].contains(&error.kind()) => {
             Ok(())
         }
