@@ -5,7 +5,8 @@
 //! learning rates, loss scales, and means and deviations of features come from data and options: their limits
 //! are the limits of their types.
 
-/// Fields and columns that other numbers are divided by, or that count at least one.
+/// Fields and columns that must be above 0: other numbers are divided by them, or they count at least one
+/// thing.
 const ABOVE_0: [&str; 12] = [
     "batch",
     "bytes",

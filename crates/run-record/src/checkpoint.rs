@@ -33,7 +33,7 @@ pub struct SaveOptions<'a> {
     pub int8: Option<&'a [u8]>,
     /// Where the checkpoint comes from, for its manifest.
     pub origin: Origin,
-    /// The curves up to this step.
+    /// Digests of the curves up to this step.
     pub curves: Curves,
     /// Steps of the run so far; they name the checkpoint's folder.
     pub step: usize,
@@ -56,7 +56,7 @@ pub struct Checkpoint<P> {
     /// Name and values of each of the optimizer's moments. Each has as many values as `params`.
     #[serde(serialize_with = "names", deserialize_with = "without_values")]
     pub moments: Vec<(String, Vec<f32>)>,
-    /// The position of the run.
+    /// Position of the run in its training, such as epoch and step.
     pub position: P,
     /// Weights, in the order of the layout.
     #[serde(skip)]
@@ -299,7 +299,7 @@ pub struct Manifest {
     /// SHA-256 of each other file of the checkpoint, except the int8 model. Another int8 model may replace
     /// that file, so it contains its own digest.
     pub files: BTreeMap<String, String>,
-    /// The curves up to the checkpoint's step.
+    /// Digests of the curves up to the checkpoint's step.
     pub curves: Curves,
     /// Digests of the run's samples.
     pub data: DataDigests,

@@ -77,11 +77,11 @@ pub fn check_curves(run: &Path, curves: &Curves, of: &Path) -> Result<(), Record
 pub struct EpochRow {
     /// Number of the epoch, from 1.
     pub epoch: usize,
-    /// Mean over all ranks' training samples.
+    /// Loss, mean over all ranks' training samples.
     pub train_loss: f64,
     /// Accuracy over all ranks' training samples.
     pub train_accuracy: f64,
-    /// Mean over the whole test set.
+    /// Loss, mean over the whole test set.
     pub test_loss: f64,
     /// Accuracy over the whole test set.
     pub test_accuracy: f64,

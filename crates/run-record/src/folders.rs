@@ -55,9 +55,9 @@ pub fn list(folder: &Path) -> Result<Vec<PathBuf>, RecordError> {
 /// The newest checkpoint of a run that is not damaged.
 #[derive(Debug)]
 pub struct Intact {
-    /// Its folder.
+    /// Folder of the checkpoint.
     pub path: PathBuf,
-    /// Its manifest.
+    /// Manifest of the checkpoint.
     pub manifest: Manifest,
     /// Newer checkpoints that are damaged, with the reasons.
     pub damaged: Vec<(PathBuf, RecordError)>,
@@ -100,7 +100,7 @@ impl Intact {
     /// Renames the damaged checkpoints, so that they are neither read nor removed. Warns of each.
     ///
     /// # Errors
-    /// If one cannot be renamed.
+    /// If a checkpoint cannot be renamed.
     pub fn set_aside(&self) -> Result<(), RecordError> {
         for (path, error) in &self.damaged {
             let aside = unused(path)?;

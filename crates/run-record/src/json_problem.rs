@@ -89,7 +89,7 @@ fn kind(expected: &str) -> String {
     .to_owned()
 }
 
-/// The first 60 characters.
+/// Returns the first 60 characters of `text`, followed by `…` if there are more.
 pub(crate) fn short(text: &str) -> String {
     const MOST: usize = 60;
     if text.chars().count() > MOST {

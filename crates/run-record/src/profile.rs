@@ -40,7 +40,7 @@ pub struct Profile<C = serde_json::Value> {
     pub threads: usize,
     /// SIMD level.
     pub simd: String,
-    /// The run or checkpoint whose network and samples were taken.
+    /// The run or checkpoint that network and samples are from.
     pub checkpoint: Option<String>,
     /// Size in bytes of the weights file in a checkpoint.
     pub checkpoint_bytes: u64,

@@ -73,7 +73,7 @@ impl RunDir {
     /// Whether the directory still contains an old run.
     ///
     /// # Errors
-    /// If it cannot be read.
+    /// If the directory cannot be read.
     pub fn is_occupied(&self) -> Result<bool, RecordError> {
         let found = content(&self.path).map_err(|e| RecordError::read(&self.path, e))?;
         Ok(!found.is_empty())

@@ -143,9 +143,9 @@ pub struct Attempt {
 pub struct Change {
     /// Name of the field in `config`.
     pub field: String,
-    /// Value before.
+    /// Value before the resume.
     pub from: serde_json::Value,
-    /// Value since then.
+    /// Value after the resume.
     pub to: serde_json::Value,
 }
 

@@ -17,7 +17,7 @@ pub struct Schema(pub BTreeMap<String, OptionSchema>);
 /// Description of an option. Fields with their most frequent value are left out of the file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct OptionSchema {
-    /// What it is about.
+    /// Subject of the option.
     pub part: Part,
     /// What follows the option on a command line.
     #[serde(default, skip_serializing_if = "is_usual")]
@@ -49,7 +49,7 @@ pub enum Part {
     Data,
     /// The network and its operators.
     Network,
-    /// Integer models.
+    /// Quantization to int8 models.
     Quantization,
     /// How gradients are averaged.
     Communication,

@@ -34,7 +34,7 @@ pub struct TensorSpec {
 pub struct Layout(pub Vec<TensorSpec>);
 
 impl Layout {
-    /// Length of a flat buffer.
+    /// Returns the length of a flat buffer.
     fn len(&self) -> usize {
         self.0.last().map_or(0, |spec| spec.range.end)
     }

@@ -1,4 +1,5 @@
-//! Latency statistics of repeated calls of one operation.
+//! The table of `mpiburn bench allreduce`: latency and bus bandwidth by message size and backend. Also
+//! medians and percentiles for other modules.
 
 use itertools::Itertools;
 use std::path::Path;
@@ -11,8 +12,7 @@ use super::plots::{Axis, Line, LinePlot, Mark, Palette, Panel, Picture, Plot, sp
 use super::published::Figures;
 use super::sheet::{Cell, Column, Sheet, significant};
 
-/// The latency of one message size on one backend: a row of the CSV file, whose
-/// columns are the fields.
+/// Latencies of one message size on one backend: a row of the CSV file. The columns are the fields.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct LatencyRow {
     /// Backend, by its option value.
@@ -30,8 +30,7 @@ pub struct LatencyRow {
 }
 
 impl LatencyRow {
-    /// Statistics of the latencies, in µs, of an all-reduce of `bytes` over `ranks`;
-    /// `latencies` is not empty.
+    /// Computes the statistics of an all-reduce of `bytes` over `ranks`. `latencies` are in µs and not empty.
     pub fn of_all_reduce(backend: &str, bytes: usize, ranks: usize, mut latencies: Vec<f64>) -> Self {
         latencies.sort_by(f64::total_cmp);
         let [min_us, median_us, p99_us] = statistics(&latencies);
@@ -40,32 +39,32 @@ impl LatencyRow {
     }
 }
 
-/// The median of `sorted`, which is not empty.
+/// Returns the median of `sorted`, which must not be empty.
 pub fn median(sorted: &[f64]) -> f64 {
     let half = sorted.len() / 2;
     if sorted.len().is_multiple_of(2) { (sorted[half - 1] + sorted[half]) / 2.0 } else { sorted[half] }
 }
 
-/// The median of `values`, in any order; none if it is empty.
+/// Returns the median of `values`, in any order; `None` if there are no values.
 pub fn median_of(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     (!values.is_empty()).then(|| median(&values))
 }
 
-/// Minimum, median and 99th percentile of `sorted`, which is not empty.
+/// Returns minimum, median and 99th percentile of `sorted`, which must not be empty.
 pub fn statistics(sorted: &[f64]) -> [f64; 3] {
     [sorted[0], median(sorted), percentile(sorted, 99)].map(rounded)
 }
 
-/// The smallest of `sorted` that at least `percent` of 100 do not exceed. `sorted` is
-/// not empty, and `percent` is from 1 to 100.
+/// Returns the smallest value that at least `percent`% of the values do not exceed. `sorted` must not be
+/// empty; `percent` is from 1 to 100.
 fn percentile(sorted: &[f64], percent: usize) -> f64 {
     sorted[(sorted.len() * percent).div_ceil(100) - 1]
 }
 
-/// Bus bandwidth of an all-reduce that takes `us` µs, in MB/s of 10^6 bytes, as
-/// nccl-tests define it: the least possible traffic, 2(n-1)/n of the message, over each
-/// of the `ranks`' links.
+/// Returns the bus bandwidth of an all-reduce that takes `us` µs, in MB/s of 10^6 bytes, as nccl-tests define
+/// it: the minimum traffic on each rank's link, which is 2(n-1)/n of the message for n ranks, divided by the
+/// time.
 fn bus_bandwidth(ranks: usize, bytes: usize, us: f64) -> f64 {
     if us <= 0.0 {
         return 0.0;
@@ -74,7 +73,7 @@ fn bus_bandwidth(ranks: usize, bytes: usize, us: f64) -> f64 {
     2.0 * (n - 1.0) / n * bytes as f64 / us
 }
 
-/// A human-readable size: `4 B`, `17 KiB`, `13 MiB`.
+/// Formats a size in the largest unit that divides it: `4 B`, `17 KiB`, `13 MiB`.
 pub fn human_size(bytes: usize) -> String {
     const KIB: usize = 1 << 10;
     const MIB: usize = 1 << 20;
@@ -90,7 +89,7 @@ impl TableRow for LatencyRow {
         "left out: write it again with mpiburn bench allreduce --csv FILE, or remove it";
 }
 
-/// Rounds to a thousandth, which is below the clock's resolution.
+/// Rounds to three decimal places. A thousandth of a µs is below the clock's resolution.
 fn rounded(value: f64) -> f64 {
     (value * 1e3).round() / 1e3
 }
@@ -107,8 +106,7 @@ impl Benchmark for LatencyRow {
         Some(Picture { name: format!("allreduce-{number}-{stem}"), caption, plot })
     }
 
-    /// A line for each backend: the latencies of the smallest and the largest message, and the highest
-    /// bandwidth.
+    /// A line for each backend: latencies of the smallest and the largest message, and the highest bandwidth.
     fn findings(rows: &[Self]) -> Vec<String> {
         let line = |backend: &str| {
             let own = || rows.iter().filter(|row| row.backend == backend);
@@ -128,7 +126,7 @@ impl Benchmark for LatencyRow {
         rows.iter().map(|row| row.backend.as_str()).unique().filter_map(line).collect()
     }
 
-    /// A row for each size, and the columns of each backend.
+    /// A table with a row for each message size and columns for each backend.
     fn sheets(name: &str, part: &str, path: &Path, rows: &[Self], _: Option<&Figures>) -> Vec<Sheet> {
         type Read = fn(&LatencyRow) -> f64;
         let measures: [(&str, &str, &str, u8, usize, Read); 4] = [
@@ -169,7 +167,7 @@ impl Benchmark for LatencyRow {
     }
 }
 
-/// The medians of `rows` under the heading `title`.
+/// Plots the median latencies of `rows`, with the heading `title`.
 pub fn latency_plot(title: String, rows: &[LatencyRow]) -> Plot {
     // A clock may read 0, which has no logarithm.
     let point = |row: &LatencyRow| ((row.bytes as f64).log2(), row.median_us.max(1e-3).log10());

@@ -1,5 +1,5 @@
-//! Tables of the benchmarks: CSV files of `mpiburn bench fused`, `bench collectives` and `bench
-//! allreduce`, known by their columns.
+//! Finds and shows the tables of benchmarks: CSV files of `mpiburn bench fused`, `bench collectives` and
+//! `bench allreduce`. A file's columns tell which benchmark it is from.
 
 use std::path::{Path, PathBuf};
 
@@ -13,32 +13,32 @@ use super::published::Figures;
 use super::sheet::{DEFAULT_WIDTH, Sheet};
 use run_record::count;
 
-/// Files of published figures, below `results/reference/`.
+/// Names of the files of published figures, in `results/reference/`.
 pub const REFERENCES: [&str; 2] = ["fused", "collectives"];
 
-/// The rows of a table of a benchmark, which reports show.
+/// A row of a benchmark's table. Implementations say how reports show the table.
 pub trait Benchmark: TableRow {
-    /// Begins the names of its parts of a report.
+    /// Prefix of the names of the benchmark's parts in a report.
     const NAME: &'static str;
-    /// What it measures.
+    /// What the benchmark measures.
     const TITLE: &'static str;
-    /// File of published figures, below `results/reference/`.
+    /// Name of the file of published figures, in `results/reference/`.
     const FIGURES: Option<&'static str>;
 
-    /// What the rows say, in a line each.
+    /// Returns what the rows show, each finding as one line.
     fn findings(rows: &[Self]) -> Vec<String>;
 
-    /// The tables of the file `path`, with names that begin with `name` and titles that begin with `part`.
+    /// Makes the tables of the file `path`. Their names begin with `name`, and their titles with `part`.
     fn sheets(name: &str, part: &str, path: &Path, rows: &[Self], figures: Option<&Figures>) -> Vec<Sheet>;
 
-    /// The plot of the file `path`, which has this number among its kind.
+    /// Makes the plot of the file `path`. `number` is the file's position among the files of this benchmark.
     fn picture(_number: usize, _path: &Path, _rows: &[Self]) -> Option<Picture> {
         None
     }
 }
 
-/// The part of a report of the file `path`, behind `others`, or the line about a damaged one; `None` if the file is
-/// another table.
+/// Makes a report's part of the file `path`. `others` are the earlier parts, whose names are taken. Returns
+/// an error line if the table is damaged, and `None` if the file is not a table of a benchmark.
 fn part(path: &Path, others: &[PagePart]) -> Option<Result<PagePart, String>> {
     part_of::<FusedRow>(path, others)
         .or_else(|| part_of::<CollectiveRow>(path, others))
@@ -61,19 +61,20 @@ fn part_of<R: Benchmark>(path: &Path, others: &[PagePart]) -> Option<Result<Page
     Some(Ok(PagePart { findings, name, title, sheets, notes, pictures, ..PagePart::default() }))
 }
 
-/// The measurements of `rows` as a table in a terminal; of more backends than fit, the medians.
+/// Returns the measurements as a table for a terminal. If there are too many backends, it only contains the
+/// medians.
 pub fn table<R: Benchmark>(rows: &[R]) -> comfy_table::Table {
     let sheet = R::sheets("", "", Path::new(""), rows, None).into_iter().next().unwrap_or_default();
     sheet.fitting(DEFAULT_WIDTH).table()
 }
 
-/// Whether `path` is a table of a benchmark that reports show, or a damaged one.
+/// Whether `path` is a benchmark's table, intact or damaged.
 pub fn is_table(path: &Path) -> bool {
     path.is_file() && part(path, &[]).is_some()
 }
 
-/// A part of the report for each table among `files`, and one that names the damaged ones; those of
-/// other contents are left out.
+/// Makes a part of the report for each table among `files`, and one part that lists the damaged tables. Other
+/// files are ignored.
 pub fn parts(files: &[PathBuf]) -> Vec<PagePart> {
     let mut parts: Vec<PagePart> = Vec::new();
     let mut of_damaged: Vec<String> = Vec::new();

@@ -1,5 +1,5 @@
-//! Accuracies by rank beside the published ones: of float trainings, and of quantized ones with those of
-//! the int8 model.
+//! Tables of each rank's accuracy beside the published figures: one table of float trainings, and one of
+//! quantized trainings with the accuracy of the int8 model.
 
 use super::published::{FigureLine, Figures, described, word};
 use super::quantized::measure;
@@ -10,18 +10,18 @@ use super::sheet::{Cell, CellValue, Column, Sheet};
 use super::summary::{Measure, is_quantized, labels, paths, titled};
 use run_record::RankRecord;
 
-/// A measurement of each rank.
+/// A measurement that each rank has.
 #[derive(Clone, Copy)]
 struct ByRank {
-    /// That of all ranks.
+    /// The measurement over all ranks.
     measure: Measure,
-    /// The value of a rank; `None` without samples.
+    /// Reads the value of one rank; `None` if the rank had no samples.
     of_rank: fn(&RankRecord) -> Option<f64>,
-    /// Columns of the published figures by rank, and of that of all ranks.
+    /// Columns of the published figures: values by rank, and the value over all ranks.
     published: Option<[&'static str; 2]>,
 }
 
-/// The tables of float and of quantized rows that have several ranks; none without them.
+/// Makes the tables of the float rows and of the quantized rows, if any of them has several ranks.
 pub fn by_rank(section: &Section, rows: &[Row<'_>], reference: Option<&Figures>) -> Vec<Sheet> {
     let (quantized, float): (Vec<&Row<'_>>, Vec<&Row<'_>>) = rows.iter().partition(|row| is_quantized(row));
     let of_quantized = titled("quantized training by rank", &quantized);
@@ -36,7 +36,7 @@ pub fn by_rank(section: &Section, rows: &[Row<'_>], reference: Option<&Figures>)
         measured("test_accuracy", "test acc %", 0, |rank| rank.test_accuracy, Some(["test_accuracy"; 2]));
     let float_test = measured("test_accuracy", "float acc %", 2, |rank| rank.test_accuracy, None);
     let int8_loss = measured("int8_test_loss", "int8 loss", 1, |rank| rank.int8_test_loss, None);
-    // What is published as test accuracy of a quantized training is the int8 model's.
+    // For a quantized training, the published test accuracy is the int8 model's.
     let published = Some(["int8_test_accuracy", "test_accuracy"]);
     let int8 = measured("int8_test_accuracy", "int8 acc %", 0, |rank| rank.int8_test_accuracy, published);
     [
@@ -45,7 +45,7 @@ pub fn by_rank(section: &Section, rows: &[Row<'_>], reference: Option<&Figures>)
     ]
     .into_iter()
     .filter_map(|(shown, name, title, measures)| {
-        // One rank is all of them.
+        // With one rank, the table would repeat the main table.
         shown.iter().find(|row| row.ranks() > 1)?;
         let mut sheet = sheet(rows, &shown, &measures, reference);
         sheet.name = format!("{}-{name}", section.name);
@@ -56,7 +56,7 @@ pub fn by_rank(section: &Section, rows: &[Row<'_>], reference: Option<&Figures>)
     .collect()
 }
 
-/// A line of a table: one rank of a row, or all.
+/// A line of a table: one rank of a row, or all of its ranks if `rank` is `None`.
 struct RowPart<'r, 'a> {
     row: &'r Row<'a>,
     rank: Option<usize>,
@@ -122,7 +122,8 @@ fn ours(RowPart { row, rank }: &RowPart<'_, '_>, measured: &ByRank) -> Cell {
     Cell::maybe(value.map(|value| Cell { value, ..Cell::of_runs(paths(row)) }))
 }
 
-/// The published figure of one of `ranks` ranks, or of all. Those by rank have slashes between.
+/// Returns the published figure of one rank, or of all ranks if `rank` is `None`. A cell with figures of
+/// several ranks has slashes between them.
 fn theirs(line: &FigureLine, [by_rank, of_all]: [&str; 2], rank: Option<usize>, ranks: usize) -> Cell {
     let text = line.get(if rank.is_some() { by_rank } else { of_all }).map_or("", String::as_str);
     let parts: Vec<&str> = text.split('/').collect();

@@ -1,4 +1,4 @@
-//! Tables of accuracies by rank.
+//! Checks the tables of accuracies by rank.
 
 use super::*;
 use crate::rows::group;
@@ -9,7 +9,7 @@ const FIGURES: &str = "topology,quantized,train_accuracy,test_accuracy,int8_test
                        1x1,no,95.28,97.77,,a cluster\n2x1,no,94.5/95,93.49,,a cluster\n\
                        2x1,qat,94.62/94.71,93.59,93.65/93.53,a cluster\n";
 
-/// A run with results of each rank, each of which had so many test samples.
+/// Adds results of each rank to `run`. `test_samples` has each rank's number of test samples.
 fn with_ranks(mut run: Run, test_samples: &[usize]) -> Run {
     let is_quantized = !run.option("quantize").is_null();
     let of_rank = |(rank, &test_samples): (usize, &usize)| {
@@ -37,7 +37,7 @@ fn with_ranks(mut run: Run, test_samples: &[usize]) -> Run {
     run
 }
 
-/// The tables of these runs, as title and lines.
+/// Returns the tables of these runs, each as its title and its lines.
 fn shown(runs: &[Run], figures: Option<&str>) -> Vec<(String, Vec<String>)> {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), figures.unwrap_or_default()).unwrap();

@@ -1,5 +1,9 @@
-//! Checks of `run.json`: somebody may have edited the file, or copied parts of another run into it. Values are checked
-//! against their bounds, and against each other where a completed training cannot make them differ.
+//! Checks `run.json` before a report uses it: somebody may have edited the file, or copied parts of another
+//! run into it.
+//!
+//! Two kinds of checks. Each number must be within its bounds. Values that depend on each other must agree,
+//! such as an accuracy and the counts that it is computed from; a completed training cannot write values that
+//! do not.
 
 use itertools::Itertools;
 use run_record::{ByClass, ClassRecord, RankPlace, Results, json_problem, out_of_bounds, topology};
@@ -8,13 +12,13 @@ use serde_json::Value;
 
 use super::remarks::step_samples;
 
-/// Checks what tables compute with in `run.json`: somebody may have edited the file.
+/// Checks everything in `run.json` that tables use.
 ///
 /// # Errors
-/// The field and what is wrong with it.
+/// The field, and what is wrong with it.
 pub fn check(run: &Value) -> Result<(), String> {
     check_numbers("", run)?;
-    // serde_json calls an enum of another type no JSON.
+    // If an enum has another JSON type, serde_json only reports invalid JSON.
     if let Some(status) = run.get("status").filter(|status| !status.is_string()) {
         return Err(format!("status: {status} where text is expected"));
     }
@@ -38,7 +42,7 @@ pub fn check(run: &Value) -> Result<(), String> {
     agree(run)
 }
 
-/// Checks where the run was against the hosts and places of its ranks.
+/// Checks topology, sharing and oversubscription against the hosts and places of the ranks.
 fn places_agree(run: &Value) -> Result<(), String> {
     let list = |name: &str| run[name].as_array().map_or(&[][..], Vec::as_slice);
     let hosts = list("hosts");
@@ -61,14 +65,15 @@ fn places_agree(run: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks that a value that is there is the one that others make.
+/// Checks that `value`, if it is not null, is the one `expected` from the fields that `by` names.
 fn is_value(path: &str, value: &Value, expected: impl Into<Value>, by: &str) -> Result<(), String> {
     let expected = expected.into();
     let is_other = !value.is_null() && *value != expected;
     if is_other { Err(format!("{path}: {value}, and {expected} by {by}")) } else { Ok(()) }
 }
 
-/// Checks that a number that is there is near the one that others make.
+/// Checks that the number `path`, if present, is within `slack` of the one `expected` from the fields that
+/// `by` names.
 fn is_near(path: &str, run: &Value, expected: Option<f64>, slack: f64, by: &str) -> Result<(), String> {
     match (run[path].as_f64(), expected) {
         (Some(value), Some(expected)) if (value - expected).abs() > slack => {
@@ -78,7 +83,8 @@ fn is_near(path: &str, run: &Value, expected: Option<f64>, slack: f64, by: &str)
     }
 }
 
-/// Checks times against their parts. Since a step has `rest`, all times are means over ranks.
+/// Checks times against their parts. Runs without `rest` in `step_ms` are skipped: only newer ones have all
+/// times as means over ranks.
 fn times_agree(run: &Value) -> Result<(), String> {
     let number = |name: &str| run[name].as_f64();
     if run["step_ms"]["rest"].as_f64().is_none_or(|rest| rest == 0.0) {
@@ -95,7 +101,7 @@ fn times_agree(run: &Value) -> Result<(), String> {
     let near = |path, expected: f64, by| is_near(path, run, Some(expected), 1e-6 * expected.max(1.0), by);
     near("images_per_second", samples as f64 * epochs / training, "samples, epochs_run and train_seconds")?;
     near("ms_per_step", 1e3 * training / steps, "train_seconds and steps")?;
-    // A resume may change the batch, and an older program may have begun the run.
+    // The run was resumed: the batch size may have changed, or an older version may have begun the run.
     if run["history"].as_array().is_some_and(|processes| processes.len() > 1) {
         return Ok(());
     }
@@ -107,7 +113,7 @@ fn times_agree(run: &Value) -> Result<(), String> {
     is_near("ms_per_step", run, Some(phases), 0.01 * phases + 1e-3, "step_ms")
 }
 
-/// Checks values against each other, where both are there.
+/// Checks values that depend on each other, if they are present.
 fn agree(run: &Value) -> Result<(), String> {
     let number = |name: &str| run[name].as_f64();
     if let (Some(ms), Some(steps), Some(training)) =
@@ -166,15 +172,15 @@ fn agree(run: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// The least difference of two shares in percent, or of two sizes in MB.
+/// Differences below this are not reported: between shares in percent, or between sizes in MB.
 const LEAST_SHARE: f64 = 0.01;
 
-/// Whether two shares in percent are one, or one of them is that of nothing.
+/// Whether two shares in percent are equal. NaN is the share of no samples and equals every share.
 fn is_same(a: f64, b: f64) -> bool {
     a.is_nan() || b.is_nan() || (a - b).abs() < LEAST_SHARE
 }
 
-/// Checks the results of all ranks against those of each.
+/// Checks results over all ranks against the results of each rank.
 fn by_rank_agree(run: &Value) -> Result<(), String> {
     let Some(ranks) = run["per_rank"].as_array().filter(|ranks| !ranks.is_empty()) else { return Ok(()) };
     let list = |name: &str| ranks.iter().map(|rank| rank[name].as_f64()).collect::<Option<Vec<f64>>>();
@@ -211,7 +217,7 @@ fn by_rank_agree(run: &Value) -> Result<(), String> {
     is_near("others_cpu_percent", run, highest, LEAST_SHARE, "others_cpu_percent_by_host")
 }
 
-/// Sums over the classes of a test, and the samples of the largest one.
+/// Sums over the classes of a test, and the number of samples of the largest class.
 struct ClassSums {
     samples: u64,
     named: u64,
@@ -231,7 +237,7 @@ impl ClassSums {
     }
 }
 
-/// Checks the last test's results by class against each other, and against those of all classes.
+/// Checks the results by class of the last test against each other, and against the results over all classes.
 fn by_class_agree(run: &Value) -> Result<(), String> {
     let found = run["by_class"].as_object().and_then(|_| ByClass::deserialize(&run["by_class"]).ok());
     let Some(by_class) = found else { return Ok(()) };
@@ -252,8 +258,8 @@ fn by_class_agree(run: &Value) -> Result<(), String> {
     matrix_agrees(&by_class)
 }
 
-/// Checks the results of a class against each other, and against the samples of `all` classes; its name against that in
-/// the data set.
+/// Checks the results of one class against each other and against the number of samples of `all` classes.
+/// Checks its name against the data set's.
 fn class_agrees(path: &str, class: &ClassRecord, name: Option<&Value>, all: f64) -> Result<(), String> {
     let ClassRecord { samples, named, correct, precision, recall, .. } = class;
     if correct > samples || correct > named {
@@ -275,7 +281,7 @@ fn class_agrees(path: &str, class: &ClassRecord, name: Option<&Value>, all: f64)
     Ok(())
 }
 
-/// Checks the accuracies over all classes.
+/// Checks the accuracies over all classes against the counts of each class.
 fn shares_agree(run: &Value, by_class: &ByClass, sums: &ClassSums) -> Result<(), String> {
     let ByClass { balanced_accuracy, largest_class_accuracy, classes, .. } = by_class;
     let recalls: Vec<f64> = classes.iter().filter_map(|class| class.recall).collect();
@@ -293,7 +299,7 @@ fn shares_agree(run: &Value, by_class: &ByClass, sums: &ClassSums) -> Result<(),
     Ok(())
 }
 
-/// Checks the confusion matrix, which many classes do not have, against the classes.
+/// Checks the confusion matrix against the classes. It is absent if there are many classes.
 fn matrix_agrees(ByClass { classes, confusion_matrix: matrix, .. }: &ByClass) -> Result<(), String> {
     let is_whole = matrix.len() == classes.len() && matrix.iter().all(|row| row.len() == classes.len());
     let is_own = |(at, class): (usize, &ClassRecord)| {
@@ -308,7 +314,7 @@ fn matrix_agrees(ByClass { classes, confusion_matrix: matrix, .. }: &ByClass) ->
     }
 }
 
-/// Checks each number below `path`.
+/// Checks the bounds of each number in `value`, which is at `path`.
 fn check_numbers(path: &str, value: &Value) -> Result<(), String> {
     match value {
         Value::Object(fields) => fields.iter().try_for_each(|(field, value)| {
@@ -436,7 +442,7 @@ mod tests {
         let mut whole = json();
         let places = whole["places"].as_array_mut().unwrap();
         places.iter_mut().for_each(|place| place["cores"] = 2.into());
-        // Three steps of which each took a second and a third.
+        // Three steps that each took a second and a third.
         whole["step_ms"] = serde_json::json!({"backward": 1000.0, "rest": 1000.0 / 3.0});
         (whole["steps"], whole["ms_per_step"]) = (3.into(), (4000.0 / 3.0).into());
         whole["images_per_second"] = 7.5.into();
@@ -477,7 +483,7 @@ mod tests {
             let found = check(&edited).err().unwrap_or_default();
             assert!(found.starts_with(expected), "{path}: {found}");
         }
-        // What an older program measured is not summed.
+        // Older versions measured these times differently, so they are not checked against each other.
         (whole["step_ms"]["rest"], whole["images_per_second"]) = (0.0.into(), 99.0.into());
         assert_eq!(check(&whole), Ok(()));
     }

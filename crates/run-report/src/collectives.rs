@@ -1,5 +1,5 @@
-//! The table of `mpiburn bench collectives`: latency of each operation by backend, and which of
-//! them PyTorch supports.
+//! The table of `mpiburn bench collectives`: the latency of each operation by backend, and which operations
+//! PyTorch supports.
 
 use itertools::Itertools;
 use std::path::Path;
@@ -12,7 +12,7 @@ use super::published::{Figures, cell};
 use super::sheet::{Cell, Column, Sheet};
 use run_record::count;
 
-/// One operation on one backend: a row of the CSV file, whose columns are the fields.
+/// Result of one operation on one backend: a row of the CSV file. The columns are the fields.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct CollectiveRow {
     /// Operation, such as `all-reduce`.
@@ -21,11 +21,11 @@ pub struct CollectiveRow {
     pub backend: String,
     /// Topology of the job.
     pub topology: String,
-    /// Bytes of each rank.
+    /// Bytes that each rank contributes.
     pub bytes: usize,
-    /// Median latency in µs; none if there is no result.
+    /// Median latency in µs; `None` if the operation did not succeed.
     pub median_us: Option<f64>,
-    /// [`CORRECT`], or why there is no latency.
+    /// [`CORRECT`], or the reason why there is no latency.
     pub result: String,
 }
 
@@ -48,17 +48,17 @@ impl TableRow for CollectiveRow {
     }
 }
 
-/// The result of an operation with a latency.
+/// The operation's result was correct, and it has a latency.
 pub const CORRECT: &str = "correct";
-/// The backend is not in this build.
+/// This build does not contain the backend.
 pub const NOT_BUILT: &str = "not built";
-/// The backend does not have the operation.
+/// The backend does not support the operation.
 pub const NOT_SUPPORTED: &str = "not supported";
-/// The operation is between two ranks.
+/// The operation needs exactly two ranks.
 pub const NEEDS_2_RANKS: &str = "needs 2 ranks";
-/// The operation computes something else.
+/// The operation's result was wrong.
 pub const WRONG: &str = "wrong result";
-/// A rank has no GPU for the backend.
+/// A rank has no GPU that the backend can use.
 pub const NO_GPU: [&str; 4] = ["no driver", "no library", "no GPU", "shared GPU"];
 
 /// Whether the backend was not tried: it is not in this build, or a rank has no GPU for it.
@@ -66,7 +66,7 @@ fn is_absent(result: &str) -> bool {
     result == NOT_BUILT || NO_GPU.contains(&result)
 }
 
-/// The backends of `rows`, in their order.
+/// Returns the backends of `rows`, in their order.
 fn backends(rows: &[CollectiveRow]) -> impl Iterator<Item = &str> {
     rows.iter().map(|row| row.backend.as_str()).unique()
 }

@@ -1,4 +1,4 @@
-//! `docs/columns.md` lists the columns of the tables as they are declared.
+//! Checks that `docs/columns.md` lists the columns of the tables as the code declares them.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -19,7 +19,7 @@ use crate::summary::summary;
 use crate::testing::run;
 use run_record::ByClass;
 
-/// The tables of runs that differ in topology, backend and quantization.
+/// Returns the tables of runs that differ in topology, backend and quantization.
 fn of_runs() -> Vec<Sheet> {
     let with = |topology, options: &[&str]| {
         let mut run = run(topology, options, 5.0);

@@ -1,4 +1,4 @@
-//! `mpiburn report`: tables, plots and predictions from run directories, profiles and benchmarks.
+//! `mpiburn report` and `run-report`: options, and the way from inputs to tables, plots and predictions.
 
 use itertools::Itertools;
 use std::collections::BTreeSet;
@@ -30,7 +30,7 @@ use super::{UsageError, prediction, rows};
 
 const ROOT: &str = "results";
 
-/// Prints the report that `args` ask for, and writes its files.
+/// Prints the report that `args` select, and writes its files.
 ///
 /// # Errors
 /// If there is nothing to report, or a file cannot be read or written.
@@ -43,7 +43,7 @@ pub fn run(args: &ReportArgs) -> anyhow::Result<()> {
         sections = vec![as_one(sections)];
     }
     let no_run = sections.iter().all(|section| section.runs.is_empty());
-    // A prediction is from runs.
+    // Predictions are made from runs only.
     let others = if args.scaling { Vec::new() } else { other_parts(&profiles, &files, again) };
     let tables: usize = others.iter().map(|part| part.sheets.len()).sum();
     if no_run && (tables == 0 || args.format == Format::Csv) {
@@ -86,7 +86,7 @@ pub fn run(args: &ReportArgs) -> anyhow::Result<()> {
     if rejected.is_empty() { Ok(()) } else { Err(rejection(&rejected)) }
 }
 
-/// The error of a report that has nothing to show, after the lines that say why.
+/// Prints why nothing can be shown, and returns the error.
 fn nothing_to_report(
     format: Format,
     sections: &[Section],
@@ -111,7 +111,7 @@ fn nothing_to_report(
     }
 }
 
-/// The runs that were skipped, a line for each reason.
+/// Returns a line for each reason why runs were skipped.
 fn skipped(sections: &[Section]) -> Vec<String> {
     let mut by_reason: IndexMap<&String, Vec<&String>> = IndexMap::new();
     for (reason, runs) in sections.iter().flat_map(|section| &section.skipped) {
@@ -120,7 +120,8 @@ fn skipped(sections: &[Section]) -> Vec<String> {
     by_reason.iter().map(|(reason, runs)| format!("skipped: {}: {reason}", runs.iter().join("; "))).collect()
 }
 
-/// The parts that show something, and behind them one of all that is in none.
+/// Returns the parts that have a table or a plot, followed by one part with the findings and notes of all
+/// others.
 fn with_rest(parts: Vec<PagePart>, skipped: Vec<String>) -> Vec<PagePart> {
     let mut rest = PagePart { title: "Not shown".into(), name: "not-shown".into(), ..PagePart::default() };
     let mut shown = Vec::new();
@@ -138,10 +139,10 @@ fn with_rest(parts: Vec<PagePart>, skipped: Vec<String>) -> Vec<PagePart> {
     shown
 }
 
-/// The topology that speed-up is relative to.
+/// Returns the topology that speed-ups are relative to.
 ///
 /// # Errors
-/// If one is typed that no run has.
+/// If no run has the topology of `--baseline`.
 fn baseline(args: &ReportArgs, sections: &[Section]) -> Result<String, UsageError> {
     let Some(typed) = &args.baseline else { return Ok("1x1".into()) };
     let runs = sections.iter().flat_map(|section| &section.runs);
@@ -157,12 +158,13 @@ fn baseline(args: &ReportArgs, sections: &[Section]) -> Result<String, UsageErro
     }
 }
 
-/// The error of paths that are nothing to report, after the report of the others.
+/// Makes the error for paths that cannot be reported. It is returned after the other paths are reported.
 fn rejection(rejected: &[String]) -> anyhow::Error {
     anyhow!("{}", rejected.join("; "))
 }
 
-/// The tables of profiles and of the benchmarks in `files`, and the other paths to what is reported.
+/// Makes the parts of profiles and of the benchmarks in `files`. `again` are further paths to the same
+/// inputs.
 fn other_parts(profiles: &[Profiles], files: &[PathBuf], again: Vec<String>) -> Vec<PagePart> {
     let numbered = profiles.iter().enumerate();
     let parts = numbered.filter_map(|(i, found)| found.part(&format!("operators-{}", i + 1)));
@@ -182,7 +184,7 @@ fn other_parts(profiles: &[Profiles], files: &[PathBuf], again: Vec<String>) -> 
     parts
 }
 
-/// All runs as one section, with the sweep as a column if there are several.
+/// Combines all runs into one section. The rows of several sweeps differ in the column `sweep`.
 fn as_one(sections: Vec<Section>) -> Section {
     let mut all = Section { name: "runs".into(), title: "Runs".into(), ..Section::default() };
     for section in sections {
@@ -193,13 +195,14 @@ fn as_one(sections: Vec<Section>) -> Section {
     all
 }
 
-/// The file of published figures for a section: that of `--reference`, or else its sweep's.
+/// Returns the file of a section's published figures: `--reference` if given, otherwise the one that its
+/// sweep names.
 fn reference(args: &ReportArgs, section: &Section) -> Option<PathBuf> {
     let named = args.reference.as_ref().map(|name| Path::new(ROOT).join(format!("reference/{name}.csv")));
     named.or_else(|| section.reference.clone())
 }
 
-/// The tables and plots of one section.
+/// Makes the tables and plots of one section.
 fn part(section: &Section, args: &ReportArgs, baseline: &str, palette: &Palette) -> anyhow::Result<PagePart> {
     let rows: Vec<Row<'_>> = group(&section.runs);
     let mut notes = section.notes.clone();
@@ -207,7 +210,7 @@ fn part(section: &Section, args: &ReportArgs, baseline: &str, palette: &Palette)
     if !rows.is_empty() {
         let reference = match reference(args, section).map(|file| published::read(&file)) {
             Some(Ok(reference)) => Some(reference),
-            // A file named by --reference must exist; that of a sweep may be missing.
+            // The file that --reference names must exist. The file that a sweep names may be missing.
             Some(Err(error)) if args.reference.is_some() => return Err(error.into()),
             Some(Err(error)) => {
                 notes.push(format!("{error}; published figures are omitted"));
@@ -241,7 +244,7 @@ fn print(parts: &[PagePart], args: &ReportArgs) -> anyhow::Result<()> {
     }
     for part in parts {
         for sheet in &part.sheets {
-            // CSV output is one table for programs; the others are files of --out.
+            // CSV output is a single table for programs. --out writes the other tables as files.
             if format != Format::Csv || sheet.name == "runs" || args.scaling {
                 print_sheet(sheet, format, args.wide)?;
             }
@@ -332,7 +335,7 @@ pub struct ReportArgs {
     pub bandwidth_mbit: Option<f64>,
 }
 
-/// A number from `least` to 1e9.
+/// Parses a number from `least` to 1e9.
 fn bounded(text: &str, least: f64) -> Result<f64, String> {
     let number = text.parse().ok().filter(|number| (least..=1e9).contains(number));
     number.ok_or_else(|| format!("must be a number from {least} to 1000000000"))

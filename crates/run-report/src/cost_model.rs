@@ -1,25 +1,22 @@
-//! Cost model: predicted time of a step and of an epoch, and efficiency on 1 to 1024
-//! ranks, from the computing time of one rank and a link.
+//! Cost model: predicts step time, epoch time and efficiency on 1 to 1024 ranks, from one rank's computing
+//! time and a link.
 //!
-//! All-reduce of n bytes over p ranks by the cost models of Thakur, Rabenseifner
-//! and Gropp, "Optimization of Collective Communication Operations in MPICH"
-//! (IJHPCA 19(1), 2005), section 4.5:
+//! The time of an all-reduce of n bytes over p ranks follows Thakur, Rabenseifner and Gropp, "Optimization of
+//! Collective Communication Operations in MPICH" (IJHPCA 19(1), 2005), section 4.5:
 //!
 //! - recursive doubling: ⌈log2 p⌉ messages of n bytes, one after the other;
 //! - ring (reduce-scatter, then all-gather): 2(p−1) messages of n/p bytes.
 //!
-//! A message of n bytes takes α + βn. Their γ, the time of the addition, is omitted:
-//! it runs at the speed of memory. Every rank has its own link, and all links work
-//! concurrently; ranks that share a link (several on a machine) are slower.
+//! A message of n bytes takes α + βn. The paper's γ, the time of an addition, is omitted: additions run at
+//! the speed of memory. Every rank has its own link, and all links work concurrently. Ranks that share a
+//! link, such as several ranks on a machine, are slower than predicted.
 //!
-//! Overlap with backward: gradients become ready evenly over backward's time B, are
-//! packed into buckets, and buckets are reduced one after the other. Bucket i of k
-//! starts when it is full and its predecessor is complete; communication after B is
-//! exposed. The last bucket is full only at B, so a network that fits into one bucket
-//! hides nothing.
+//! Overlap with backward: gradients become ready evenly over backward's time B and are packed into buckets,
+//! which are reduced one after the other. A bucket is reduced as soon as it is full and the previous bucket
+//! is complete. Communication after B is exposed. The last bucket is full only at B, so a network that fits
+//! into one bucket hides no communication.
 //!
-//! Strong scaling at a fixed local batch b: an epoch over s samples has
-//! ⌈s/(bp)⌉ steps.
+//! Strong scaling at a fixed local batch size b: an epoch over s samples has ⌈s/(bp)⌉ steps.
 
 use super::link::Link;
 use super::remarks::step_samples;
@@ -28,9 +25,9 @@ use super::runs::{Run, wait_seconds};
 /// An all-reduce algorithm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AllReduce {
-    /// 2(p−1) steps of n/p bytes.
+    /// 2(p−1) messages of n/p bytes.
     Ring,
-    /// log2 p steps of n bytes.
+    /// ⌈log2 p⌉ messages of n bytes.
     RecursiveDoubling,
 }
 
@@ -38,7 +35,7 @@ impl AllReduce {
     /// All algorithms.
     pub const ALL: [Self; 2] = [Self::Ring, Self::RecursiveDoubling];
 
-    /// Name for tables and plots.
+    /// Returns the name for tables and plots.
     pub fn name(self) -> &'static str {
         match self {
             Self::Ring => "ring",
@@ -46,11 +43,11 @@ impl AllReduce {
         }
     }
 
-    /// Time in µs of an all-reduce of `bytes` over `ranks`.
+    /// Returns the time in µs of an all-reduce of `bytes` over `ranks`.
     ///
-    /// One message with all the bytes that a link carries, plus α for each further
-    /// step. For a link that follows α + βn this is the model above; for a measured
-    /// one, a burst that is forwarded without delay counts once.
+    /// This is the time of one message with all bytes that a link carries, plus α for each further message.
+    /// For a link that follows α + βn, it equals the model above. For a measured link it is more accurate:
+    /// switches forward a first burst without delay, and the burst then counts only once.
     pub fn time_us(self, link: &Link, bytes: f64, ranks: usize) -> f64 {
         if ranks < 2 {
             return 0.0;
@@ -64,25 +61,25 @@ impl AllReduce {
     }
 }
 
-/// What one rank computes and sends in a step, with times in milliseconds.
+/// What one rank computes and sends in a step.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Work {
-    /// Whole step without waiting for gradients.
+    /// Time of a whole step without waiting for gradients, in milliseconds.
     pub compute_ms: f64,
-    /// Backward, as part of it.
+    /// Time of backward in milliseconds, a part of `compute_ms`.
     pub backward_ms: f64,
-    /// Bytes of each bucket, in order of reduction.
+    /// Bytes of each bucket, in the order of reduction.
     pub buckets: Vec<f64>,
     /// Whether buckets are reduced during backward.
     pub overlap: bool,
-    /// Number of training samples.
+    /// Number of training samples of all ranks.
     pub samples: usize,
-    /// Local batch size.
+    /// Number of samples of one rank in a step.
     pub batch: usize,
 }
 
 impl Work {
-    /// The work that `run` measured.
+    /// Takes the work from the measurements of `run`.
     pub fn from_run(run: &Run) -> Self {
         let results = &run.results;
         let width = if run.text("grad_dtype") == "f32" { 4 } else { 2 };
@@ -101,7 +98,7 @@ impl Work {
         }
     }
 
-    /// Exposed communication of a step on `ranks`, in milliseconds.
+    /// Returns the exposed communication of a step on `ranks`, in milliseconds.
     pub fn exposed_ms(&self, link: &Link, algorithm: AllReduce, ranks: usize) -> f64 {
         let total: f64 = self.buckets.iter().sum();
         let (mut filled, mut through) = (0.0, 0.0f64);
@@ -113,38 +110,39 @@ impl Work {
         (through - self.backward_ms).max(0.0)
     }
 
-    /// Milliseconds of a step on `ranks`.
+    /// Returns the time of a step on `ranks`, in milliseconds.
     pub fn step_ms(&self, link: &Link, algorithm: AllReduce, ranks: usize) -> f64 {
         self.compute_ms + self.exposed_ms(link, algorithm, ranks)
     }
 
-    /// Steps of an epoch on `ranks`.
+    /// Returns the number of steps of an epoch on `ranks`.
     pub fn steps(&self, ranks: usize) -> usize {
         self.samples.div_ceil(self.batch * ranks)
     }
 
-    /// Seconds of an epoch on `ranks`.
+    /// Returns the time of an epoch on `ranks`, in seconds.
     pub fn epoch_s(&self, link: &Link, algorithm: AllReduce, ranks: usize) -> f64 {
         self.steps(ranks) as f64 * self.step_ms(link, algorithm, ranks) / 1e3
     }
 
-    /// Percent of `ranks` times the speed of one.
+    /// Returns the parallel efficiency on `ranks`, in percent.
     pub fn efficiency(&self, link: &Link, algorithm: AllReduce, ranks: usize) -> f64 {
         self.efficiency_of(ranks, self.epoch_s(link, algorithm, ranks))
     }
 
-    /// The same of an epoch that takes `epoch_s` seconds on `ranks`.
+    /// Returns the parallel efficiency in percent if an epoch on `ranks` takes `epoch_s` seconds.
     pub fn efficiency_of(&self, ranks: usize, epoch_s: f64) -> f64 {
         let alone = self.steps(1) as f64 * self.compute_ms / 1e3;
         100.0 * alone / (ranks as f64 * epoch_s)
     }
 }
 
-/// Values at the end of the last bucket that all ranks need in a step.
+/// Number of values that are sent at the end of the last bucket, besides gradients: all ranks need them in
+/// each step.
 pub const CONTROL: usize = 5;
 
-/// Maximum values of the first bucket and of the others, for a network of `params` values, as burn-mpi makes
-/// them of `--bucket-mb`.
+/// Returns the maximum number of values of the first bucket and of the others, for a network of `params`
+/// parameters. Must agree with what burn-mpi makes of `--bucket-mb`.
 pub fn bucket_limits(params: usize, bucket_mb: f64) -> (usize, usize) {
     const PARTS: usize = 8;
     const LEAST_BYTES: usize = 1 << 20;
@@ -152,8 +150,8 @@ pub fn bucket_limits(params: usize, bucket_mb: f64) -> (usize, usize) {
     (bytes(bucket_mb.min(1.0)) / 4, bytes(bucket_mb).min((4 * params / PARTS).max(LEAST_BYTES)) / 4)
 }
 
-/// Values of each bucket, as if parameters could be split anywhere: the first two
-/// contain at most `first`, the others `capacity`.
+/// Returns the number of values of each bucket, as if parameters could be split anywhere. The first two
+/// buckets contain at most `first` values, the others at most `capacity`.
 fn buckets(params: usize, first: usize, capacity: usize) -> Vec<usize> {
     let (mut left, mut buckets) = (params.max(1), Vec::new());
     while left > 0 {
@@ -168,7 +166,7 @@ fn buckets(params: usize, first: usize, capacity: usize) -> Vec<usize> {
     buckets
 }
 
-/// 1, 2, 4 … 1024.
+/// Returns the numbers of ranks to predict for: 1, 2, 4 … 1024.
 pub fn rank_counts() -> impl Iterator<Item = usize> {
     (0..=10).map(|power| 1 << power)
 }
@@ -206,12 +204,12 @@ mod tests {
     fn one_bucket_hides_nothing_and_several_hide_all_but_the_last() {
         let link = Link::new(0.0, 8.0);
         let ring = |work: Work| work.exposed_ms(&link, AllReduce::Ring, 2);
-        // At 8 Mbit/s and two ranks, a byte takes a µs.
+        // With 8 Mbit/s and two ranks, a byte takes 1 µs.
         assert!((ring(work(&[4000.0], true)) - 4.0).abs() < 1e-9);
-        // Ready at 3 and 6 ms, 2 ms each: only the second is exposed.
+        // The buckets are ready at 3 and 6 ms and take 2 ms each, so only the second one is exposed.
         assert!((ring(work(&[2000.0, 2000.0], true)) - 2.0).abs() < 1e-9);
         assert!((ring(work(&[2000.0, 2000.0], false)) - 4.0).abs() < 1e-9);
-        // The link is the bottleneck: 3 + 5 + 5 − 6.
+        // The link is the bottleneck: 3 + 5 + 5 − 6 ms.
         assert!((ring(work(&[5000.0, 5000.0], true)) - 7.0).abs() < 1e-9);
     }
 

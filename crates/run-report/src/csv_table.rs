@@ -1,4 +1,4 @@
-//! CSV tables that this program writes, read by serde: a damaged one is named with line and column.
+//! Reads CSV tables that this program wrote. The error of a damaged table names the file, line and column.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
@@ -8,27 +8,28 @@ use run_record::out_of_bounds;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Longest first line, in bytes: that of a table is shorter.
+/// Maximum length of the first line in bytes. The header of a table is shorter.
 const LONGEST_HEADER: u64 = 64 << 10;
 
-/// Columns of text.
+/// Columns that contain text, so that bounds of numbers do not apply.
 const TEXT: [&str; 5] = ["backend", "operation", "operator", "result", "topology"];
 
-/// A row of a table, whose fields are the columns.
+/// A row of a table. The fields are the columns.
 pub trait TableRow: Default + Serialize + DeserializeOwned {
-    /// How to get the file again.
+    /// What to do about a damaged file.
     const REPAIR: &'static str;
 
-    /// What is wrong with the row after the rows `before`: its column, and the problem.
+    /// Returns the column and the problem if the row is invalid after the rows `before`.
     fn problem(&self, _before: &[Self]) -> Option<(&'static str, String)> {
         None
     }
 }
 
-/// The rows of a file, which is known by its columns; `None` if it is another table, or none.
+/// Reads the table `path`; `None` if the file does not have the columns of `R`, or cannot be read.
 ///
 /// # Errors
-/// Of a damaged table, one column of which may be missing: the file, line, column and problem, and what to do.
+/// If the table is damaged. A table that lacks a single column counts as damaged. The message names the file,
+/// line, column and problem, and says what to do.
 pub fn read<R: TableRow>(path: &Path) -> Result<Option<Vec<R>>, String> {
     let Ok(file) = open_regular(path) else { return Ok(None) };
     let mut file = BufReader::new(file);
@@ -50,23 +51,23 @@ pub fn read<R: TableRow>(path: &Path) -> Result<Option<Vec<R>>, String> {
     rows.map(Some).map_err(|problem| damaged::<R>(path, &problem))
 }
 
-/// The columns of a row: the names of its fields.
+/// Returns the columns of a row: the names of its fields.
 fn columns<R: TableRow>() -> Option<csv::StringRecord> {
     let mut file = csv::Writer::from_writer(Vec::new());
     file.serialize(R::default()).ok()?;
     header(&file.into_inner().ok()?)
 }
 
-/// The line about a damaged file.
+/// Makes the message about a damaged file.
 pub fn damaged<R: TableRow>(path: &Path, problem: &str) -> String {
     format!("{}: damaged ({problem}); {}", path.display(), R::REPAIR)
 }
 
-/// Checks that each line closes its quotes: no cell has several lines, and a quote that is left open
-/// would take the rows below into its cell.
+/// Checks that the quotes of each line are balanced. No cell has several lines, so an open quote is an error.
+/// It would make the CSV reader take the following rows as part of one cell.
 ///
 /// # Errors
-/// The first line that does not.
+/// The first line with an open quote.
 pub fn all_quotes_closed(text: &[u8]) -> Result<(), String> {
     let is_open = |line: &[u8]| line.iter().filter(|byte| **byte == b'"').count() % 2 == 1;
     match text.split(|byte| *byte == b'\n').position(is_open) {
@@ -75,7 +76,7 @@ pub fn all_quotes_closed(text: &[u8]) -> Result<(), String> {
     }
 }
 
-/// The columns in a file's first line, with or without a quote that is not closed.
+/// Returns the columns in a file's first line, even if a quote is open there.
 fn header(line: &[u8]) -> Option<csv::StringRecord> {
     let mut line = line.to_vec();
     if all_quotes_closed(&line).is_err() {
@@ -113,7 +114,7 @@ fn rows<R: TableRow>(text: &[u8], header: &csv::StringRecord) -> Result<Vec<R>, 
     Ok(rows)
 }
 
-/// What is wrong with a cell.
+/// Says what is wrong with a cell.
 fn in_words(kind: &csv::DeserializeErrorKind) -> String {
     use csv::DeserializeErrorKind::{ParseFloat, ParseInt};
     match kind {

@@ -1,7 +1,8 @@
-//! The points of a run's curves, from the files of its ranks or from `epochs.csv`.
+//! Reads the points of a run's curves, from the files of its ranks or from `epochs.csv`.
 //!
-//! A test belongs to the step after which it was made. A training value is a mean over steps, so it belongs to the
-//! middle of them: at their end, a falling loss would look higher than it is.
+//! The x axis is the number of epochs. A test is drawn at the step after which it was made. A training value
+//! is a mean over several steps, so it is drawn in the middle of these steps. At their end, a falling loss
+//! would look higher than it is.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,13 +13,16 @@ use run_record::{EpochRow, RankRecord, out_of_bounds};
 use super::plots::span;
 use super::runs::{Run, epochs};
 
-/// A point of a curve: epochs done, then mean, minimum and maximum over ranks.
+/// A point of a curve: number of epochs done, then mean, minimum and maximum over ranks.
 pub type MeanPoint = [f64; 4];
 
-/// The training curve from the files `train.ENDING`, and whether it is from `epochs.csv` instead: it is where an epoch
-/// has fewer steps than `--log-every`, or where fewer than two values were logged.
+/// Returns the training curve, and whether its points are from `epochs.csv`.
+///
+/// The points are usually from the files `train.ENDING` of the ranks. They are from `epochs.csv` if an epoch
+/// has fewer steps than `--log-every`, or if fewer than two values were logged and `epochs.csv` has more.
 ///
 /// # Errors
+/// The first line of a file that is damaged.
 /// The first line of a file that is damaged.
 pub fn training(run: &Run, ending: &str) -> Result<(Vec<MeanPoint>, bool), String> {
     let values = of_ranks(run, "train", ending, |rank| rank.train_samples)?;
@@ -40,10 +44,13 @@ pub fn training(run: &Run, ending: &str) -> Result<(Vec<MeanPoint>, bool), Strin
     Ok((values.into_iter().map(point).collect(), false))
 }
 
-/// The curve of tests from the files `NAME.ENDING`, where `NAME` is `test` or `test.int8`; from `epochs.csv` where there
-/// are none, as in a copy of a run without the folders of its ranks.
+/// Returns the test curve from the files `NAME.ENDING` of the ranks. `NAME` is `test` or `test.int8`.
+///
+/// If there are no such files, as in a copy of a run without the ranks' folders, the points are from
+/// `epochs.csv`.
 ///
 /// # Errors
+/// The first line of a file that is damaged.
 /// The first line of a file that is damaged.
 pub fn tests(run: &Run, name: &str, ending: &str) -> Result<Vec<MeanPoint>, String> {
     let values = of_ranks(run, name, ending, |rank| rank.test_samples)?;
@@ -68,8 +75,11 @@ fn log_every(run: &Run) -> u64 {
     run.option("log_every").as_u64().unwrap_or(1).max(1)
 }
 
-/// Steps before those that the value of `step` is a mean of, where the curve's value before is of the step `before`.
-/// A mean begins with each epoch. Those of older programs did not: their lines counted the steps of the whole run.
+/// Returns the number of steps before the ones that the value of `step` is a mean over. `before` is the step
+/// of the previous value.
+///
+/// Each epoch begins a new mean. In runs of older versions it did not: they counted `--log-every` over the
+/// whole run.
 fn begin(run: &Run, before: u64, step: u64) -> u64 {
     let steps = steps_of_epoch(run);
     let in_epoch = match step % steps {
@@ -78,14 +88,14 @@ fn begin(run: &Run, before: u64, step: u64) -> u64 {
     };
     let counts_in_epoch = in_epoch.is_multiple_of(log_every(run)) || in_epoch == steps;
     let of_epoch = if counts_in_epoch { step - in_epoch.min(step) } else { 0 };
-    // Another --log-every begins another mean.
+    // A resume with another --log-every begins a new mean.
     let changes = run.record.history.iter().filter(|attempt| {
         (attempt.step as u64) < step && attempt.changed.iter().any(|change| change.field == "log_every")
     });
     before.max(of_epoch).max(changes.map(|attempt| attempt.step as u64).max().unwrap_or(0))
 }
 
-/// A value of each epoch from `epochs.csv`, drawn so much `before` its end.
+/// Returns one point for each epoch from `epochs.csv`, `before` epochs before the epoch's end.
 fn by_epoch(run: &Run, before: f64, of: impl Fn(&EpochRow) -> Option<f64>) -> Vec<MeanPoint> {
     let point = |row: EpochRow| {
         let value = of(&row).filter(|value| value.is_finite())?;
@@ -94,7 +104,7 @@ fn by_epoch(run: &Run, before: f64, of: impl Fn(&EpochRow) -> Option<f64>) -> Ve
     epochs(run).into_iter().filter_map(point).collect()
 }
 
-/// The ranks' values of one step, and how many samples each is of.
+/// The values of one step: each rank's value, and its number of samples.
 #[derive(Default)]
 struct Values(Vec<(f64, f64)>);
 
@@ -107,9 +117,11 @@ impl Values {
     }
 }
 
-/// All ranks' lines of the files `NAME.ENDING` by step. `samples` is the number of a rank's samples, its weight in the
-/// mean. A step is left out until each rank with samples has its first line: a file may be missing, or begin late because
-/// somebody removed it, and the mean over the other ranks is not that of all.
+/// Reads the files `NAME.ENDING` of all ranks, and groups their values by step. `samples` returns a rank's
+/// number of samples, its weight in the mean.
+///
+/// Steps before the first value of a rank with samples are left out. A file may be missing, or begin late
+/// because somebody removed it, and a mean over only some ranks would be wrong.
 fn of_ranks(
     run: &Run,
     name: &str,
@@ -131,7 +143,8 @@ fn of_ranks(
     Ok(values.split_off(&begin))
 }
 
-/// The steps of a file and their values, which are a `quantity`; none if there is no such file.
+/// Reads the steps and values of one file; an empty list if there is no such file. `quantity` selects the
+/// bounds.
 fn of_rank(file: &Path, quantity: &str) -> Result<Vec<(u64, f64)>, String> {
     let bytes = read_regular(file).unwrap_or_default();
     let mut points: Vec<(u64, f64)> = Vec::new();
@@ -143,7 +156,7 @@ fn of_rank(file: &Path, quantity: &str) -> Result<Vec<(u64, f64)>, String> {
             Some((step, _)) if step < last => Some(format!("step {step} after step {last}")),
             Some((step, value)) => match value.parse::<f64>() {
                 Err(_) => Some(format!("{value:?} is not a number")),
-                // Of a step at which the training diverged, which is no point of the plot.
+                // The training diverged at this step. The value is not drawn.
                 Ok(loss) if quantity == "loss" && !loss.is_finite() => None,
                 Ok(number) => {
                     points.push((step, number));
@@ -167,7 +180,7 @@ mod tests_of_points {
     use super::*;
     use crate::testing::{run, with_test_losses};
 
-    /// A run of `epochs` epochs of `steps` steps in `folder`, with these files of rank 0.
+    /// Makes a run of `epochs` epochs of `steps` steps in `folder`. `files` are files of rank 0.
     fn with_files(folder: &Path, [epochs, steps, log_every]: [usize; 3], files: &[(&str, &str)]) -> Run {
         let options = ["--epochs", &epochs.to_string(), "--log-every", &log_every.to_string()];
         let losses: Vec<f64> = (0..epochs).map(|epoch| 2.0 / (epoch + 1) as f64).collect();
@@ -188,18 +201,19 @@ mod tests_of_points {
     fn a_mean_is_drawn_in_the_middle_of_its_steps_and_short_epochs_are_those_of_epochs_csv() {
         let folder = tempfile::tempdir().unwrap();
         for (shape, lines, expected, is_by_epoch) in [
-            // A line each 10 of 40 steps.
+            // A line for each 10 of 40 steps.
             (
                 [1, 40, 10],
                 "10 4\n20 3\n30 2\n40 1\n",
                 vec![(0.125, 4.0), (0.375, 3.0), (0.625, 2.0), (0.875, 1.0)],
                 false,
             ),
-            // The means of 15 steps begin with each epoch of 20.
+            // Means over 15 steps begin anew with each epoch of 20 steps.
             ([2, 20, 15], "15 4\n35 2\n", vec![(0.375, 4.0), (1.375, 2.0)], false),
-            // Those of an older program began with the line before.
+            // In a file of an older version, a mean begins at the line before.
             ([3, 25, 20], "20 4\n40 3\n60 2\n", vec![(0.4, 4.0), (1.2, 3.0), (2.0, 2.0)], false),
-            // Two epochs of 5 steps in each line of an older program, and one in that of this program.
+            // In a file of an older version, a line covers two epochs of 5 steps. In a file of this version,
+            // it covers one.
             ([3, 5, 10], "10 4\n", vec![(0.5, 1.0), (1.5, 0.5), (2.5, 1.0 / 3.0)], true),
             ([3, 5, 100], "5 1\n10 0.5\n15 0.25\n", vec![(0.5, 1.0), (1.5, 0.5), (2.5, 1.0 / 3.0)], true),
         ] {

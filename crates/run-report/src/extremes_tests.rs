@@ -1,4 +1,4 @@
-//! What a run writes is read back, each field at its lowest and at its highest value.
+//! Checks that a report can read what a run writes, with each field at its lowest and at its highest value.
 
 use run_record::{
     Attempt, ByClass, Change, ClassRecord, Curve, CurvePoint, DataRecord, EpochRow, FailedAttempt,
@@ -19,19 +19,19 @@ use crate::runs::{Section, read_run};
 use crate::summary::summary;
 use crate::testing::run;
 
-/// The ends of what numbers of one kind can be. Counts and times are far above what a computer reaches.
+/// The lowest or highest values of each kind of number. The highest counts and times are far above real ones.
 struct Ends {
-    /// Of things of which there is one at least.
+    /// Count of something that exists at least once.
     some: usize,
     count: usize,
     seconds: f64,
     ms_per_step: f64,
     percent: f64,
     loss: f64,
-    /// Of features.
+    /// Mean of a feature.
     mean: f32,
     std: f32,
-    /// Values of options.
+    /// Value of an option.
     option: f64,
 }
 
@@ -75,9 +75,9 @@ fn epoch(of: &Ends) -> EpochRow {
 fn rank(rank: usize, of: &Ends) -> RankRecord {
     RankRecord {
         rank,
-        // Names that fields have as well.
+        // Names that are also names of fields.
         host: ["loss_ms", "epoch"][rank].into(),
-        // Their sum is that of the data set.
+        // The samples of all ranks must add up to those of the data set.
         train_samples: if rank == 0 { of.count } else { 0 },
         test_samples: if rank == 0 { of.count } else { 0 },
         train_loss: Some(of.loss),
@@ -115,7 +115,7 @@ fn results(of: &Ends) -> Results {
     };
     Results {
         steps: of.some,
-        // A line of epochs.csv for each.
+        // `epochs.csv` needs a line for each epoch.
         epochs_run: 1,
         start_up_seconds: of.seconds,
         train_seconds: of.seconds,

@@ -1,5 +1,7 @@
-//! The findings of a table: a list, of which some answer what a reader asks first. The page has these answers on a card at its
-//! top, each in a word and a line.
+//! Findings: what the rows of a table show, in one line each.
+//!
+//! Some findings also answer one of the questions that a reader asks first. The page shows these answers on a
+//! card at its top, each as a label, a short value and a line of text.
 
 use std::fmt;
 
@@ -10,56 +12,57 @@ use super::overview::{fastest, jobs, of_job, of_lone_row, standing};
 use super::rows::{Row, varied};
 use super::summary::speed_up;
 
-/// What is asked, in the order of the card.
+/// A question that the card answers, in the order of the card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Question {
-    /// How accurate the result is.
+    /// How accurate is the result?
     Result,
-    /// What an answer without learning is right for.
+    /// How accurate would a model be that always predicts the largest class?
     Largest,
-    /// What was learned.
+    /// Which data set was learned?
     Data,
-    /// What learned it.
+    /// Which network learned it?
     Network,
-    /// How long the training took.
+    /// How long did the training take?
     Time,
-    /// Which configuration takes the least time.
+    /// Which configuration is the fastest?
     Fastest,
-    /// What another transport costs beside mpi.
+    /// How much slower is another transport than mpi?
     Transport,
-    /// The efficiency of several ranks.
+    /// How efficient are several ranks?
     Efficiency,
-    /// The accuracy that they cost.
+    /// How much accuracy do more ranks cost?
     Accuracy,
-    /// Size and accuracy of an integer model.
+    /// How small and how accurate is the int8 model?
     Int8,
-    /// Memory of a rank.
+    /// How much memory does a rank need?
     Memory,
 }
 
-/// What rows say: a line of the list of findings, and an answer on the card, or one of the two.
+/// A finding about rows: a line of the list of findings, an answer on the card, or both.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Finding {
-    /// The job of the rows, where a report has several, with a colon.
+    /// Name of the job with a colon, if the report has several jobs; empty otherwise.
     pub job: String,
-    /// What is found.
+    /// The finding as a line of text.
     pub text: String,
-    /// The question that it answers on the card.
+    /// The answer that the finding gives on the card, if any.
     pub answer: Option<Answer>,
-    /// Whether it is in the list.
+    /// Whether the finding is in the list.
     pub is_listed: bool,
-    /// Of several answers to a question, the one of the largest weight is shown, and else the first.
+    /// If several findings answer the same question, the card shows the one with the largest weight, or else
+    /// the first.
     pub weight: f64,
 }
 
 /// An answer on the card.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Answer {
-    /// What is asked.
+    /// The question.
     pub question: Question,
-    /// The question in a word.
+    /// The question in a word or two.
     pub label: String,
-    /// The answer in a word.
+    /// The answer in a word or two.
     pub value: String,
 }
 
@@ -76,7 +79,7 @@ impl fmt::Display for Finding {
 }
 
 impl Finding {
-    /// A finding that is on the card and not in the list.
+    /// Makes a finding that is on the card but not in the list.
     pub fn of_card(
         question: Question,
         label: impl Into<String>,
@@ -86,21 +89,23 @@ impl Finding {
         Self { is_listed: false, ..Self::from(text).answers(question, label, value) }
     }
 
-    /// The same finding with an answer.
+    /// Adds an answer to the finding.
     pub fn answers(self, question: Question, label: impl Into<String>, value: impl Into<String>) -> Self {
         Self { answer: Some(Answer { question, label: label.into(), value: value.into() }), ..self }
     }
 
-    /// What is found, behind the `label` of its answer.
+    /// Returns job and text, without `label` if the text begins with it. The card shows the label before.
     pub fn behind(&self, label: &str) -> String {
         let text = self.text.strip_prefix(label).and_then(|text| text.strip_prefix(": "));
         format!("{}{}", self.job, text.unwrap_or(&self.text))
     }
 }
 
-/// The findings on the card, in the order of its questions. Of several jobs or parts, the one whose answer has the largest
-/// weight gives it: a job that lost no accuracy does not hide one that lost some. Among equals, the first does. Questions
-/// about one training have no answer where `several` parts have one.
+/// Selects the answers on the card, in the order of the questions.
+///
+/// If several jobs or parts answer the same question, the answer with the largest weight is shown: a job that
+/// lost no accuracy does not hide one that lost some. Among equal weights, the first answer is shown. If
+/// `several` parts have answers, questions about a single training are left out.
 pub fn answers<'a, P>(
     all: impl Iterator<Item = (P, &'a Finding)>,
     several: bool,
@@ -114,8 +119,8 @@ pub fn answers<'a, P>(
         .collect()
 }
 
-/// All findings of a table: those of each job, and the result at a glance, which is on the card alone. Of several jobs,
-/// those of one row are not compared.
+/// Returns all findings of a table: the findings of each job, and the result at a glance, which only the card
+/// shows. If there are several jobs, a job of a single row is not compared with anything.
 pub fn findings(rows: &[Row<'_>], baseline: &str) -> Vec<Finding> {
     let mut found = match rows {
         [] => return vec!["no finished run".into()],
@@ -134,7 +139,8 @@ pub fn findings(rows: &[Row<'_>], baseline: &str) -> Vec<Finding> {
     found
 }
 
-/// The table's efficiency of the fastest row that has one, of rows that stand for their topology if there are any.
+/// Efficiency of the fastest row that has one, as in the table. Rows whose times represent their topology are
+/// preferred.
 fn efficiency(rows: &[Row<'_>], baseline: &str) -> Option<Finding> {
     let sped_up = |row: &Row<'_>| speed_up(row, row.baseline(rows, baseline)?);
     let has = |row: &&Row<'_>| row.setting("topology") != baseline && sped_up(row).is_some();
@@ -145,7 +151,7 @@ fn efficiency(rows: &[Row<'_>], baseline: &str) -> Option<Finding> {
     Some(Finding::of_card(Question::Efficiency, "efficiency", format!("{:.0}%", sped_up(row)?.1), text))
 }
 
-/// Memory of a rank of the fastest row, and of `baseline`'s.
+/// Memory of a rank in the fastest row and in its row on `baseline`.
 fn memory(rows: &[Row<'_>], baseline: &str) -> Option<Finding> {
     let peak = |row: &Row<'_>| row.spread(|run| run.results.peak_rss_mb).median;
     let place = |row: &Row<'_>| row.place(&varied(rows));
@@ -206,7 +212,7 @@ pub mod tests {
         assert_eq!(card(&runs)[2..], expected, "behind the result");
     }
 
-    /// The answer to a question.
+    /// Answer and text of one question.
     fn answer(runs: &[Run], label: &str) -> [String; 2] {
         let found = card(runs).into_iter().find(|fact| fact[0] == label);
         found.map_or_else(Default::default, |[_, value, text]| [value, text])

@@ -1,4 +1,4 @@
-//! The table of `mpiburn bench fused`: the fused operator beside separate ones, and the published
+//! The table of `mpiburn bench fused`: times of the fused operator, of separate operators, and the published
 //! figures.
 
 use std::path::Path;
@@ -12,22 +12,22 @@ use super::rows::few_differ;
 use super::sheet::{Cell, Column, Sheet};
 use run_record::count;
 
-/// One measurement: a row of the CSV file, whose columns are the fields.
+/// One measurement: a row of the CSV file. The columns are the fields.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct FusedRow {
-    /// `fused`, or the compute backend of separate operators.
+    /// `fused`, or the compute backend that ran separate operators.
     pub operator: String,
-    /// How often the convolution is applied.
+    /// How often the convolution is applied, with the same weights.
     pub layers: usize,
-    /// Its input and output channels.
+    /// Number of input channels of the convolution, and of its output channels.
     pub channels: usize,
-    /// Samples of a batch.
+    /// Number of samples in a batch.
     pub batch: usize,
-    /// Training steps.
+    /// Number of training steps.
     pub steps: usize,
-    /// Median of a step's forward pass, in milliseconds.
+    /// Median time of a step's forward pass, in milliseconds.
     pub forward_ms: f64,
-    /// Median of a step's backward pass, in milliseconds.
+    /// Median time of a step's backward pass, in milliseconds.
     pub backward_ms: f64,
     /// Accuracy after training, in percent.
     pub test_accuracy: f64,
@@ -50,7 +50,7 @@ impl FusedRow {
     }
 }
 
-/// The row of the separate operators on the fused operator's device.
+/// Returns the row of separate operators with as many layers, on the device of the fused operator.
 fn unfused<'r>(rows: &'r [FusedRow], of: &FusedRow) -> Option<&'r FusedRow> {
     rows.iter().find(|row| (row.operator.as_str(), row.layers) == ("unfused", of.layers) && row.total() > 0.0)
 }
@@ -60,7 +60,7 @@ impl Benchmark for FusedRow {
     const TITLE: &'static str = "Fused operator";
     const FIGURES: Option<&'static str> = Some("fused");
 
-    /// A line for each number of layers: how much time the fused operator takes.
+    /// A line for each number of layers: the fused operator's time relative to separate operators.
     fn findings(rows: &[Self]) -> Vec<String> {
         let fused = rows.iter().filter(|row| row.operator == "fused" && row.total() > 0.0);
         let line = |row: &Self| {
@@ -90,7 +90,7 @@ impl Benchmark for FusedRow {
     }
 }
 
-/// The measurements of the file `path`.
+/// Makes the table of measurements from the file `path`.
 fn measured(name: &str, part: &str, path: &Path, rows: &[FusedRow]) -> Sheet {
     let own = |number, digits| Cell::measured(number, digits, path);
     let faster = |row: &FusedRow| {
@@ -122,8 +122,8 @@ fn measured(name: &str, part: &str, path: &Path, rows: &[FusedRow]) -> Sheet {
         .with_remarks(["One thread.".into()])
 }
 
-/// The published figures, each beside our row of the same operator. A whole training was published,
-/// so ours are times of all its steps.
+/// Makes the table of published figures, each beside our row of the same operator. The published figures are
+/// times of a whole training, so our times are the median step times the number of steps.
 fn published(name: &str, part: &str, path: &Path, rows: &[FusedRow], figures: &Figures) -> Sheet {
     let ours = |line: &FigureLine| {
         let is =

@@ -1,5 +1,7 @@
-//! The result of a configuration at a glance: what the page of one run begins with. The most accurate one of several
-//! stands for them.
+//! The result of a configuration at a glance: accuracy, largest class, data set, network and time.
+//!
+//! The page of a single configuration begins with them. If a table has several configurations, the most
+//! accurate one on each data set is shown.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -14,10 +16,10 @@ use super::sheet::significant;
 use super::summary::{STEP, balanced_accuracy};
 use terminal::digits::seconds;
 
-/// Data sets of a table whose highest accuracies are on the card.
+/// Maximum number of data sets for which the card shows the highest accuracy.
 const MOST_SETS: usize = 3;
 
-/// The answers of a configuration alone.
+/// Answers about the only configuration of a table.
 pub fn of_row(row: &Row<'_>) -> Vec<Finding> {
     let accuracy = tested(row).map(|(percent, text)| {
         let balanced = row.spread(balanced_accuracy);
@@ -34,7 +36,8 @@ pub fn of_row(row: &Row<'_>) -> Vec<Finding> {
     accuracy.into_iter().chain(largest_class(row)).chain([data(row), network(row), time(row)]).collect()
 }
 
-/// The highest test accuracy on each data set, with the share of its largest class, and the data set if there is one.
+/// Answers about several configurations: the highest test accuracy on each data set, with the share of its
+/// largest class. If all rows have the same data set, the data set too.
 pub fn of_rows(rows: &[Row<'_>]) -> Vec<Finding> {
     let set = |row: &Row<'_>| data_name(row.first());
     let sets: Vec<String> = rows.iter().map(set).unique().collect();
@@ -63,9 +66,9 @@ pub fn of_rows(rows: &[Row<'_>]) -> Vec<Finding> {
     found
 }
 
-/// What one configuration's test and curves say, in a line each.
+/// Findings about the test and the curves of one configuration, each as one line.
 pub fn of_test(row: &Row<'_>) -> Vec<String> {
-    // Repeats with other weights have other recalls.
+    // Repeats with different weights also differ in their recalls.
     let is_of_all = row.runs.len() == 1 || row.same_weights() == Some(true);
     let weakest = row.first().results.by_class.as_ref().filter(|_| is_of_all).and_then(weakest);
     let epochs: Vec<usize> = row.runs.iter().filter_map(|run| overfitting_epoch(run)).collect();
@@ -80,9 +83,9 @@ pub fn of_test(row: &Row<'_>) -> Vec<String> {
     weakest.into_iter().chain(overfits).collect()
 }
 
-/// The class of the lowest recall, or those that have it.
+/// Names the class with the lowest recall, or the classes that share it.
 fn weakest(by_class: &ByClass) -> Option<String> {
-    /// Classes that are named; the others are counted.
+    /// Maximum number of classes to name. The others are counted.
     const MOST: usize = 3;
     let known = || by_class.classes.iter().filter_map(|class| Some((class.recall?, class)));
     let lowest = known().map(|(recall, _)| recall).min_by(f64::total_cmp).filter(|&recall| recall < 100.0)?;
@@ -108,7 +111,7 @@ fn accuracy(row: &Row<'_>) -> f64 {
     row.spread(|run| run.results.test_accuracy).median
 }
 
-/// The test accuracy, and its interval in words; none where nothing was tested.
+/// Returns the test accuracy and its interval as text; `None` if nothing was tested.
 fn tested(row: &Row<'_>) -> Option<(String, String)> {
     let interval = Interval::of_row(row, |run| run.results.test_accuracy)?;
     let data = &row.first().record.data;
@@ -124,7 +127,7 @@ fn tested(row: &Row<'_>) -> Option<(String, String)> {
     Some((format!("{:.2}%", accuracy(row)), text))
 }
 
-/// What naming one class for every sample would reach.
+/// Accuracy of a model that always predicts the largest class.
 fn largest_class(row: &Row<'_>) -> Option<Finding> {
     let run = row.first();
     let samples = run.record.data.test_largest_class;
@@ -140,14 +143,14 @@ fn data(row: &Row<'_>) -> Finding {
     Finding::of_card(Question::Data, "data set", data_name(row.first()), samples(row.first()))
 }
 
-/// The last folder of the data set's path.
+/// Returns the last folder of the data set's path.
 fn data_name(run: &Run) -> String {
     let root = run.record.config.get("data_root").and_then(|root| root.as_str()).unwrap_or_default();
     let name = Path::new(root).file_name().map(|name| name.to_string_lossy().into_owned());
     name.unwrap_or_else(|| if root.is_empty() { "unnamed".into() } else { root.into() })
 }
 
-/// Classes and samples of a run.
+/// Describes the classes and samples of a run.
 fn samples(run: &Run) -> String {
     let data = &run.record.data;
     let part = |used: usize, all: usize, what: &str| {
@@ -210,7 +213,7 @@ mod tests {
     use crate::rows::group;
     use crate::testing::run;
 
-    /// A run whose 40 test samples are of two classes.
+    /// A run with 40 test samples of two classes.
     fn tested(options: &[&str], accuracy: f64) -> Run {
         let mut run = run((1, 1), options, 0.25);
         let confusion: Confusion = [(0, 0, 27), (0, 1, 3), (1, 1, 10)].into_iter().collect();
@@ -297,7 +300,7 @@ mod tests {
         runs.truncate(3);
         runs[2].record.data.test_samples = 0;
         assert_eq!(results_of(&runs).len(), 1, "nothing was tested");
-        // Fewer training samples of one data set are no other data set.
+        // A run on fewer training samples is still on the same data set.
         let mut fewer = tested(&["--lr", "0.3", "--train-samples", "160"], 60.0);
         fewer.record.data.train_sha256 = "of 160 samples".into();
         runs[2] = fewer;

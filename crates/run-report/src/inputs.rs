@@ -1,5 +1,8 @@
-//! What a report is of: runs and sweeps, profiles, and tables of benchmarks, among the paths that were typed or
-//! below the folder of results. Each counts once, whatever paths lead to it.
+//! Finds the inputs of a report: runs, sweeps, profiles and benchmark tables.
+//!
+//! The inputs are the paths on the command line, and everything in folders among them; without paths,
+//! everything below the results folder. Each input counts once, even if several paths lead to it: a report
+//! must not show a copy or a link as a repeat.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,34 +18,34 @@ use super::runs::{Run, Section, file_name, one_line, read_run};
 use run_record::{NamedRun, RunState, SweepRecord, count};
 use walkdir::{DirEntry, WalkDir};
 
-/// Folders below `results/` without runs.
+/// Folders in `results/` that contain no runs.
 const NOT_RUNS: [&str; 2] = ["reference", "report"];
-/// The description of an imported data set, in its folder.
+/// Name of the file that describes an imported data set, in its folder.
 const DATA_SET: &str = "dataset.json";
-/// Maximum depth of nested folders.
+/// Number of levels below a folder that are searched.
 const DEPTH: usize = 5;
 
 /// The inputs of a report.
 #[derive(Debug, Default)]
 pub struct Inputs {
-    /// A section for each sweep, and one for all other runs.
+    /// One section for each sweep, and one for all other runs.
     pub sections: Vec<Section>,
-    /// Folders of profiles.
+    /// Profiles, by folder.
     pub profiles: Vec<Profiles>,
-    /// Files of benchmarks.
+    /// Files with benchmark tables.
     pub tables: Vec<PathBuf>,
-    /// Paths that are nothing to report, a line for each with the reason.
+    /// Paths that cannot be reported, one line each with the reason.
     pub rejected: Vec<String>,
-    /// Other paths to what is reported, a line each.
+    /// Further paths to inputs that are already reported, one line each.
     pub again: Vec<String>,
 }
 
 impl Inputs {
-    /// Those of `paths`, and of folders among them all that is below; all below `root` if there are no paths. What
-    /// is in the folder `written` is left out.
+    /// Finds the inputs in `paths`, or below `root` if there are no paths. The folder `written`, which the
+    /// report itself writes, is left out.
     ///
     /// # Errors
-    /// When there are no paths, and `root` cannot be read.
+    /// If there are no paths and `root` cannot be read.
     pub fn find(paths: &[PathBuf], root: &Path, written: &Path) -> Result<Self, ReportError> {
         let single = Section { name: "runs".into(), title: "Runs".into(), ..Section::default() };
         let mut search =
@@ -60,23 +63,23 @@ impl Inputs {
     }
 }
 
-/// A search for inputs.
+/// State of a search for inputs.
 struct Search<'a> {
     written: &'a Path,
     found: Inputs,
-    /// Runs outside sweeps.
+    /// The section of runs outside sweeps.
     single: Section,
-    /// Files of profiles that were typed.
+    /// Profiles that are given as files.
     typed: Vec<PathBuf>,
-    /// The path that showed a file or folder first, by where it leads.
+    /// For each canonical path, the first path that led to it.
     first: BTreeMap<PathBuf, PathBuf>,
 }
 
 impl Search<'_> {
-    /// Adds what `path` is.
+    /// Adds the input at `path`.
     ///
     /// # Errors
-    /// One line, if it is nothing to report.
+    /// If `path` cannot be reported. The message is one line.
     fn add(&mut self, path: &Path) -> Result<(), String> {
         let shown = path.display();
         let found = path.metadata().map_err(|error| match error.kind() {
@@ -85,10 +88,10 @@ impl Search<'_> {
         })?;
         let ends_in = |ending: &str| path.extension().is_some_and(|found| found == ending);
         if found.is_file() && (path.ends_with("run.json") || path.ends_with("sweep.json")) {
-            // The file is its folder's.
+            // `run.json` or `sweep.json` stands for its folder.
             self.add_run(path.parent().filter(|folder| folder != &Path::new("")).unwrap_or(Path::new(".")));
         } else if found.is_dir() {
-            // A checkpoint is its run's.
+            // A checkpoint stands for its run.
             let run = NamedRun::at(path).map_or_else(|_| path.to_owned(), |run| run.folder);
             if is_of_runs(&run) {
                 self.add_run(&run);
@@ -117,12 +120,12 @@ impl Search<'_> {
         Ok(())
     }
 
-    /// Adds all that is in a folder which is no run and no sweep.
+    /// Adds everything in a folder that is neither a run nor a sweep.
     fn add_folder(&mut self, folder: &Path) -> Result<(), String> {
         if self.add_below(folder) {
             return Ok(());
         }
-        // Its files are named one by one.
+        // No profile was found. Name each .json file with its problem.
         let files = files_of(folder, "json");
         if files.is_empty() {
             return Err(format!(
@@ -135,7 +138,7 @@ impl Search<'_> {
         Ok(())
     }
 
-    /// Adds what is below `folder`, in the order of names, links last; whether there is anything.
+    /// Adds everything below `folder`, sorted by name, with links last. Returns whether anything was found.
     fn add_below(&mut self, folder: &Path) -> bool {
         let written = self.written;
         let is_entered = |entry: &DirEntry| {
@@ -147,7 +150,7 @@ impl Search<'_> {
         let walk = walk.sort_by_key(|entry| (entry.path_is_symlink(), entry.file_name().to_owned()));
         let mut entries = walk.into_iter().filter_entry(is_entered);
         let mut has_any = false;
-        // An unreadable folder has nothing to show.
+        // Skip folders that cannot be read.
         while let Some(entry) = entries.next() {
             let Ok(entry) = entry else { continue };
             let path = entry.path();
@@ -165,7 +168,7 @@ impl Search<'_> {
         has_any
     }
 
-    /// Adds the profiles of a folder that has one; whether it has.
+    /// Adds the profiles of a folder. Returns whether it has any.
     fn add_profiles(&mut self, folder: &Path) -> bool {
         let found = Profiles::of_files(folder, &files_of(folder, "json"));
         let has_any = !found.profiles.is_empty();
@@ -182,12 +185,13 @@ impl Search<'_> {
         true
     }
 
-    /// Adds the run or the sweep of a folder, and tables of benchmarks beside it.
+    /// Adds the run or sweep in `folder`, and benchmark tables beside its files.
     fn add_run(&mut self, folder: &Path) {
         let tables = files_of(folder, "csv").into_iter().filter(|path| is_table(path));
         tables.for_each(|path| _ = self.add_table(&path));
         if !self.is_new(folder) {
-            // A run that is named again, or is below a folder that is named as well, is no repeat of itself.
+            // The run was found before, under this path or another one. It must not count as a repeat of
+            // itself.
         } else if folder.join("sweep.json").is_file() {
             self.add_sweep(folder)
         } else {
@@ -201,7 +205,7 @@ impl Search<'_> {
             Err(error) => {
                 let note = format!("{error}; start the sweep again, which keeps its finished runs");
                 self.single.notes.push(note);
-                // Its runs may be intact.
+                // The list of runs is damaged, but the runs themselves may be intact.
                 self.add_below(folder);
                 return;
             }
@@ -209,10 +213,10 @@ impl Search<'_> {
         self.found.sections.push(sweep_section(folder, &sweep));
     }
 
-    /// Whether `path` leads to something new. One that is written otherwise than the first path to the same gets a
-    /// line: a link, or a path with `..`, is no second measurement.
+    /// Whether `path` leads to something that was not found before. If it was found under another path, such
+    /// as a link or a path with `..`, a line in `again` names both.
     fn is_new(&mut self, path: &Path) -> bool {
-        // What does not exist is named where it is read.
+        // If it does not exist, whoever reads it reports the error.
         let Ok(target) = path.canonicalize() else { return true };
         let first = self.first.get(&target);
         if let Some(first) = first.filter(|first| *first != path) {
@@ -225,9 +229,9 @@ impl Search<'_> {
         is_new
     }
 
-    /// What was found.
+    /// Returns the inputs, without duplicates and in order.
     fn finish(mut self) -> Inputs {
-        // A folder shows its files, whether they were typed as well or not.
+        // A folder's part shows all profiles of the folder, even those that are also given as files.
         let mut profiles = std::mem::take(&mut self.found.profiles);
         for found in &mut profiles {
             found.profiles.retain(|profile| self.is_new(&profile.path));
@@ -247,7 +251,7 @@ impl Search<'_> {
             !(section.runs.is_empty() && section.notes.is_empty() && section.skipped.is_empty())
         });
         tell_apart(&mut found.sections);
-        // Names become file names, and sweeps in two folders may have the same name.
+        // Section names become file names, and sweeps in different folders may have the same name.
         let mut taken = BTreeSet::new();
         for section in &mut found.sections {
             let name = section.name.clone();
@@ -260,7 +264,8 @@ impl Search<'_> {
     }
 }
 
-/// Names a run that is alone, and the folders of sweeps that have one title.
+/// Gives unique titles: a single run is titled by its path, and sweeps with the same title by their folders
+/// too.
 fn tell_apart(sections: &mut [Section]) {
     let short = |path: &Path| path.strip_prefix(".").unwrap_or(path).display().to_string();
     for section in &mut *sections {
@@ -276,7 +281,7 @@ fn tell_apart(sections: &mut [Section]) {
     }
 }
 
-/// The section of a sweep in `folder`.
+/// Makes the section of the sweep in `folder`.
 fn sweep_section(folder: &Path, sweep: &SweepRecord) -> Section {
     let scale = if sweep.scale == "full" { String::new() } else { format!(" ({})", sweep.scale) };
     let mut section = Section {
@@ -299,14 +304,15 @@ fn sweep_section(folder: &Path, sweep: &SweepRecord) -> Section {
             }
             RunState::Failed => {
                 let log = folder.join(format!("{}.log", run.name));
-                // A run that was not started has none.
+                // A run that did not start has no log.
                 let see = if log.exists() { format!("see {}, then ", log.display()) } else { String::new() };
                 let error = one_line(run.error.as_deref());
                 section.notes.push(format!("{}: failed: {error}; {see}{again}", path.display()));
             }
-            // Listed together below.
+            // All skipped runs are listed together below.
             RunState::Skipped => {}
-            // The sweep continues it, and has more to do.
+            // The run may be complete, but the sweep has not recorded that. It will continue the run, so a
+            // note says so too.
             RunState::Waiting => {
                 let mut found = Section::default();
                 read_run(&path, Some(&sweep.name), &mut found);
@@ -333,32 +339,34 @@ fn sweep_section(folder: &Path, sweep: &SweepRecord) -> Section {
     section
 }
 
-/// That `path` is a data set of `mpiburn data import`.
+/// Makes the error of a path that is an imported data set.
 fn is_data_set(path: &Path) -> String {
     format!("{} is a data set: name a run that was trained on it", path.display())
 }
 
-/// Where a section stands: topologies and backends are what a reader looks for first, others are in the order of their
-/// paths.
+/// Sort key of a section. Sweeps of topologies and backends come first, then other sweeps of topologies, then
+/// the rest. Sections with equal keys stay in the order of their paths.
 fn place(section: &Section) -> (bool, bool) {
     let differ = |of: fn(&Run) -> &str| section.runs.iter().map(of).unique().count() > 1;
     let topologies = differ(|run| run.record.topology.as_str());
     (!topologies, !(topologies && differ(|run| run.text("backend"))))
 }
 
-/// Whether this is the folder of a sweep or a run, complete or not.
+/// Whether `path` is the folder of a sweep or a run, complete or not.
 fn is_of_runs(path: &Path) -> bool {
     path.join("sweep.json").is_file() || path.join("run.json").exists() || path.join("checkpoints").is_dir()
 }
 
-/// That `path` leads to what `first` has shown.
+/// Makes the line about a second path to an input.
 fn same_as(path: &Path, first: &Path) -> String {
     format!("{}: the same as {}, which counts once", path.display(), first.display())
 }
 
-/// Removes all but the first of runs that have the same run.json, which holds the time of their start and their
-/// processes: a copied folder is no repeat, and a run of a sweep that is named as well is in the sweep's table. Each
-/// other path gets a line in `again`.
+/// Removes copies of runs, so that a copied folder does not count as a repeat. If a sweep's run is also given
+/// by itself, it stays in the sweep's table.
+///
+/// Two runs are copies if their `run.json` files are identical, because the file contains start time and
+/// process ids. Each removed path gets a line in `again`.
 fn drop_copies(sections: &mut [Section], again: &mut Vec<String>) {
     let mut first: BTreeMap<String, PathBuf> = BTreeMap::new();
     for section in sections {
@@ -378,13 +386,13 @@ fn drop_copies(sections: &mut [Section], again: &mut Vec<String>) {
     }
 }
 
-/// `reference/NAME.csv` beside the sweep's folder, or else below `results/`.
+/// Returns `reference/NAME.csv` beside the sweep's folder, or the one in `results/` if there is none.
 fn reference_file(sweep: &Path, name: &str) -> PathBuf {
     let beside = sweep.join("../reference").join(format!("{name}.csv"));
     if beside.is_file() { beside } else { Path::new("results/reference").join(format!("{name}.csv")) }
 }
 
-/// Runs in the sweep's folder that it does not have (any more).
+/// Returns the names of runs in the sweep's folder that are not, or no longer, part of the sweep.
 fn runs_beside(folder: &Path, sweep: &SweepRecord) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
     let runs = entries.filter(|path| path.join("run.json").is_file() && !path.is_symlink());

@@ -1,4 +1,4 @@
-//! Paths to runs, sweeps, profiles and tables of benchmarks.
+//! Checks which inputs are found among runs, sweeps, profiles and benchmark tables.
 
 use std::fs;
 

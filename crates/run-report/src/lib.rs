@@ -1,12 +1,15 @@
-//! Reports of mpiburn's run directories and of its benchmarks: tables, CSV files, plots and an HTML page.
+//! Reports of mpiburn's runs, profiles and benchmarks: tables, CSV files, plots and an HTML page.
 //!
-//! The crate reads what `run-record` writes, and tables of benchmarks; it needs neither Burn nor MPI, so that
-//! results of a cluster can be shown on a laptop: `cargo install --path crates/run-report`. The program is in
-//! the README of the repository.
+//! The crate reads what `run-record` writes, and the CSV files of benchmarks. It needs neither Burn nor MPI,
+//! so a laptop can show the results of a cluster: `cargo install --path crates/run-report`. The README of the
+//! repository describes the program.
+//!
+//! Terms: a row is a configuration with its repeats, a section the runs of one sweep, a job a group of rows
+//! that do the same work, and a part a section of the page.
 
 #![forbid(unsafe_code)]
 
-// Output to a closed pipe is no panic.
+// These macros do not panic if the reader closes the pipe.
 #[macro_use(eprintln, print, println)]
 extern crate terminal;
 
@@ -55,7 +58,7 @@ pub use plots::write_png;
 use run_record::files::{WholeFile, replace_file};
 use serde::Serialize;
 
-/// A file that could not be written or read.
+/// A file that cannot be written or read. The message names the file.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct ReportError(String);
@@ -69,18 +72,18 @@ impl ReportError {
         Self(format!("cannot read {}: {reason}", path.display()))
     }
 
-    /// Of a line that names a damaged file.
+    /// Makes the error from a line that already names the damaged file.
     fn damaged(line: String) -> Self {
         Self(line)
     }
 }
 
-/// An option that cannot be done, with its value: an error of usage.
+/// An option whose value cannot be used: an error of usage.
 #[derive(Debug, thiserror::Error)]
 #[error("--{option}{value}: {problem}")]
 pub struct UsageError {
     option: &'static str,
-    /// With a leading space; empty for an option without a value.
+    /// The value with a leading space; empty for an option without a value.
     value: String,
     problem: String,
 }
@@ -93,11 +96,11 @@ impl UsageError {
     }
 }
 
-/// Writes `rows` to a CSV file, replacing it when it is complete: one line per row, with the field
-/// names as header.
+/// Writes `rows` to a CSV file, with the field names as header. An existing file is replaced once the new one
+/// is complete.
 ///
 /// # Errors
-/// When it cannot be written.
+/// If the file cannot be written.
 pub fn write_csv<R: Serialize>(path: &Path, rows: &[R]) -> Result<(), ReportError> {
     let text = || -> Result<Vec<u8>, csv::Error> {
         let mut file = csv::Writer::from_writer(Vec::new());
@@ -107,19 +110,19 @@ pub fn write_csv<R: Serialize>(path: &Path, rows: &[R]) -> Result<(), ReportErro
     write_file(path, &text().map_err(|error| ReportError::new(path, error))?)
 }
 
-/// Replaces a file when it is completely written.
+/// Writes a file. An existing file is replaced once the new one is complete.
 ///
 /// # Errors
-/// When it cannot be written, or is a symbolic link.
+/// If the file cannot be written, or is a symbolic link.
 pub fn write_file(path: &Path, bytes: &[u8]) -> Result<(), ReportError> {
     replace_file(path, bytes).map_err(|error| ReportError::new(path, error))
 }
 
-/// Checks that a file can be written before the work that fills it. Existing content
-/// is kept, and a new file is none until it is complete.
+/// Checks that a file can be written, before the work that produces its content. An existing file is kept,
+/// and no new file remains.
 ///
 /// # Errors
-/// When it cannot be created, or is not a regular file.
+/// If the file cannot be created, or is not a regular file.
 pub fn check_writable(path: &Path) -> Result<(), ReportError> {
     WholeFile::at(path).map(drop).map_err(|error| ReportError::new(path, error))
 }

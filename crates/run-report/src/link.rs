@@ -1,5 +1,4 @@
-//! Point-to-point time of a link by message size, and its fit to latency and
-//! bandwidth.
+//! Time of a point-to-point message over a link by message size, and the latency and bandwidth that fit it.
 
 use std::path::Path;
 
@@ -10,8 +9,7 @@ use super::allreduce::statistics;
 use super::csv_table::{self, TableRow};
 use run_record::files::open_regular;
 
-/// The one-way time of one message size: a row of the CSV file, whose columns are the
-/// fields.
+/// One-way time of one message size: a row of the CSV file. The columns are the fields.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct LinkRow {
     /// Transport, by its option value.
@@ -31,7 +29,7 @@ impl TableRow for LinkRow {
 }
 
 impl LinkRow {
-    /// Statistics of the exchanges' times in µs; `times` is not empty.
+    /// Computes the statistics of one message size. `times` are in µs and not empty.
     pub fn of_exchanges(backend: &str, bytes: usize, mut times: Vec<f64>) -> Self {
         times.sort_by(f64::total_cmp);
         let [min_us, one_way_us, p99_us] = statistics(&times);
@@ -39,27 +37,29 @@ impl LinkRow {
     }
 }
 
-/// Time of a message over a link: Hockney's model (n bytes take α + βn), and the
-/// measured times for the sizes that were measured.
+/// Time of a message over a link: Hockney's model, in which n bytes take α + βn, corrected by measured times
+/// if there are any.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Link {
     /// α, in µs.
     pub latency_us: f64,
     /// 1/β, in Mbit/s of 10^6 bits.
     pub bandwidth_mbit: f64,
-    /// Measured times in µs by bytes, both increasing.
+    /// Measured sizes in bytes and times in µs, both ascending.
     measured: Vec<(f64, f64)>,
 }
 
 impl Link {
-    /// A link that follows the model.
+    /// Makes a link that follows the model, without measured times.
     pub fn new(latency_us: f64, bandwidth_mbit: f64) -> Self {
         Self { latency_us, bandwidth_mbit, measured: Vec::new() }
     }
 
-    /// Time of a message of `bytes` in µs: interpolated between measured sizes,
-    /// extrapolated by the bandwidth beyond the largest. Switches and traffic shapers
-    /// forward a first burst without delay, which no single line fits.
+    /// Returns the time of a message of `bytes` in µs.
+    ///
+    /// With measured times, it interpolates between them, and beyond the largest size it extrapolates by the
+    /// bandwidth. A single line does not fit: switches and traffic shapers forward a first burst without
+    /// delay.
     pub fn time_us(&self, bytes: f64) -> f64 {
         let microseconds = |bytes: f64| 8.0 * bytes / self.bandwidth_mbit;
         let (Some(&first), Some(&last)) = (self.measured.first(), self.measured.last()) else {
@@ -75,10 +75,11 @@ impl Link {
         )
     }
 
-    /// Fits a link to `rows`: α is the shortest median; β is the least-squares slope
-    /// from there, weighted by the inverse of the size because a time's variance grows
-    /// with it, which is all time beyond α over all bytes. None if times do not grow
-    /// with the size.
+    /// Fits a link to `rows`; `None` if times do not grow with the size.
+    ///
+    /// α is the shortest median. β is the slope of the line from there by weighted least squares. The weight
+    /// is the inverse of the size, because the variance of a time grows with the size. With this weight, β is
+    /// the sum of all times beyond α divided by the sum of all bytes.
     pub fn fit(rows: &[LinkRow]) -> Option<Self> {
         let mut measured: Vec<(f64, f64)> =
             rows.iter().map(|row| (row.bytes as f64, row.one_way_us)).filter(|(_, us)| *us > 0.0).collect();
@@ -87,7 +88,7 @@ impl Link {
         let latency_us = measured.iter().map(|(_, us)| *us).fold(f64::INFINITY, f64::min);
         let bytes: f64 = measured.iter().map(|(bytes, _)| bytes).sum();
         let slope = measured.iter().map(|(_, us)| us - latency_us).sum::<f64>() / bytes;
-        // A longer message cannot be faster; a decrease is noise.
+        // A longer message cannot be faster than a shorter one, so a decrease is noise.
         let mut longest = 0f64;
         for (_, us) in &mut measured {
             longest = longest.max(*us);
@@ -97,20 +98,20 @@ impl Link {
         is_line.then(|| Self { latency_us, bandwidth_mbit: 8.0 / slope, measured })
     }
 
-    /// The link that `mpiburn bench link` measured.
+    /// Reads the link that `mpiburn bench link` measured.
     ///
     /// # Errors
-    /// When the file is not from `bench link`, or its times do not grow.
+    /// If the file is not from `bench link`, or its times do not grow with the size.
     pub fn read(path: &Path) -> Result<Self, ReportError> {
         let problem = "times do not grow with the message size; measure again with larger --sizes";
         Self::fit(&read_csv(path)?).ok_or_else(|| ReportError::read(path, problem))
     }
 }
 
-/// The rows that [`write_csv`](super::write_csv) wrote.
+/// Reads the rows that [`write_csv`](super::write_csv) wrote.
 ///
 /// # Errors
-/// When the file cannot be read or has other columns.
+/// If the file cannot be read or has other columns.
 pub fn read_csv(path: &Path) -> Result<Vec<LinkRow>, ReportError> {
     open_regular(path).map_err(|error| ReportError::read(path, error))?;
     let other = || ReportError::read(path, format!("it has other columns; {}", LinkRow::REPAIR));
@@ -128,7 +129,7 @@ mod tests {
 
     #[test]
     fn an_exact_line_is_recovered() {
-        // 50 µs and 100 Mbit/s, so 0.08 µs a byte.
+        // 50 µs and 100 Mbit/s, which is 0.08 µs per byte.
         let link = Link::fit(&rows(&[(0, 50.0), (1000, 130.0), (100_000, 8050.0)])).unwrap();
         assert!((link.latency_us - 50.0).abs() < 1e-6, "{link:?}");
         assert!((link.bandwidth_mbit - 100.0).abs() < 1e-6, "{link:?}");
@@ -140,7 +141,7 @@ mod tests {
 
     #[test]
     fn a_shapers_burst_changes_times_but_not_the_bandwidth() {
-        // 8 Mbit/s, a µs a byte, after the first 4000 bytes.
+        // No delay for the first 4000 bytes, then 8 Mbit/s, which is 1 µs per byte.
         let shaped = |bytes: usize| (bytes, 10.0 + bytes.saturating_sub(4000) as f64);
         let link = Link::fit(&rows(&[4, 1000, 4000, 16_000, 64_000, 256_000].map(shaped))).unwrap();
         assert_eq!((link.latency_us, link.time_us(2500.0), link.time_us(10_000.0)), (10.0, 10.0, 6010.0));

@@ -1,4 +1,4 @@
-//! The confusion matrix of a test, as a picture.
+//! Draws the confusion matrix of a test.
 
 use std::error::Error;
 
@@ -12,14 +12,14 @@ use super::plots::{FONT, Surface, TEXT, WIDTH, fitting, width_of};
 use terminal::console::without_controls;
 use terminal::table::shortened;
 
-/// Classes up to which cells have their numbers, and rows and columns their names.
+/// Maximum number of classes for which cells contain numbers, and rows and columns are named.
 const MOST_NAMED: usize = 30;
-/// Least side of a cell with a number, and of all cells together.
+/// Minimum side of a cell with a number, and of the whole grid, in pixels.
 const CELL: i32 = 26;
 const CELLS: i32 = 240;
-/// Most pixels of names beside and below the cells.
+/// Maximum length of the names beside and below the grid, in pixels.
 const NAMES: i32 = 110;
-/// Height of a title, and space around.
+/// Height of the title, and margin, in pixels.
 const LINE: i32 = 22;
 const MARGIN: i32 = 8;
 
@@ -31,7 +31,8 @@ pub struct Matrix {
 }
 
 impl Matrix {
-    /// The matrix in the results of a run, with a `title` that may be empty; none without one, or one that was edited.
+    /// Makes the matrix of a run's results. `title` may be empty. `None` if the results contain no matrix, or
+    /// one of the wrong size because somebody edited it.
     pub fn from_by_class(title: impl Into<String>, by_class: &ByClass) -> Option<Self> {
         let names: Vec<String> = by_class.classes.iter().map(|class| short(&class.name)).collect();
         let counts = by_class.confusion_matrix.clone();
@@ -39,7 +40,7 @@ impl Matrix {
         (is_square && names.len() > 1).then(|| Self { title: title.into(), names, counts })
     }
 
-    /// Side of all cells together.
+    /// Side of the grid in pixels.
     fn cells(&self) -> i32 {
         let widest = self.counts.iter().flatten().map(|count| width_of(&count.to_string(), TEXT)).max();
         let cell = (widest.unwrap_or(0) + 8).max(CELL);
@@ -47,13 +48,14 @@ impl Matrix {
         if self.has_names() { (cell * self.names.len() as i32).max(CELLS) } else { most }
     }
 
-    /// Pixels of the names beside and below the cells.
+    /// Space for the names beside the grid, in pixels. Also the space below it, unless the names are
+    /// horizontal there.
     fn room(&self) -> i32 {
         let widest = self.names.iter().map(|name| width_of(name, TEXT)).max().unwrap_or(0);
         if self.has_names() { widest.min(NAMES) + 6 } else { 0 }
     }
 
-    /// Pixels of the names below the cells: short ones stand upright.
+    /// Space for the names below the grid, in pixels. Names that are narrower than a cell are horizontal.
     fn below(&self) -> i32 {
         if self.has_names() && self.is_upright() { LINE } else { self.room() }
     }
@@ -67,19 +69,19 @@ impl Matrix {
         self.names.len() <= MOST_NAMED
     }
 
-    /// Pixels left of the cells, and above.
+    /// Position of the grid's upper left corner, in pixels.
     fn corner(&self) -> (i32, i32) {
         let title = if self.title.is_empty() { 0 } else { LINE + MARGIN };
         (MARGIN + LINE + self.room(), MARGIN + title)
     }
 
-    /// Width and height in pixels.
+    /// Returns width and height in pixels.
     pub fn size(&self) -> (u32, u32) {
         let ((left, top), cells) = (self.corner(), self.cells());
         ((left + cells + MARGIN) as u32, (top + cells + self.below() + LINE + MARGIN) as u32)
     }
 
-    /// Draws it: the darker a cell, the larger its share of the row.
+    /// Draws the matrix. The larger a cell's share of its row, the darker the cell.
     pub(super) fn paint<B: Surface>(&self, area: &DrawingArea<B, Shift>) -> Result<(), Box<dyn Error>> {
         let (classes, cells, (left, top)) = (self.names.len(), self.cells(), self.corner());
         let place = |index: usize| (cells as usize * index / classes) as i32;
@@ -134,7 +136,8 @@ impl Matrix {
     }
 }
 
-/// A name with room beside the cells: its beginning and its end, which tell more names apart.
+/// Shortens a name that is too long to fit beside the grid. Beginning and end are kept, because names often
+/// differ there.
 fn short(name: &str) -> String {
     shortened(&without_controls(name), 13)
 }

@@ -1,4 +1,4 @@
-//! Names of rows in charts: what differs between rows, and not what is equal.
+//! Names of rows in plots: the settings in which rows differ, without those that are equal.
 
 use std::collections::BTreeMap;
 
@@ -6,12 +6,13 @@ use itertools::Itertools;
 
 use super::rows::{Row, is_off, typed, unset, varied, word};
 
-/// Rows up to which a legend repeats the names of settings.
+/// Maximum number of rows for which a legend repeats the names of settings.
 const FEW: usize = 4;
-/// Characters of a name that fits into a line of a legend.
+/// Maximum number of characters of a name that fits into a line of a legend.
 const LINE: usize = 36;
 
-/// The name of each row: its settings that differ from others, or, where these names are long, from those of most rows.
+/// Returns the name of each row: the settings in which it differs from other rows. If such names are too
+/// long, the settings in which it differs from most rows.
 pub fn names(rows: &[Row<'_>]) -> Vec<String> {
     let (varied, usual) = (varied(rows), usual(rows));
     if usual.is_empty() {
@@ -30,14 +31,17 @@ pub fn names(rows: &[Row<'_>]) -> Vec<String> {
     rows.iter().map(own).collect()
 }
 
-/// The usual settings, which the names of rows leave out; empty if the names have all settings.
+/// Returns the settings that most rows share and that their names leave out; empty if the names contain all
+/// settings.
 pub fn left_out(rows: &[Row<'_>]) -> String {
     let usual = usual(rows);
     settings(rows).iter().filter_map(|name| word(name, usual.get(name)?)).join(", ")
 }
 
-/// The heading of a legend, and its names. Of many rows that differ in settings which are on in all of them, the
-/// heading has the names of these settings, and the legend their values.
+/// Returns the heading of a legend and its names.
+///
+/// If there are many rows, and all settings in which they differ are on in every row, the heading lists the
+/// names of these settings, and the legend only their values. Otherwise the heading is empty.
 pub fn legend(rows: &[Row<'_>]) -> (String, Vec<String>) {
     let settings = settings(rows);
     let is_told = |row: &Row<'_>| {
@@ -55,14 +59,15 @@ pub fn legend(rows: &[Row<'_>]) -> (String, Vec<String>) {
     }
 }
 
-/// The settings in which rows differ.
+/// Returns the names of the settings in which rows differ.
 fn settings(rows: &[Row<'_>]) -> Vec<String> {
     let differs = |name: &&str| rows.iter().any(|row| row.setting(name) != rows[0].setting(name));
     let place = ["topology", "backend"].into_iter().filter(differs).map(Into::into);
     place.chain(varied(rows)).collect()
 }
 
-/// The values that more than half of the rows have, of settings in which rows differ; none if names are short.
+/// Returns the values that more than half of the rows have, among the settings in which rows differ. Empty if
+/// names with all settings are short enough.
 fn usual(rows: &[Row<'_>]) -> BTreeMap<String, String> {
     let varied = varied(rows);
     if rows.iter().all(|row| row.name(rows, &varied).chars().count() <= LINE) {

@@ -1,4 +1,5 @@
-//! What rows of a table say beside each other. Only rows of one job are compared, and a difference within noise is none.
+//! Findings from comparing the rows of a table. Rows are only compared within one job, and a difference
+//! within noise is not a finding.
 
 use std::collections::BTreeMap;
 
@@ -14,17 +15,18 @@ use super::summary::{balanced_accuracy, exposed_percent, speed_up, stored_kb, ti
 use run_record::{Part, count};
 use terminal::digits::seconds as shown;
 
-/// The card's answer where nothing differs.
+/// Answer on the card if nothing differs.
 const NONE: &str = "none beyond noise";
-/// Whether a setting is of the amount of work, or the seed: rows in which it differs are different jobs, whose times say
-/// nothing about each other.
+/// Whether a setting determines the amount of work, or the seed. Rows that differ in such a setting are
+/// different jobs: comparing their times means nothing.
 fn is_of_job(row: &Row<'_>, name: &str) -> bool {
     let is_of_run = row.part(name) == Some(Part::Run) || row.is_of_samples(name);
     is_of_run || ["data", "epochs_run", "processor", "simd_level", "sweep"].contains(&name)
 }
 
-/// Whether a setting is one of the recipe, beside which an accuracy is not compared: those of the optimization, precision
-/// and batch among others.
+/// Whether a setting is part of the recipe. Accuracies are only compared between rows with equal recipes. The
+/// recipe is everything except network, process and transport, such as optimization, precision and batch
+/// size. Of quantization, only whether and how the training quantizes is part of it.
 fn is_of_recipe(row: &Row<'_>, name: &str) -> bool {
     let is_other = match row.part(name) {
         Some(Part::Network | Part::Process) => true,
@@ -34,19 +36,19 @@ fn is_of_recipe(row: &Row<'_>, name: &str) -> bool {
     !is_other
 }
 
-/// The rows of each job, and its name where there are several.
+/// Groups rows by job. If there are several jobs, each group has a heading that names its job.
 pub fn jobs<'a>(rows: &[Row<'a>]) -> Vec<(String, Vec<Row<'a>>)> {
     groups(rows, is_of_job)
 }
 
-/// What is found of a job of one row beside other jobs: nothing is compared.
+/// Findings about a job of a single row, if the table has other jobs: it is not compared with anything.
 pub fn of_lone_row(rows: &[Row<'_>]) -> Vec<Finding> {
     let int8 = smaller(rows, |row| row.place(&[])).map(|found| Finding { is_listed: false, ..found });
     unlearned(rows, "").into_iter().map(Finding::from).chain(int8).collect()
 }
 
-/// The findings of the rows of one job: the fastest topology, mpi against the other backends, accuracy and waiting of many
-/// ranks. A table of one topology has its fastest row and its most accurate one.
+/// Findings about the rows of one job: the fastest topology, mpi against other backends, accuracy and waiting
+/// of many ranks. If all rows have the same topology: the fastest row and the most accurate row.
 pub fn of_job(rows: &[Row<'_>], baseline: &str) -> Vec<Finding> {
     let (mut found, mut recipes) = (Vec::new(), Vec::new());
     let lost = lost_accuracy(rows, baseline);
@@ -63,7 +65,7 @@ pub fn of_job(rows: &[Row<'_>], baseline: &str) -> Vec<Finding> {
     if let [row] = rows {
         found.extend(hidden_by_the_largest(row).map(Finding::from));
     }
-    // A row is named among all of the job, of which only some are compared.
+    // Names distinguish a row from all rows of the job, even if only some of them are compared.
     let varied = varied(rows);
     let place = |row: &Row<'_>| row.place(&varied);
     let name = |row: &Row<'_>| row.name(rows, &varied);
@@ -78,13 +80,13 @@ pub fn of_job(rows: &[Row<'_>], baseline: &str) -> Vec<Finding> {
     found.extend(lost);
     found.extend(representative(rows, |rows| waiting(rows, place)));
     found.extend(smaller(rows, place));
-    // Last, as there may be many.
+    // These come last, because there may be many.
     found.extend(recipes.iter().filter_map(|(heading, rows)| highest(heading, rows)).map(Finding::from));
     found
 }
 
-/// Rows that are equal in the settings of which `is_kept` is true. If there are several groups, each has its values as a
-/// heading.
+/// Groups the rows that are equal in the settings for which `is_kept` returns true. If there are several
+/// groups, each has a heading with the values of its settings.
 fn groups<'a>(rows: &[Row<'a>], is_kept: impl Fn(&Row<'a>, &str) -> bool) -> Vec<(String, Vec<Row<'a>>)> {
     let mut groups: IndexMap<BTreeMap<&String, &String>, Vec<Row<'a>>> = IndexMap::new();
     for row in rows {
@@ -107,13 +109,15 @@ fn groups<'a>(rows: &[Row<'a>], is_kept: impl Fn(&Row<'a>, &str) -> bool) -> Vec
     headings.into_iter().zip(groups).collect()
 }
 
-/// The rows whose times stand for their topology.
+/// Returns the rows whose times represent their topology: neither doubted nor oversubscribed.
 pub fn standing<'a>(rows: &[Row<'a>]) -> Vec<Row<'a>> {
     let stands = |row: &&Row<'_>| is_sound(row) && !row.first().record.oversubscribed;
     rows.iter().filter(stands).cloned().collect()
 }
 
-/// What `find` finds in the rows whose times stand for their topology or else, with a word about these, in all.
+/// Calls `find` for the rows whose times represent their topology, and adds to the finding how many
+/// oversubscribed rows are left out. If nothing is found, calls `find` for all rows, and adds why these times
+/// are doubted.
 fn representative<'a>(rows: &[Row<'a>], find: impl Fn(&[Row<'a>]) -> Option<Finding>) -> Option<Finding> {
     let others = rows.iter().filter(|row| row.first().record.oversubscribed).count();
     let left_out = match others {
@@ -128,7 +132,7 @@ fn representative<'a>(rows: &[Row<'a>], find: impl Fn(&[Row<'a>]) -> Option<Find
     found.or_else(|| Some(with(with(find(rows)?, shared), doubted)))
 }
 
-/// The row of the shortest time among those that are sound.
+/// Returns the row with the shortest training time, among those whose times are not doubted.
 pub fn fastest<'r, 'a>(rows: impl Iterator<Item = &'r Row<'a>>) -> Option<&'r Row<'a>> {
     let seconds = |row: &Row<'_>| row.train_seconds().median;
     rows.filter(|row| is_sound(row)).min_by(|a, b| seconds(a).total_cmp(&seconds(b)))
@@ -138,17 +142,18 @@ fn differ(a: &Row<'_>, b: &Row<'_>) -> bool {
     times_differ(&a.train_seconds(), &b.train_seconds())
 }
 
-/// How many other rows take as long as `row`, if any do.
+/// Says how many other rows take as long as `row`; empty if none does.
 fn alike(row: &Row<'_>, rows: &[Row<'_>]) -> String {
     match rows.iter().filter(|other| is_sound(other) && !differ(row, other)).count() {
-        // The row itself.
+        // Only the row itself.
         0 | 1 => String::new(),
         count => format!(" ({} more within noise)", count - 1),
     }
 }
 
-/// The fastest of `rows` on other topologies, relative to `baseline`: to the row among `all` with the same settings, as in
-/// the table, or, if another is faster or that one is doubted, to the fastest.
+/// Compares the fastest of `rows` on other topologies with the row in `all` on `baseline` that has the same
+/// settings, as in the table. If another row on `baseline` is faster, or the one with the same settings is
+/// doubted, the fastest row on `baseline` is used instead.
 fn topologies<'a>(
     rows: &[Row<'a>],
     all: &[Row<'a>],
@@ -179,7 +184,8 @@ fn topologies<'a>(
         ("fastest".to_owned(), name(row))
     };
     let relative = match own {
-        // One rank communicates with none: that of another backend stands for it, and is named.
+        // The baseline is one rank over another backend, which is valid because one rank does not
+        // communicate. Name it.
         Some(own) if own.setting("backend") != row.setting("backend") => {
             format!("{}, efficiency {efficiency:.0}%", name(own))
         }
@@ -191,7 +197,7 @@ fn topologies<'a>(
     Some(Finding::from(line).answers(Question::Fastest, "fastest", value))
 }
 
-/// The fastest row and the slowest one.
+/// Names the fastest row and the slowest row.
 fn settings(rows: &[Row<'_>], name: impl Fn(&Row<'_>) -> String) -> Option<Finding> {
     let seconds = |row: &Row<'_>| row.train_seconds().median;
     let sound = rows.iter().filter(|row| is_sound(row));
@@ -215,18 +221,19 @@ fn interval(row: &Row<'_>) -> Option<Interval> {
     Interval::of_row(row, |run: &Run| run.results.test_accuracy)
 }
 
-/// Whether the accuracy of `run` cannot be told from the share of the largest class, or is below.
+/// Whether the accuracy of `run` is not significantly above the share of the largest class.
 fn is_as_the_largest(run: &Run) -> bool {
     Interval::of_run(run, |run| run.results.test_accuracy).is_some_and(|of| of.low <= chance(run))
 }
 
-/// The share of the largest class, if the accuracy of no run of `row` is above it, and no run tells classes apart.
+/// Returns the share of the largest class if `row` is at chance level: no run's accuracy is significantly
+/// above this share, and no run tells classes apart.
 fn at_chance(row: &Row<'_>) -> Option<f64> {
     let is_at = |run: &&Run| is_as_the_largest(run) && !tells_classes_apart(run);
     row.runs.iter().all(is_at).then(|| chance(row.first()))
 }
 
-/// A row that tells classes apart, whose accuracy does not show it.
+/// Says that a row tells classes apart although its accuracy does not show it.
 fn hidden_by_the_largest(row: &Row<'_>) -> Option<String> {
     let by_class = row.first().results.by_class.as_ref()?;
     let is_hidden = |run: &&Run| is_as_the_largest(run) && tells_classes_apart(run);
@@ -244,9 +251,10 @@ fn hidden_by_the_largest(row: &Row<'_>) -> Option<String> {
     })
 }
 
-/// The rows that may have learned nothing, but those that a line has `said` to be at chance level.
+/// Names the rows at chance level, which may have learned nothing. Rows that the finding `said` already names
+/// so are left out.
 fn unlearned(rows: &[Row<'_>], said: &str) -> Option<String> {
-    /// Rows that are named; the others are counted.
+    /// Maximum number of rows to name. The others are counted.
     const MOST: usize = 3;
     let found: Vec<(&Row<'_>, f64)> = rows.iter().filter_map(|row| Some((row, at_chance(row)?))).collect();
     let &(row, share) = found.iter().max_by(|(a, _), (b, _)| accuracy(a).total_cmp(&accuracy(b)))?;
@@ -276,7 +284,8 @@ fn unlearned(rows: &[Row<'_>], said: &str) -> Option<String> {
     (!names.is_empty()).then(|| format!("at chance level: {named}{more}"))
 }
 
-/// The most accurate of rows with one recipe, if it differs from any of them and is above chance level.
+/// Names the most accurate of the rows with one recipe, if it differs from at least one of them and is above
+/// chance level.
 fn highest(heading: &str, rows: &[Row<'_>]) -> Option<String> {
     let best = rows.iter().max_by(|a, b| accuracy(a).total_cmp(&accuracy(b))).filter(|_| rows.len() > 1)?;
     if at_chance(best).is_some() {
@@ -297,7 +306,7 @@ fn highest(heading: &str, rows: &[Row<'_>]) -> Option<String> {
     ))
 }
 
-/// Each other backend against mpi.
+/// Compares each other backend with mpi.
 fn transports(rows: &[Row<'_>]) -> Vec<Finding> {
     let varied = varied(rows);
     let pairs = pairs(rows);
@@ -305,15 +314,15 @@ fn transports(rows: &[Row<'_>]) -> Vec<Finding> {
     others.filter_map(|other| representative(rows, |rows| transport(rows, other, &varied))).collect()
 }
 
-/// The pair of most ranks over mpi and over `other` speaks for the table, which has the others. Those of the most
-/// different result beside it are named too.
+/// Compares the backend `other` with mpi by the pair of rows with the most ranks; the table of ratios has all
+/// pairs. If the pair with the lowest or the highest ratio contradicts this result, it is named too.
 fn transport(rows: &[Row<'_>], other: &str, varied: &[String]) -> Option<Finding> {
     let pairs = pairs(rows).into_iter().filter(|pair| pair.other.setting("backend") == other);
     let pairs: Vec<(Spread, Pair<'_, '_>)> = pairs.filter_map(|pair| Some((pair.ratio()?, pair))).collect();
     let widest = pairs.iter().max_by_key(|(_, pair)| pair.base.ranks())?;
     let (least, most) =
         pairs.iter().minmax_by(|(a, _), (b, _)| a.median.total_cmp(&b.median)).into_option()?;
-    // Which of the two is faster, if any.
+    // Which of the two rows is faster; `None` if neither is.
     let faster = |(ratio, pair): &(Spread, Pair<'_, '_>)| {
         differ(pair.other, pair.base).then(|| ratio.median.total_cmp(&1.0))
     };
@@ -349,9 +358,11 @@ fn transport(rows: &[Row<'_>], other: &str, varied: &[String]) -> Option<Finding
     Some(Finding::from(line).answers(Question::Transport, format!("mpi : {other}"), value))
 }
 
-/// The row of most ranks, and that of `baseline` with the same settings. Of several, those that made equally many
-/// updates and whose accuracies differ most. Where none did, those of the highest accuracy: with fewer updates a low
-/// learning rate loses most, and nobody would use it.
+/// Returns the row with the most ranks, and the row of `baseline` with the same settings.
+///
+/// If there are several such pairs, a pair with equally many updates is preferred, and among these the one
+/// whose accuracies differ most. If no pair has equally many updates, the pair with the highest accuracy is
+/// returned: with fewer updates, a low learning rate loses most accuracy, but nobody would use it.
 fn most_ranks<'r, 'a>(rows: &'r [Row<'a>], baseline: &str) -> Option<(&'r Row<'a>, &'r Row<'a>)> {
     let with_base = rows.iter().filter_map(|row| Some((row, row.baseline(rows, baseline)?)));
     let pairs: Vec<_> = with_base.filter(|(row, base)| base.ranks() < row.ranks()).collect();
@@ -365,12 +376,12 @@ fn most_ranks<'r, 'a>(rows: &'r [Row<'a>], baseline: &str) -> Option<(&'r Row<'a
     of_most.max_by(|a, b| highest(a).total_cmp(&highest(b)).then(lost(a).total_cmp(&lost(b))))
 }
 
-/// Optimizer steps of the row's first run.
+/// Returns the number of optimizer steps of the row's first run.
 fn updates(row: &Row<'_>) -> usize {
     row.first().results.steps
 }
 
-/// The accuracy of most ranks, relative to the row of `baseline` with the same settings.
+/// Compares the accuracy of the most ranks with the row of `baseline` that has the same settings.
 fn lost_accuracy(rows: &[Row<'_>], baseline: &str) -> Option<Finding> {
     let (many, base) = most_ranks(rows, baseline)?;
     let varied = varied(rows);
@@ -384,7 +395,7 @@ fn lost_accuracy(rows: &[Row<'_>], baseline: &str) -> Option<Finding> {
     };
     let mut points_lost = 0.0;
     let (line, value) = match (at_chance(many), at_chance(base)) {
-        // Which is another finding.
+        // Another finding says that both are at chance level.
         (Some(_), Some(_)) => return None,
         _ if !interval(many)?.is_apart(interval(base)?) => (
             format!(
@@ -437,7 +448,8 @@ fn waiting(rows: &[Row<'_>], on: impl Fn(&Row<'_>) -> String) -> Option<Finding>
     Some(Finding::from(line))
 }
 
-/// The checkpoint's sizes in the first row with an integer model, and its accuracy.
+/// Compares file sizes and accuracies of the float and the int8 model, in the first row that has an int8
+/// model.
 fn smaller(rows: &[Row<'_>], on: impl Fn(&Row<'_>) -> String) -> Option<Finding> {
     let row = rows.iter().find(|row| row.spread(times_smaller).is_known())?;
     let [float, int8] = stored_kb(row.first())?;

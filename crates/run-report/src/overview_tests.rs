@@ -1,4 +1,4 @@
-//! Findings of runs that differ in topology, backend and settings.
+//! Checks the findings about runs that differ in topology, backend and settings.
 
 use super::*;
 use crate::findings::findings;
@@ -7,7 +7,7 @@ use crate::runs::Run;
 use crate::testing::run;
 use run_record::{ByClass, Confusion};
 
-/// One of several seeds that learns nothing does not bring the others down.
+/// If only one of several seeds learns nothing, the row is not at chance level.
 #[test]
 fn a_row_is_at_chance_level_if_all_of_its_seeds_are() {
     let seeds = |accuracies: [f64; 3]| {
@@ -65,7 +65,7 @@ fn the_fastest_row_is_that_of_the_shortest_time() {
         [run((1, 1), &[], 4.0), run((1, 1), &fp16, 8.0), run((1, 2), &[], 2.5), run((1, 2), &fp16, 4.0)];
     let text = listed(&runs);
     assert!(text.contains("fastest: 1x2 (mpi), 1.60 times as fast as 1x1 with the same settings"), "{text}");
-    // Another row of one rank is what a reader compares with.
+    // Without a row of equal settings, a reader compares with the other row of one rank.
     let text = listed(&[run((1, 1), &[], 4.0), run((1, 1), &fp16, 8.0), run((1, 2), &fp16, 3.2)]);
     assert!(text.contains("fastest: 1x2 (mpi, precision fp16), 1.25 times as fast as 1x1 (mpi)"), "{text}");
 }
@@ -115,7 +115,7 @@ fn differences_within_noise_are_no_findings() {
     assert!(text.contains("gloo and mpi do not differ beyond noise on 1x2 (5.66 and 5.59 s)"), "{text}");
     let text = listed(&[run((1, 1), &[], 5.66), run((1, 2), &[], 5.59)]);
     assert!(text.contains("1x2 (mpi) and 1x1 (mpi) do not differ beyond noise (5.59 and 5.66 s)"), "{text}");
-    // Of 2,000 samples, 0.2 points are four.
+    // With 2,000 test samples, 0.2 points are four samples.
     let mut runs = ["1x1", "1x2"]
         .map(|name| run((1, if name == "1x1" { 1 } else { 2 }), &["--test-samples", "2000"], 4.0));
     runs[1].results.test_accuracy += 0.2;
@@ -280,7 +280,7 @@ fn accuracy_is_lost_in_equally_many_updates_or_the_finding_has_both_numbers() {
             .unwrap();
         (found.answer.unwrap().value, found.text)
     };
-    // The low rate loses more, because it has half the updates.
+    // The low learning rate loses more accuracy, because the row on 1x2 makes half the updates.
     let mut runs = vec![
         of_lr((1, 1), "0.001", 188, 76.5),
         of_lr((1, 2), "0.001", 94, 62.0),
@@ -322,7 +322,7 @@ fn recipes_on_several_topologies_are_told_apart() {
 
 #[test]
 fn a_run_that_tells_classes_apart_is_not_at_chance_level() {
-    // Nine of ten samples are of one class, and weights of the classes cost accuracy on it.
+    // Nine of ten samples belong to one class, and class weights cost accuracy on it.
     let with = |entries: &[(u16, u16, u64)]| {
         let mut run = run((1, 1), &[], 4.0);
         let confusion: Confusion = entries.iter().copied().collect();
@@ -343,7 +343,7 @@ fn a_run_that_tells_classes_apart_is_not_at_chance_level() {
     for guessed in [
         [(0, 0, 270), (1, 0, 30), (1, 1, 0)],
         [(0, 0, 240), (0, 1, 30), (1, 0, 27)],
-        // Two lucky ones.
+        // Two correct samples by chance.
         [(0, 0, 270), (1, 0, 28), (1, 1, 2)],
     ] {
         let found = with(&guessed);
@@ -351,7 +351,8 @@ fn a_run_that_tells_classes_apart_is_not_at_chance_level() {
     }
 }
 
-/// A heading that is true of rows of another group as well would make the highest accuracy of its own group theirs.
+/// If the heading were also true of another group's rows, a reader would take the highest accuracy as theirs
+/// too.
 #[test]
 fn a_heading_has_what_is_off_where_that_alone_tells_its_rows_from_others() {
     let with = |options: &[&str], accuracy| {
@@ -384,7 +385,7 @@ fn trainings_of_which_early_stopping_ended_some_have_headings() {
     let text = listed(&runs);
     assert!(text.contains("all epochs: fastest: 1x2 (mpi), 1.60 times as fast as 1x1"), "{text}");
     assert!(text.contains("epochs run 4: fastest: 1x2 (mpi), 1.28 times as fast as 1x1"), "{text}");
-    // One that trains all epochs is of the job of those without early stopping.
+    // A run that early stopping did not end belongs to the job of the runs without early stopping.
     let text = listed(&[with((1, 1), &[], 10, 8.0), with((1, 1), &stopping, 10, 4.0)]);
     assert!(
         text.starts_with("fastest: early stopping 2 with 4.00 s; slowest: default early stopping"),

@@ -1,4 +1,4 @@
-//! The report as one HTML page without scripts or external resources.
+//! Writes a report as one HTML page without scripts or external resources, and its tables and plots as files.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,48 +17,52 @@ use super::{ReportError, UsageError, rows, write_file};
 use terminal::console::without_controls;
 use terminal::table::shortened;
 
-/// A section of the page: one set of runs.
+/// A part of the page: the tables and plots of one section, of profiles, or of a benchmark.
 #[derive(Default)]
 pub struct PagePart {
-    /// Its heading.
+    /// Heading of the part.
     pub title: String,
     /// Anchor of the heading.
     pub name: String,
-    /// What its table says.
+    /// Findings about its tables.
     pub findings: Vec<Finding>,
-    /// Whether it is of one configuration: nothing is compared, and pictures say more than tables.
+    /// Whether the part shows a single configuration. Nothing is compared then, and pictures come before
+    /// tables.
     pub is_single: bool,
-    /// Its tables.
+    /// Tables of the part.
     pub sheets: Vec<Sheet>,
-    /// Its pictures.
+    /// Plots of the part.
     pub pictures: Vec<Picture>,
     /// Runs and files that are not in a table, one line each.
     pub notes: Vec<String>,
 }
 
 impl PagePart {
-    /// The findings of the list.
+    /// Returns the findings that are in the list.
     pub fn listed(&self) -> impl Iterator<Item = &Finding> {
         self.findings.iter().filter(|finding| finding.is_listed)
     }
 
-    /// Whether its findings compare runs.
+    /// Whether the findings compare runs.
     pub fn compares_runs(&self) -> bool {
         !self.is_single && self.has_answers() && self.listed().next().is_some()
     }
 
-    /// Whether the card has its answers: those of runs.
+    /// Whether the card shows answers of this part. Only parts with runs have answers.
     fn has_answers(&self) -> bool {
         self.findings.iter().any(|finding| finding.answer.is_some())
     }
 }
 
-/// On paper nothing scrolls and nothing is folded, so tables are smaller and pages wide. Plots are drawn on white; in
-/// dark mode they are inverted with their hues preserved. What scrolls has a shadow at the end that is hidden, and where the
-/// browser knows that it scrolls, a line that says so: the animation has a value only then.
+/// The style sheet.
+///
+/// - Print: nothing scrolls or is folded, so tables are smaller and pages are in landscape.
+/// - Plots have a white background. Dark mode inverts them and keeps their hues.
+/// - An element that scrolls sideways has a shadow at the end that is hidden. In browsers with scroll-driven
+///   animations, a line says so too: the animation `hint` has a value only if the element scrolls.
 const STYLE: &str = include_str!("page.css");
 
-/// The page, to be written into `folder`.
+/// Makes the page. Links are relative to `folder`, where the page will be written.
 fn page(parts: &[PagePart], svgs: &BTreeMap<&str, String>, folder: &Path, made: &str) -> String {
     let markup = html! {
         (DOCTYPE)
@@ -67,7 +71,7 @@ fn page(parts: &[PagePart], svgs: &BTreeMap<&str, String>, folder: &Path, made: 
                 meta charset="utf-8";
                 meta name="viewport" content="width=device-width,initial-scale=1";
                 title { @if let [part] = parts { (part.title) " – " } "mpiburn report" }
-                // Browsers request an icon from the server if the page has none.
+                // Without an icon in the page, browsers request one from the server.
                 link rel="icon" href="data:,";
                 style { (PreEscaped(STYLE)) }
             }
@@ -94,7 +98,7 @@ fn anchor(part: &PagePart) -> String {
     format!("#{}-part", part.name)
 }
 
-/// The answers of the parts, each with a link to its part.
+/// Makes the card: the answers of all parts, each with a link to its part.
 fn card(parts: &[PagePart]) -> Markup {
     let several = parts.iter().filter(|part| part.has_answers()).count() > 1;
     let all = parts.iter().flat_map(|part| part.findings.iter().map(move |finding| (part, finding)));
@@ -117,7 +121,7 @@ fn card(parts: &[PagePart]) -> Markup {
     }
 }
 
-/// The findings of each part.
+/// Makes the list of the findings of each part.
 fn findings(parts: &[PagePart]) -> Markup {
     let with_any = || parts.iter().filter(|part| part.listed().next().is_some());
     html! {
@@ -139,11 +143,11 @@ fn findings(parts: &[PagePart]) -> Markup {
     }
 }
 
-/// The findings of a part, of which those behind the first ones are folded.
+/// Makes the list of a part's findings. Only the first ones are visible; the others are folded.
 fn lines(part: &PagePart) -> Markup {
     const FIRST: usize = 6;
     let lines: Vec<String> = part.listed().map(Finding::to_string).collect();
-    // One line takes as much room as what would unfold it.
+    // Do not fold a single line: the line that unfolds it would take as much space.
     let (first, rest) = if lines.len() > FIRST + 1 { lines.split_at(FIRST) } else { (&lines[..], &[][..]) };
     html! {
         ul { @for line in first { li { (line) } } }
@@ -185,7 +189,7 @@ fn pictures(part: &PagePart, svgs: &BTreeMap<&str, String>) -> Markup {
     }
 }
 
-/// Class of a picture whose text would be too small in one column.
+/// Returns the class of a picture that needs more than one column for its text to be legible.
 fn columns(picture: &Picture) -> Option<&'static str> {
     match picture.plot.least_width() {
         0..=COLUMN => None,
@@ -194,7 +198,7 @@ fn columns(picture: &Picture) -> Option<&'static str> {
     }
 }
 
-/// Rules and footnotes, which only some readers need.
+/// Makes a folded list of rules and footnotes, which only some readers need.
 fn folded(lines: &[String]) -> Markup {
     html! {
         @if !lines.is_empty() {
@@ -208,7 +212,7 @@ fn folded(lines: &[String]) -> Markup {
 
 fn table(part: &PagePart, sheet: &Sheet, folder: &Path) -> Markup {
     let title = sheet.title.strip_prefix(&format!("{}: ", part.title)).unwrap_or(&sheet.title);
-    // The first cell with runs has those of its row; that of a ratio has its baseline's as well.
+    // The first cell with runs has the runs of its row. A ratio's cell also has those of its baseline.
     let of_row = |row: &'_ Vec<Cell>| row.iter().map(|cell| cell.runs.clone()).find(|runs| !runs.is_empty());
     let repeated: Vec<Vec<PathBuf>> =
         sheet.rows.iter().filter_map(of_row).filter(|runs| runs.len() > 1).collect();
@@ -240,15 +244,16 @@ fn table(part: &PagePart, sheet: &Sheet, folder: &Path) -> Markup {
     }
 }
 
-/// Characters of a table's line that fit into a window of 1,200 pixels.
+/// Number of characters of a table's line that fit into a window of 1,200 pixels.
 const WIDTH: usize = 120;
-/// Characters of the columns that tell rows apart: on a phone, the first measurement is beside them.
+/// Number of characters for the columns that name rows. On a phone, the first measurement then fits beside
+/// them.
 const LABELS: usize = 34;
-/// Pixels of a column of pictures, with three of them in a window of 1,400 pixels.
+/// Width in pixels of a column of pictures. Three columns fit into a window of 1,400 pixels.
 const COLUMN: u32 = 348;
 
 fn grid(sheet: &Sheet, name: &str, folder: &Path) -> Markup {
-    // Characters behind the integral part, where a number has decimals, a range or a mark.
+    // For each column, the number of characters after the integral part: decimals, a range or a mark.
     let behind: Vec<usize> = (0..sheet.columns.len())
         .map(|n| sheet.rows.iter().map(|row| split(&row[n].shown()).1.chars().count()).max().unwrap_or(0))
         .collect();
@@ -281,8 +286,9 @@ fn grid(sheet: &Sheet, name: &str, folder: &Path) -> Markup {
     }
 }
 
-/// A cell's content: a number links to the first of its runs and lists all of them. What follows
-/// its integral part has room for `behind` characters, so that decimal points are aligned.
+/// Makes a cell's content. A number links to the first of its runs and lists all of them in its tooltip.
+/// `behind` is the number of characters that are reserved after the integral part, so that decimal points are
+/// aligned.
 fn content(cell: &Cell, folder: &Path, behind: usize) -> Markup {
     let shown = cell.shown();
     let text = match (behind, split(&shown)) {
@@ -298,9 +304,9 @@ fn content(cell: &Cell, folder: &Path, behind: usize) -> Markup {
     }
 }
 
-/// Relative link from the page's folder to a run's, or to a file.
+/// Returns the relative link from the page's folder to a run's folder or a file.
 fn link(folder: &Path, run: &Path) -> String {
-    /// Characters that are reserved in a URL.
+    /// Characters to escape in a URL: everything except alphanumeric characters and `/ . - _ ~`.
     const KEPT: AsciiSet = NON_ALPHANUMERIC.remove(b'/').remove(b'.').remove(b'-').remove(b'_').remove(b'~');
     let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| absolute(path));
@@ -309,8 +315,9 @@ fn link(folder: &Path, run: &Path) -> String {
     format!("{}{end}", utf8_percent_encode(&way.to_string_lossy(), &KEPT))
 }
 
-/// A picture's SVG with a label for screen readers, at its own size, at which its text has that of the page's, and the
-/// width below which it scrolls: its text stays legible.
+/// Prepares a picture's SVG for the page: adds a label for screen readers, and sets its size. At this size,
+/// its text is as large as the page's text. It scrolls in a window narrower than the minimum width, so that
+/// its text stays legible.
 fn accessible(svg: &str, picture: &Picture) -> String {
     let label = html! { (picture.caption) }.into_string().replace('"', "&quot;");
     let (width, least) = (picture.plot.size().0, picture.plot.least_width());
@@ -319,8 +326,7 @@ fn accessible(svg: &str, picture: &Picture) -> String {
     svg.replacen("<svg ", &with, 1)
 }
 
-/// Prints one table in the given format, in a terminal with all columns if `wide`; nothing for a
-/// page.
+/// Prints one table in the given format. For a terminal, `wide` prints all columns. HTML prints nothing here.
 pub fn print_sheet(sheet: &Sheet, format: Format, wide: bool) -> anyhow::Result<()> {
     let width = terminal_width();
     match format {
@@ -332,36 +338,36 @@ pub fn print_sheet(sheet: &Sheet, format: Format, wide: bool) -> anyhow::Result<
     Ok(())
 }
 
-/// Width of stdout's terminal, if it is one.
+/// Returns the width of the terminal that stdout is, in characters; `None` if it is not a terminal.
 fn terminal_width() -> Option<u16> {
     let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok()?;
     Some(size.ws_col).filter(|&columns| columns > 0)
 }
 
-/// The pages of a report and of a prediction.
+/// File names of the pages of a report and of a prediction.
 pub const PAGES: [&str; 2] = ["report.html", "prediction.html"];
 
-/// What each page says of its program.
+/// Text in each page by which this program recognises it.
 const GENERATED_BY: &str = "Generated by mpiburn";
 
-/// The list of the files of the report with this page.
+/// Returns the name of the list of the files that belong to this page.
 fn list_of(page: &str) -> String {
     format!(".{page}.sha256")
 }
 
-/// Writes the tables of `parts` as Markdown and CSV, their plots as SVG, and the page `name` into `folder`, and
-/// prints the page's path; `read` are the files that they are made of. Files of an earlier report that this one does not
-/// have are removed.
+/// Writes the report `parts` into `folder`: tables as Markdown and CSV, plots as SVG, and the page `name`.
+/// Prints the path of the page. Files of an earlier report that are not written again are removed. `read` are
+/// the input files, which must not be overwritten.
 ///
 /// # Errors
-/// If a file cannot be written, or would replace one that is read.
+/// If a file cannot be written, or would replace an input.
 pub fn publish(parts: &[PagePart], folder: &Path, name: &str, read: &[PathBuf]) -> anyhow::Result<()> {
     let sheets = || parts.iter().flat_map(|part| &part.sheets);
     let files = |sheet: &Sheet| ["md", "csv"].map(|end| folder.join(format!("{}.{end}", sheet.name)));
     sheets().flat_map(files).try_for_each(|file| check_kept("out", &file, read))?;
     let list = folder.join(list_of(name));
     if !list.exists() {
-        // A report that is interrupted has one as well.
+        // Written before the first file, so that an interrupted report has a list too.
         write_file(&list, b"")?;
     }
     let mut written = Vec::new();
@@ -389,15 +395,15 @@ pub fn publish(parts: &[PagePart], folder: &Path, name: &str, read: &[PathBuf]) 
     Ok(())
 }
 
-/// Removes the files of `folder` that `list` names and that are not `written` again, unless somebody has changed them
-/// since, and lists those that are written, as `sha256sum` does.
+/// Removes the files of an earlier report, which `list` names with their digests. Files that are `written`
+/// again, or that somebody has changed since, stay. Then writes the new list, in the format of `sha256sum`.
 fn remove_earlier(list: &Path, folder: &Path, written: &[PathBuf]) -> Result<(), ReportError> {
     let digest = |file: &Path| read_regular(file).map(|bytes| sha256(&bytes)).unwrap_or_default();
     let earlier = read_text(list).unwrap_or_default();
     for (known, name) in earlier.lines().filter_map(|line| line.split_once("  ")) {
         let file = folder.join(name);
         let is_here = Path::new(name).file_name() == Some(name.as_ref()) && !written.contains(&file);
-        // What cannot be read has no digest.
+        // A file that could not be read has an empty digest in the list.
         if is_here && !known.is_empty() && digest(&file) == known {
             if_there(std::fs::remove_file(&file)).map_err(|error| ReportError::new(&file, error))?;
         }
@@ -406,22 +412,23 @@ fn remove_earlier(list: &Path, folder: &Path, written: &[PathBuf]) -> Result<(),
     write_file(list, written.iter().filter_map(line).collect::<String>().as_bytes())
 }
 
-/// Writes a text, which names and messages in files of others must not make more than a text.
+/// Writes a text without control characters. Names and messages in it may be from files that somebody else
+/// wrote.
 fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     Ok(write_file(path, without_controls(text).as_bytes())?)
 }
 
-/// Whether a page is one of this program. Older versions wrote no list beside it, and other programs have a report.html
-/// too: pytest-html, Allure, Lighthouse.
+/// Whether this program wrote the page. Versions without a list have to be recognised by their page. Its name
+/// is not enough: pytest-html, Allure and Lighthouse also write a `report.html`.
 fn is_own_page(page: &Path) -> bool {
     read_regular(page).is_ok_and(|bytes| String::from_utf8_lossy(&bytes).contains(GENERATED_BY))
 }
 
-/// Checks that the folder of `--out` is new or empty, or has a report. In the folder of a data set nobody would find the
-/// report, and its files would be taken for samples.
+/// Checks that the folder of `--out` is new, empty, or contains a report. In the folder of a data set, for
+/// example, nobody would find the report, and its files would be taken for samples.
 ///
 /// # Errors
-/// If it has other files alone, with some of their names.
+/// If the folder contains only other files. The message names some of them.
 pub fn check_folder(folder: &Path) -> Result<(), UsageError> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let names: Vec<String> =
@@ -440,11 +447,11 @@ pub fn check_folder(folder: &Path) -> Result<(), UsageError> {
     Err(UsageError::new("out", folder.display(), problem))
 }
 
-/// Checks that the file that `option` names is none that stays as it is: of a run or a sweep, or among those
-/// that are `read`.
+/// Rejects `path`, given by `option`, if writing it would overwrite a file of a run or a sweep, or a file in
+/// `read`.
 ///
 /// # Errors
-/// If it is one, with the reason.
+/// If it would, with the reason.
 pub fn check_kept<'a>(
     option: &'static str,
     path: &Path,

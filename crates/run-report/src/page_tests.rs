@@ -1,4 +1,4 @@
-//! The page: its links, its card, and what is folded.
+//! Checks the page: its links, its card, and what is folded.
 
 use super::*;
 use crate::findings::Question;
@@ -113,7 +113,7 @@ fn files_of_an_earlier_report_are_removed_unless_somebody_changed_them() {
     std::fs::write(&list, format!("{}  ../{name}\n", sha256(b""))).unwrap();
     report(&[]);
     assert!(outside.exists(), "not in the folder");
-    // Without a digest, as reports at the same time may leave them.
+    // Without a digest: reports that are written at the same time may leave such lines.
     std::fs::create_dir(folder.join("d")).unwrap();
     std::fs::write(&list, "  none.md\n  d\n").unwrap();
     report(&[]);

@@ -1,4 +1,4 @@
-//! Rows that differ in one thing alone, beside each other: backends, and quantization.
+//! Tables that compare two rows which differ in one thing only: in the backend, or in quantization.
 
 use super::quantized::measure;
 use super::remarks::is_sound;
@@ -8,17 +8,17 @@ use super::sheet::{Cell, Column, Field, Sheet};
 use super::summary::{TRAIN, is_quantized, labels, own_columns, paths, setting, titled};
 use run_record::Part;
 
-/// Two rows with otherwise equal settings.
+/// Two rows with equal settings, except for the one that is compared.
 pub struct Pair<'r, 'a> {
-    /// The row over mpi, or without quantization.
+    /// The row with mpi, or without quantization.
     pub base: &'r Row<'a>,
-    /// The row over another backend, or with quantization.
+    /// The row with another backend, or with quantization.
     pub other: &'r Row<'a>,
 }
 
 impl Pair<'_, '_> {
-    /// The other's median time over the base's, with the extremes over repeats; `None` unless the times of both rows
-    /// can be compared.
+    /// Returns the training time of `other` divided by that of `base`: the ratio of medians, and the extreme
+    /// ratios over repeats. `None` if the times of one of the rows are doubted.
     pub fn ratio(&self) -> Option<Spread> {
         let [other, base] = [self.other, self.base].map(Row::train_seconds);
         (is_sound(self.other) && is_sound(self.base)).then(|| Spread {
@@ -34,14 +34,15 @@ impl Pair<'_, '_> {
         times_differ(&self.other.train_seconds(), &self.base.train_seconds())
     }
 
-    /// Percent by which the other takes longer; `None` if the times cannot be compared, or do not differ.
+    /// Returns how much longer `other` takes, in percent; `None` if the times are doubted or do not differ.
     fn percent_longer(&self) -> Option<Spread> {
         let longer = |ratio: f64| 100.0 * (ratio - 1.0);
         let Spread { median, min, max, count } = self.ratio().filter(|_| self.differs())?;
         Some(Spread { median: longer(median), min: longer(min), max: longer(max), count })
     }
 
-    /// A number of both rows' runs, and of several repeats the range beside it.
+    /// Returns two cells: the number, and its range over repeats if there are any. Both refer to the runs of
+    /// both rows.
     fn cells(&self, spread: Option<Spread>, digits: usize) -> [Cell; 2] {
         let runs = || [paths(self.other), paths(self.base)].concat();
         let number = spread.map(|spread| Cell::number(spread.median, digits, runs()));
@@ -52,8 +53,8 @@ impl Pair<'_, '_> {
     }
 }
 
-/// The rows of mpi, each with those of other backends. One rank communicates with none, so that its backends do not
-/// differ.
+/// Pairs each row with mpi with the rows that differ from it in the backend only. Rows of one rank are left
+/// out, because one rank does not communicate.
 pub fn pairs<'r, 'a>(rows: &'r [Row<'a>]) -> Vec<Pair<'r, 'a>> {
     let of_mpi = |base: &'r Row<'a>| {
         let is_other = move |row: &&Row<'a>| {
@@ -64,7 +65,7 @@ pub fn pairs<'r, 'a>(rows: &'r [Row<'a>]) -> Vec<Pair<'r, 'a>> {
     rows.iter().filter(|row| row.setting("backend") == "mpi" && row.ranks() > 1).flat_map(of_mpi).collect()
 }
 
-/// The table of `pairs`, with remarks; none if there are none.
+/// Makes the table of `pairs`, with remarks; `None` if there are no pairs.
 fn sheet<'r, 'a>(
     name: String,
     title: String,
@@ -78,7 +79,7 @@ fn sheet<'r, 'a>(
     (!pairs.is_empty()).then(|| Sheet::from_rows(name, title, columns, pairs).with_remarks(remarks))
 }
 
-/// The other backends' times relative to mpi's.
+/// Makes the table of other backends' times relative to mpi's.
 pub fn ratios(section: &Section, rows: &[Row<'_>]) -> Option<Sheet> {
     let varied = own_columns(rows).into_iter().filter(|name| !rows[0].is_of_backend(name));
     let own = |name: &str| setting(name, |pair: &Pair<'_, '_>| pair.base);
@@ -116,10 +117,10 @@ pub fn ratios(section: &Section, rows: &[Row<'_>]) -> Option<Sheet> {
     sheet(name, title, columns, &pairs(rows), remarks, |pair| pair.ratio().is_none())
 }
 
-/// Quantized rows, each beside the row that differs in quantization alone.
+/// Makes the table of quantized rows, each beside the row that differs from it in quantization only.
 pub fn joint(section: &Section, rows: &[Row<'_>]) -> Option<Sheet> {
     let (quantized, float): (Vec<&Row<'_>>, Vec<&Row<'_>>) = rows.iter().partition(|row| is_quantized(row));
-    // Of a training without quantization, they have no effect.
+    // Settings of quantization, which have no effect on the row without quantization.
     let is_quantization = |name: &str| rows[0].part(name) == Some(Part::Quantization);
     let of_float =
         |other: &&Row<'_>| float.iter().find(|row| row.equals_except(other, is_quantization)).copied();
@@ -127,7 +128,7 @@ pub fn joint(section: &Section, rows: &[Row<'_>]) -> Option<Sheet> {
         quantized.into_iter().filter_map(|other| Some(Pair { base: of_float(&other)?, other })).collect();
     let shown: Vec<&Row<'_>> = pairs.iter().map(|pair| pair.other).collect();
     shown.first()?;
-    // A measurement with and without quantization.
+    // The column of a measurement, of the row with quantization or of the row without.
     let column = |key: &str, title: &'static str, quantized: bool, rank: u8| {
         let measured = measure(key, title, rank);
         let (prefix, with) = if quantized { ("quantized_", "with") } else { ("", "without") };

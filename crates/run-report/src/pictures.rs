@@ -1,4 +1,4 @@
-//! The plots of a section: times by topology, and curves of loss and accuracy.
+//! Makes the plots of a section: times by topology, curves of loss and accuracy, and a confusion matrix.
 
 use plotters::style::RGBColor;
 
@@ -11,8 +11,8 @@ use super::runs::{Run, Section, overfitting_epoch};
 use super::sheet::significant;
 use super::summary::{exposed_percent, speed_up};
 
-/// The plots of `rows`, in the colours of `palette`; efficiency is relative to `baseline`. Curves that are damaged are in
-/// none, and have a line in `notes`.
+/// Makes the plots of `rows`, in the colours of `palette`. Efficiency is relative to `baseline`. Damaged
+/// curves are left out and get a line in `notes`.
 pub fn pictures(
     section: &Section,
     rows: &[Row<'_>],
@@ -35,9 +35,9 @@ pub fn pictures(
     pictures
 }
 
-/// Bars of the training time, of the efficiency and of the waiting of each row.
+/// Makes bar charts of training time, efficiency and waiting, with a bar for each row.
 fn bar_charts(rows: &[Row<'_>], named: &[NamedRow<'_, '_>], baseline: &str) -> Vec<Picture> {
-    // One topology alone has no efficiency.
+    // If all rows are on the baseline's topology, there is no efficiency.
     let several = rows.iter().any(|row| row.setting("topology") != baseline);
     let efficiency = |row: &Row<'_>| {
         let base = row.baseline(rows, baseline).filter(|_| several)?;
@@ -76,7 +76,7 @@ fn bar_charts(rows: &[Row<'_>], named: &[NamedRow<'_, '_>], baseline: &str) -> V
     pictures.collect()
 }
 
-/// The curves of loss and accuracy.
+/// Makes the plots of loss and of accuracy.
 fn curve_plots(rows: &[Row<'_>], named: &[NamedRow<'_, '_>], notes: &mut Vec<String>) -> Vec<Picture> {
     let whose = match (rows.len(), rows.iter().any(|row| row.runs.len() > 1)) {
         (1, false) => "",
@@ -97,11 +97,11 @@ fn curve_plots(rows: &[Row<'_>], named: &[NamedRow<'_, '_>], notes: &mut Vec<Str
     pictures.collect()
 }
 
-/// The confusion matrix of the most accurate row's first run.
+/// Makes the confusion matrix of the first run of the most accurate row.
 fn confusion(named: &[NamedRow<'_, '_>]) -> Option<Picture> {
     let best = named.iter().max_by(|a, b| accuracy(a.row).total_cmp(&accuracy(b.row)));
     let NamedRow { name, row, .. } = best?;
-    // A page of one configuration needs no name, and one of single runs no first one.
+    // A page of one configuration needs no name. Rows without repeats have no "first run".
     let name = if named.len() > 1 { name.as_str() } else { "" };
     let matrix = Matrix::from_by_class(name, row.first().results.by_class.as_ref()?)?;
     let first = if row.runs.len() > 1 { "the first run of " } else { "" };
@@ -114,7 +114,7 @@ fn confusion(named: &[NamedRow<'_, '_>]) -> Option<Picture> {
     Some(Picture { name: "confusion".into(), caption, plot: Plot::Matrix(matrix) })
 }
 
-/// A row, and its name and colour in all charts.
+/// A row with its name and colour in all plots.
 struct NamedRow<'r, 'a> {
     name: String,
     colour: RGBColor,
@@ -122,14 +122,15 @@ struct NamedRow<'r, 'a> {
 }
 
 impl<'r, 'a> NamedRow<'r, 'a> {
-    /// All `rows`.
+    /// Gives every row a name and a colour.
     fn all(rows: &'r [Row<'a>], palette: &Palette) -> Vec<Self> {
         let named = names(rows).into_iter().zip(rows);
         named.map(|(name, row)| Self { colour: palette.colour(&name), name, row }).collect()
     }
 }
 
-/// Bars of `read`; a row without a value has none. None of fewer than two, which compare nothing.
+/// Makes a bar chart of `read`. A row without a value has no bar. `None` for fewer than two bars, which
+/// compare nothing.
 fn bars(
     named: &[NamedRow<'_, '_>],
     title: &str,
@@ -146,15 +147,15 @@ fn bars(
     (bars.len() > 1).then_some(Bars { title, axis, digits, bars })
 }
 
-/// The test accuracy of a row's first run.
+/// Returns the test accuracy of a row's first run.
 fn accuracy(row: &Row<'_>) -> f64 {
     row.first().results.test_accuracy
 }
 
-/// The points of a run's curves.
+/// The points of a run's curves of one quantity.
 struct RunCurves {
     train: Vec<MeanPoint>,
-    /// Whether `train` is from `epochs.csv`.
+    /// Whether the points of `train` are from `epochs.csv`.
     is_by_epoch: bool,
     test: Vec<MeanPoint>,
     int8: Vec<MeanPoint>,
@@ -162,8 +163,9 @@ struct RunCurves {
 }
 
 impl RunCurves {
-    /// From the files `train.ENDING` and `test.ENDING` of the run's ranks, and `test.int8.ENDING` of its int8 models. A file
-    /// that is damaged has a line in `notes`. None without a training or test curve.
+    /// Reads the files `train.ENDING`, `test.ENDING` and, for the int8 models, `test.int8.ENDING` of the
+    /// run's ranks. A damaged file gets a line in `notes`. `None` if there is neither a training curve nor a
+    /// test curve.
     fn read(run: &Run, ending: &str, notes: &mut Vec<String>) -> Option<Self> {
         let (train, is_by_epoch) = training(run, ending).unwrap_or_else(|line| {
             notes.push(line);
@@ -177,7 +179,8 @@ impl RunCurves {
     }
 }
 
-/// Training and test curves of each row's first run, and what the caption says of their marks. None if no run has any.
+/// Plots training and test curves of each row's first run. Also returns what the caption says about the
+/// plot's marks. `None` if no run has curves.
 fn curves(
     quantity: &'static str,
     ending: &str,
@@ -206,7 +209,7 @@ fn curves(
         return None;
     }
     if entries.len() == 1 {
-        // One curve needs no name.
+        // A single curve needs no name.
         entries.clear();
     }
     let marks = marks(&found, &panels);
@@ -216,7 +219,7 @@ fn curves(
     Some((Plot::Lines(LinePlot { panels, heading, legend: entries }), marks))
 }
 
-/// What a caption says of the marks of `curves`, which are lines in `panels`.
+/// Returns what the caption says about the marks of `curves`. `panels` are the lines that show them.
 fn marks(curves: &[RunCurves], panels: &[Vec<Line>]) -> String {
     let is_repeated = |lines: &Vec<Line>| {
         let like = |line: &&Line| lines.iter().filter(|other| other.points == line.points).count() > 1;
@@ -237,11 +240,12 @@ fn marks(curves: &[RunCurves], panels: &[Vec<Line>]) -> String {
     marks.iter().filter(|(has, _)| *has).map(|(_, text)| *text).collect()
 }
 
-/// The axes of all panels of a plot, which show `quantity` over epochs.
+/// Makes the axes of a plot, which are the same in all panels: `quantity` over epochs.
 fn axes(quantity: &'static str, lines: &[Line], epochs: impl Iterator<Item = usize>) -> [Axis; 2] {
     let bands = || lines.iter().flat_map(|line| line.band.iter().copied());
     let (low, high) = span(bands().map(|(_, y)| y));
-    // Labels have five digits, by which the ends of the axis differ.
+    // Labels have five significant digits. The margin is so wide that the labels at both ends of the axis
+    // differ.
     let margin = (0.06 * (high - low)).max(1e-3 * high.abs().max(1.0));
     let last = bands().map(|(x, _)| x).chain(epochs.map(|epochs| epochs as f64)).fold(1.0, f64::max);
     let axis =
@@ -249,14 +253,14 @@ fn axes(quantity: &'static str, lines: &[Line], epochs: impl Iterator<Item = usi
     [axis("epochs", 0.0..last * 1.03, 5, 1.0), axis(quantity, low - margin..high + margin, 6, 0.0)]
 }
 
-/// A panel of curves with these axes.
+/// Makes a panel of `lines` with these axes.
 fn panel(title: &str, [x, y]: &[Axis; 2], lines: Vec<Line>) -> Panel {
-    // Of runs with fewer steps than --log-every.
+    // The runs have fewer steps than --log-every.
     let remark = if lines.iter().all(|line| line.points.is_empty()) { ": no value logged" } else { "" };
     Panel { title: format!("{title}{remark}"), x: x.clone(), y: y.clone(), lines }
 }
 
-/// The line of a curve, with a ring where its run begins to overfit.
+/// Makes the line of a curve, with a ring where the run begins to overfit.
 fn line(style: &Line, points: &[MeanPoint], overfits_after: Option<usize>) -> Line {
     let means: Vec<(f64, f64)> = points.iter().map(|point| (point[0], point[1])).collect();
     let upper = points.iter().map(|point| (point[0], point[3]));
@@ -264,7 +268,7 @@ fn line(style: &Line, points: &[MeanPoint], overfits_after: Option<usize>) -> Li
     let turn = overfits_after.map_or(f64::NAN, |epoch| epoch as f64);
     Line {
         band: upper.chain(lower).collect(),
-        // A few points, such as one per epoch, are drawn as dots as well.
+        // If there are only a few points, such as one for each epoch, they are also drawn as dots.
         dots: if points.len() <= 12 { means.clone() } else { Vec::new() },
         rings: means.iter().copied().filter(|(x, _)| (x - turn).abs() < 0.5).collect(),
         points: means,

@@ -1,4 +1,4 @@
-//! Curves of runs as pictures.
+//! Checks the plots of curves.
 
 use itertools::Itertools;
 
@@ -10,8 +10,7 @@ fn drawn_curves(ending: &str, rows: &[Row<'_>]) -> Option<(Plot, String)> {
     curves("loss", ending, &NamedRow::all(rows, &Palette::for_sections(&[names(rows)])), &mut Vec::new())
 }
 
-/// The pictures of a run's loss and of its accuracy, and whether each marks
-/// overfitting.
+/// Plots of a run's loss and of its accuracy, and whether each marks overfitting.
 fn drawn(losses: &[f64]) -> [(String, bool); 2] {
     let folder = tempfile::tempdir().unwrap();
     let runs = [with_test_losses(run((1, 1), &["--epochs", "4"], 4.0), folder.path(), losses)];
@@ -57,7 +56,7 @@ fn int8_models_have_dashed_curves() {
         has_int8 && picture.contains("\nquantized qat, int8\n") && picture.contains("\nquantized no\n"),
         "{picture}"
     );
-    // Two points of each of three curves; hollow ones of the int8 model.
+    // Three curves with two points each. The points of the int8 model are hollow.
     let dots = |hollow: bool| {
         let lines = picture.split('<').filter(|element| element.starts_with("circle"));
         lines.filter(|line| line.contains("fill=\"none\"") == hollow).count()
@@ -221,7 +220,7 @@ fn many_curves_have_a_short_legend_and_one_pair_of_axes() {
     assert_eq!((train.x.title, train.y.title, train.title.as_str()), ("epochs", "loss", "training"));
     assert_eq!((&train.x.range, &train.y.range), (&test.x.range, &test.y.range));
     assert!(train.x.range.end > 4.0 && train.y.range.end > 32.0, "{:?} {:?}", train.x.range, train.y.range);
-    // In rows of several, with less room than the curves.
+    // The legend has several names in a row. Fewer fit in a row than there are curves.
     let height = |names: usize| {
         let legend = plot.legend[..names].to_vec();
         Plot::Lines(LinePlot { panels: Vec::new(), heading: String::new(), legend }).size().1

@@ -1,4 +1,4 @@
-//! Common parts of all plots: formats, font, colours, and round numbers of axes.
+//! What all plots share: file formats, font, colours, and round numbers on axes.
 
 mod bars;
 mod doubled;
@@ -27,7 +27,7 @@ use terminal::table::shortened;
 pub struct Picture {
     /// Name of its files, without the extension.
     pub name: String,
-    /// What it shows.
+    /// What the plot shows, as a sentence.
     pub caption: String,
     /// The plot.
     pub plot: Plot,
@@ -35,21 +35,21 @@ pub struct Picture {
 
 /// A plot.
 pub enum Plot {
-    /// Grouped bars.
+    /// Horizontal bars, one for each configuration.
     Bars(Bars),
-    /// Lines in panels.
+    /// Lines in panels below one another.
     Lines(LinePlot),
     /// A confusion matrix.
     Matrix(Matrix),
 }
 
 impl Plot {
-    /// Whether `path` ends as a format of plots does.
+    /// Whether the extension of `path` is a format of plots.
     pub fn is_saved_as(path: &Path) -> bool {
         format_of(path).is_some_and(|format| ["svg", "png"].contains(&format.as_str()))
     }
 
-    /// Width and height in pixels.
+    /// Returns width and height in pixels.
     pub fn size(&self) -> (u32, u32) {
         match self {
             Self::Bars(bars) => (WIDTH as u32, bars.height()),
@@ -58,29 +58,29 @@ impl Plot {
         }
     }
 
-    /// The width from which on no text has fewer than 11 pixels.
+    /// Returns the smallest width in pixels at which all text is at least 11 pixels high.
     pub fn least_width(&self) -> u32 {
         (f64::from(self.size().0) * 11.0 * SIZE_PER_PIXEL / f64::from(TEXT)).ceil() as u32
     }
 
-    /// The plot as SVG text.
+    /// Returns the plot as SVG text.
     ///
     /// # Errors
-    /// When it cannot be drawn.
+    /// If it cannot be drawn.
     pub fn svg(&self) -> Result<String, Box<dyn Error>> {
         let mut text = String::new();
         self.draw(&SVGBackend::with_string(&mut text, self.size()).into_drawing_area())?;
         Ok(text)
     }
 
-    /// Draws to the file `path`, replacing its content.
+    /// Draws to the file `path` and replaces its content.
     ///
     /// # Errors
-    /// When the file cannot be written or its extension is neither `.svg` nor `.png`.
+    /// If the file cannot be written or its extension is neither `.svg` nor `.png`.
     pub fn save(&self, path: &Path) -> Result<(), ReportError> {
         let draw = || -> Result<(), Box<dyn Error>> {
             match format_of(path).as_deref() {
-                // Drawn in memory first: the library's file writer hides the reason of an I/O error.
+                // Drawn in memory first: the plotting library's file writer hides the reason of an I/O error.
                 Some("svg") => Ok(replace_file(path, self.svg()?.as_bytes())?),
                 Some("png") => {
                     let (width, height) = (2 * self.size().0, 2 * self.size().1);
@@ -111,8 +111,8 @@ fn format_of(path: &Path) -> Option<String> {
     Some(path.extension()?.to_str()?.to_lowercase())
 }
 
-/// Colours that differ in brightness as well, for print and colour-blind readers (Okabe and Ito, without yellow, which
-/// has too little contrast on white, and three of Tol's muted scheme).
+/// Colours that also differ in brightness, for print and colour-blind readers. They are from Okabe and Ito,
+/// without yellow, which has too little contrast on white, and from Tol's muted scheme (three colours).
 const COLOURS: [RGBColor; 10] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -126,19 +126,21 @@ const COLOURS: [RGBColor; 10] = [
     RGBColor(51, 34, 136),
 ];
 
-/// The colour with this number: after all of them, darker ones.
+/// Returns the colour with this number. After the last of the colours, they repeat in a darker shade.
 pub fn colour(number: usize) -> RGBColor {
     let RGBColor(r, g, b) = COLOURS[number % COLOURS.len()];
     let darker = |part: u8| (f64::from(part) * 0.6f64.powi((number / COLOURS.len()) as i32)) as u8;
     RGBColor(darker(r), darker(g), darker(b))
 }
 
-/// One colour for each name in all charts of a report, which differs from those beside it.
+/// Colours of names. A name has the same colour in all plots of a report, and differs from the other names of
+/// its section.
 #[derive(Debug, Default)]
 pub struct Palette(BTreeMap<String, usize>);
 
 impl Palette {
-    /// The colours of the names of each section. Transports have the first ones in every report.
+    /// Assigns colours to the names of each section. The names of transports have the first colours in every
+    /// report.
     pub fn for_sections(sections: &[Vec<String>]) -> Self {
         let transports = ["mpi", "gloo", "nccl"].map(str::to_owned).to_vec();
         let mut numbers: BTreeMap<String, usize> = BTreeMap::new();
@@ -155,7 +157,7 @@ impl Palette {
         Self(numbers)
     }
 
-    /// The colour of a name that it is made of, and black of another.
+    /// Returns the colour of a name; black if the palette does not contain it.
     pub fn colour(&self, name: &str) -> RGBColor {
         self.0.get(name).map_or(BLACK, |number| colour(*number))
     }
@@ -163,36 +165,37 @@ impl Palette {
 
 /// Name of the embedded font.
 pub(super) const FONT: &str = "sans-serif";
-/// Width of bars and lines in pixels: as wide as a phone's page, and a third of one in a window of 1,400 pixels, so that
-/// text is as large as the page's.
+/// Width of bar and line plots in pixels: the width of a page on a phone, or a third of a page in a window of
+/// 1,400 pixels. At this width, the text in a plot is as large as the page's text.
 pub(super) const WIDTH: i32 = 348;
-/// Sizes of text and of headings: 14 and 15 pixels, because the SVG of a size has fewer pixels, by [`SIZE_PER_PIXEL`].
+/// Font sizes of text and headings. In an SVG, text of these sizes is 14 and 15 pixels high: a size has
+/// [`SIZE_PER_PIXEL`] times as many units as pixels.
 pub(super) const TEXT: u32 = 17;
 const TITLE: u32 = 19;
 const SIZE_PER_PIXEL: f64 = 1.24;
-/// Height of a line of text, and space around.
+/// Height of a line of text, and margin, in pixels.
 const LINE: i32 = 21;
 const MARGIN: i32 = 10;
 
-/// What the plotting library draws on.
+/// A drawing backend of the plotting library, with an error type that `Box<dyn Error>` accepts.
 pub(super) trait Surface: DrawingBackend<ErrorType: 'static> {}
 
 impl<B: DrawingBackend<ErrorType: 'static>> Surface for B {}
 
-/// Width of a text in pixels.
+/// Returns the width of a text in pixels.
 pub(super) fn width_of(text: &str, size: u32) -> i32 {
     use_embedded_font();
     (FONT, size).into_font().box_size(text).map_or(0, |(width, _)| width as i32)
 }
 
-/// A text of at most `room` pixels: of a longer one its beginning and its end.
+/// Shortens a text to at most `room` pixels: its beginning and its end.
 pub(super) fn fitting(text: &str, room: i32) -> String {
     let letters = (1..=text.chars().count()).rev();
     let mut shorter = letters.map(|letters| shortened(text, letters));
     shorter.find(|text| width_of(text, TEXT) <= room).unwrap_or_default()
 }
 
-/// A name in lines of at most `room` pixels, broken at spaces.
+/// Breaks a name at spaces into lines of at most `room` pixels.
 fn wrapped(name: &str, room: i32) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in name.split(' ').map(|word| fitting(word, room)) {
@@ -205,7 +208,7 @@ fn wrapped(name: &str, room: i32) -> Vec<String> {
     lines
 }
 
-/// Round numbers in `range`, about `count` of them, which differ by `least` or more.
+/// Returns round numbers in `range`: about `count` of them, at least `least` apart.
 fn ticks(range: &Range<f64>, count: usize, least: f64) -> Vec<f64> {
     let rough = ((range.end - range.start) / count as f64).max(least).max(1e-9);
     let unit = 10f64.powf(rough.log10().floor());
@@ -215,7 +218,7 @@ fn ticks(range: &Range<f64>, count: usize, least: f64) -> Vec<f64> {
     numbers.take_while(|number| *number <= range.end).collect()
 }
 
-/// The logarithms of round numbers in a `range` of logarithms.
+/// Returns the logarithms of round numbers in a `range` of logarithms.
 fn log_ticks(range: &Range<f64>) -> Vec<f64> {
     let ticks_of = |mantissas: &'static [f64]| -> Vec<f64> {
         let powers = range.start.floor() as i32..=range.end.ceil() as i32;
@@ -225,7 +228,7 @@ fn log_ticks(range: &Range<f64>) -> Vec<f64> {
     Some(ticks_of(&[1.0, 2.0, 5.0])).filter(|ticks| ticks.len() <= 9).unwrap_or_else(|| ticks_of(&[1.0]))
 }
 
-/// Text is measured and drawn with an embedded font: a cluster's nodes may have no
+/// Makes the plotting library measure and draw text with an embedded font: the nodes of a cluster may have no
 /// fonts.
 fn use_embedded_font() {
     static ONCE: Once = Once::new();
@@ -235,23 +238,23 @@ fn use_embedded_font() {
     });
 }
 
-/// A point: its place on both axes.
+/// Coordinates of a point on both axes.
 pub type Point = (f64, f64);
 
-/// The least and the greatest of `values`; 0 and 1 if there are none.
+/// Returns minimum and maximum of `values`; 0 and 1 if there are none.
 pub fn span(values: impl Iterator<Item = f64>) -> (f64, f64) {
     let ends = values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), x| (low.min(x), high.max(x)));
     if ends.0 <= ends.1 { ends } else { (0.0, 1.0) }
 }
 
-/// Writes a picture of 8-bit `rgb`, row by row from the top, to `path`, replacing
-/// it.
+/// Writes a picture to the file `path` and replaces its content. `rgb` has 8 bits for each colour, row by row
+/// from the top.
 ///
 /// # Errors
-/// When the file cannot be written.
+/// If the file cannot be written.
 ///
 /// # Panics
-/// When `rgb` is not `width * height` pixels of 3 bytes.
+/// If `rgb` is not `width * height` pixels of 3 bytes.
 pub fn write_png(path: &Path, [width, height]: [u32; 2], rgb: &[u8]) -> io::Result<()> {
     assert_eq!(rgb.len(), 3 * width as usize * height as usize, "{width} x {height} pixels");
     let mut file = WholeFile::at(path)?;

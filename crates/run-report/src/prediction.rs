@@ -1,4 +1,4 @@
-//! `mpiburn report --scaling`: predictions for 1 to 1024 ranks from one run and a link.
+//! `mpiburn report --scaling`: predicts times for 1 to 1024 ranks from one run and a link.
 
 use anyhow::bail;
 use plotters::style::BLACK;
@@ -16,10 +16,10 @@ use super::sheet::{Cell, Column, Sheet, significant};
 use super::summary::STEP;
 use terminal::digits::decimals;
 
-/// The prediction of each section.
+/// Makes the prediction of each section.
 ///
 /// # Errors
-/// When the link is not given, or its file cannot be read.
+/// If no link is given, or its file cannot be read.
 pub fn parts(args: &ReportArgs, sections: &[Section]) -> anyhow::Result<Vec<PagePart>> {
     let link = match (&args.link, args.latency_us, args.bandwidth_mbit) {
         (Some(file), ..) => Link::read(file)?,
@@ -38,10 +38,11 @@ fn part(section: &Section, link: &Link) -> PagePart {
     let (title, name) = (section.title.clone(), section.name.clone());
     let mut part = PagePart { title, name, notes: section.notes.clone(), ..PagePart::default() };
     let rows = group(&section.runs);
-    // The row of the fewest ranks, preferably not oversubscribed.
+    // The row with the fewest ranks. A row that is not oversubscribed is preferred.
     let base = rows.iter().min_by_key(|row| (row.first().record.oversubscribed, row.ranks()));
     let Some(base) = base else { return part };
-    // One run, whose phases are consistent: the median of the repeats.
+    // Taken from a single run, because the phases of one run are consistent: the run with the median step
+    // time.
     let mut repeats = base.runs.clone();
     repeats.sort_by(|a, b| a.results.ms_per_step.total_cmp(&b.results.ms_per_step));
     let source = repeats[(repeats.len() - 1) / 2];
@@ -71,18 +72,19 @@ fn part(section: &Section, link: &Link) -> PagePart {
     part
 }
 
-/// Measured seconds of an epoch.
+/// Returns the measured time of an epoch in seconds.
 fn epoch_s(row: &Row<'_>) -> f64 {
     row.train_seconds().median / row.first().results.epochs_run.max(1) as f64
 }
 
-/// A line of the table: a number of ranks, and a run on as many.
+/// A row of the table: a number of ranks, and a measured configuration with as many ranks, if there is one.
 struct PredictionRow<'r, 'a> {
     ranks: usize,
     measured: Option<&'r Row<'a>>,
 }
 
-/// The table: a line for each number of ranks and each measured run, with both models.
+/// Makes the table: a row for each number of ranks and each measured configuration, with the predictions of
+/// both models.
 fn table(section: &Section, work: &Work, link: &Link, source: &Run, measured: &[&Row<'_>]) -> Sheet {
     let count = |number: usize| Cell::number(number as f64, 0, vec![]);
     let mut columns = vec![
@@ -131,7 +133,8 @@ fn table(section: &Section, work: &Work, link: &Link, source: &Run, measured: &[
         .with_remarks([origin(work, source), alone.into()])
 }
 
-/// A row for each number of ranks, or for each measured run on as many.
+/// Returns a row for each number of ranks. If several configurations were measured with as many, each has its
+/// row.
 fn prediction_rows<'r, 'a>(measured: &[&'r Row<'a>]) -> Vec<PredictionRow<'r, 'a>> {
     let mut rows = Vec::new();
     for ranks in rank_counts() {
@@ -144,7 +147,7 @@ fn prediction_rows<'r, 'a>(measured: &[&'r Row<'a>]) -> Vec<PredictionRow<'r, 'a
     rows
 }
 
-/// The remark on the run that the `work` is from.
+/// Makes the remark about the run that `work` was measured in.
 fn origin(work: &Work, source: &Run) -> String {
     format!(
         "From {} ({}, {}): {:.3} ms of computing per step, of which {:.3} ms are backward; {:.0} bytes of \
@@ -161,7 +164,7 @@ fn origin(work: &Work, source: &Run) -> String {
     )
 }
 
-/// Both models of one rank's `work` over `link` as lines, and the `measured` rows as dots.
+/// Plots the predictions of both models as lines, and the `measured` rows as dots.
 fn predict_plot(work: &Work, link: &Link, measured: &[&Row<'_>]) -> Plot {
     let lines = |predicted: &dyn Fn(AllReduce, usize) -> f64, of_row: &dyn Fn(&Row<'_>) -> f64| {
         let model = |(i, algorithm)| {
@@ -172,7 +175,7 @@ fn predict_plot(work: &Work, link: &Link, measured: &[&Row<'_>]) -> Plot {
         let runs = Line { colour: BLACK, dots, ..Line::default() };
         AllReduce::ALL.into_iter().enumerate().map(model).chain([runs]).collect::<Vec<_>>()
     };
-    // The axes are linear in the logarithms, so that all panels have one axis type.
+    // The values are logarithms on linear axes, so that all panels have the same axis type.
     let log = |seconds: f64| seconds.max(1e-9).log10();
     let times = lines(&|model, ranks| log(work.epoch_s(link, model, ranks)), &|row| log(epoch_s(row)));
     let shares = lines(&|model, ranks| work.efficiency(link, model, ranks), &|row| {

@@ -1,15 +1,18 @@
-//! Published figures beside our measurements; the two are never combined.
+//! Shows published figures beside our measurements. The two are never combined into a ratio.
 //!
-//! `results/reference/NAME.csv` has a line for each experiment. Columns that are named
-//! like settings of a run (`topology`, `backend`, `model` …) select our runs of the
-//! same experiment; an empty cell matches any value, `not stated` as well, which says that the
-//! report does not tell, and `–` an option that was not given. Without a column for it, rows with accumulation, mixed
-//! precision or quantization match nothing. `quantized` is `no`, `qat` or `ptq`. The measurements are
-//! `train_seconds`, `train_and_test_seconds` (where the published time includes tests),
-//! `train_accuracy` and `test_accuracy` (the int8 model's, where there is
-//! one), by rank with slashes between, and `memory_mb`; those without a column are not
-//! shown. Memory may be by rank as well; `int8_test_accuracy` is the int8 model's by rank, for `by_rank.rs`.
-//! `hardware` names the hardware; any other column is descriptive.
+//! `results/reference/NAME.csv` has a line for each published experiment. Its columns are of four kinds.
+//!
+//! - Columns that are named like settings of a run (`topology`, `backend`, `model` …) select our runs of the
+//!   same experiment. An empty cell matches any value. So does `not stated`: the publication does not say.
+//!   `–` matches runs without the option. `quantized` is `no`, `qat` or `ptq`. If our run uses a technique
+//!   such as accumulation, mixed precision or quantization, it only matches if the file has a column for the
+//!   technique.
+//! - Measurements are `train_seconds`, `train_and_test_seconds` (if the published time includes tests),
+//!   `train_accuracy`, `test_accuracy` (the int8 model's, if there is one) and `memory_mb`. Accuracies and
+//!   memory may be by rank, with slashes between. `int8_test_accuracy` is the int8 model's accuracy by rank,
+//!   for `by_rank.rs`. Measurements without a column are not shown.
+//! - `hardware` names the hardware.
+//! - Other columns describe the experiment for readers.
 
 use itertools::Itertools;
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,18 +40,18 @@ const MEASURES: [Measure; 5] = [
     Measure::new("memory MB", MEMORY, |run| run.results.live_mb.unwrap_or(f64::NAN)),
 ];
 const MEMORY: &str = "memory_mb";
-/// By rank, in the table of `by_rank.rs`.
+/// Figures by rank, shown in the table of `by_rank.rs`.
 const INT8_BY_RANK: &str = "int8_test_accuracy";
 
-/// The figures of trainings in `file`.
+/// Reads the published figures of trainings in `file`.
 ///
 /// # Errors
-/// When the file cannot be read, or has no `topology` or no `hardware`.
+/// If the file cannot be read, or has no column `topology` or `hardware`.
 pub fn read(file: &Path) -> Result<Figures, ReportError> {
     Figures::read(file, &["topology", HARDWARE])
 }
 
-/// The columns that describe an experiment.
+/// Returns the columns that describe an experiment: all except measurements and hardware.
 pub fn described(reference: &Figures) -> Vec<&String> {
     let is_figure = |name: &str| {
         [HARDWARE, INT8_BY_RANK].contains(&name) || MEASURES.iter().any(|measure| measure.key == name)
@@ -56,7 +59,7 @@ pub fn described(reference: &Figures) -> Vec<&String> {
     reference.header.iter().filter(|name| !is_figure(name)).collect()
 }
 
-/// The table of the published figures, each beside our rows of the same experiment.
+/// Makes the table of the published figures, each beside our rows of the same experiment.
 pub fn published(section: &Section, rows: &[Row<'_>], reference: &Figures) -> Sheet {
     let described = described(reference);
     let measures = MEASURES.into_iter().filter(|measure| reference.has_column(measure.key));
@@ -98,7 +101,7 @@ pub fn published(section: &Section, rows: &[Row<'_>], reference: &Figures) -> Sh
         .with_remarks(remarks(section, rows, reference))
 }
 
-/// The remarks below that table.
+/// Makes the remarks below the table of published figures.
 fn remarks(section: &Section, rows: &[Row<'_>], reference: &Figures) -> Vec<String> {
     let mut remarks = vec![format!(
         "Published: {}. Ours: {}. The hardware differs, and the data may differ, so ratios of the two are not meaningful.",
@@ -139,8 +142,8 @@ fn remarks(section: &Section, rows: &[Row<'_>], reference: &Figures) -> Vec<Stri
     remarks
 }
 
-/// An option that the sweep's scale changes, with its values here and at full scale. Limits of samples are at most what
-/// the data set has; `None` if they are then equal.
+/// Describes an option that the sweep's scale changes: its value here and at full scale. A limit of samples
+/// is cut to the size of the data set. `None` if the two values are then equal.
 fn scaled(rows: &[Row<'_>], (name, (here, full)): (&String, &(String, String))) -> Option<String> {
     let data = &rows.first()?.first().record.data;
     let available = match name.as_str() {
@@ -156,7 +159,7 @@ fn scaled(rows: &[Row<'_>], (name, (here, full)): (&String, &(String, String))) 
     (here != full).then(|| format!("{name} {here} instead of {full}"))
 }
 
-/// The machines of our runs, and their set-up.
+/// Describes the machines of our runs and their main settings.
 fn hosts(rows: &[Row<'_>]) -> String {
     let places = rows.iter().flat_map(|row| &row.runs).flat_map(|run| &run.record.places);
     let hosts: BTreeSet<String> =
@@ -169,35 +172,36 @@ fn hosts(rows: &[Row<'_>]) -> String {
     hosts.into_iter().chain(settings).join(", ")
 }
 
-/// Column that names the hardware.
+/// Name of the column that names the hardware.
 pub const HARDWARE: &str = "hardware";
 
-/// A setting that the report does not tell.
+/// Cell of a setting that the publication does not state.
 const NOT_STATED: &str = "not stated";
 
-/// A line, by column.
+/// A line of the file: the cells by column name.
 pub type FigureLine = BTreeMap<String, String>;
 
 /// A file of published figures.
 #[derive(Debug)]
 pub struct Figures {
-    /// Its columns.
+    /// Names of the columns.
     pub header: Vec<String>,
-    /// Its lines.
+    /// The lines.
     pub lines: Vec<FigureLine>,
 }
 
 impl Figures {
-    /// The figures in `file`.
+    /// Reads the figures in `file`.
     ///
     /// # Errors
-    /// If the file cannot be read, has a quote that would hide the lines below, or lacks a column of `needed`.
+    /// If the file cannot be read, lacks a column of `needed`, or has an open quote, which would hide the
+    /// lines below it.
     pub fn read(file: &Path, needed: &[&str]) -> Result<Self, ReportError> {
         let text = read_regular(file).map_err(|error| ReportError::read(file, error))?;
         Self::from_csv(&text, needed).map_err(|problem| ReportError::read(file, problem))
     }
 
-    /// The figures in the bytes of a file.
+    /// Parses the figures from the bytes of a file.
     pub(crate) fn from_csv(text: &[u8], needed: &[&str]) -> Result<Self, String> {
         all_quotes_closed(text)?;
         let mut reader = csv::Reader::from_reader(text);
@@ -210,8 +214,8 @@ impl Figures {
         Ok(Self { header, lines })
     }
 
-    /// The file `reference/NAME.csv` beside `folder` or in it, or below `results/`; `None` if there is none, or
-    /// it cannot be read, with a line in `notes`.
+    /// Reads `reference/NAME.csv`: beside `folder`, in it, or in `results/`. `None` if there is no such file.
+    /// If it cannot be read, also adds a line to `notes`.
     pub fn beside(folder: &Path, name: &str, notes: &mut Vec<String>) -> Option<Self> {
         let folders = [folder.join("../reference"), folder.join("reference"), "results/reference".into()];
         let mut files = folders.into_iter().map(|folder| folder.join(format!("{name}.csv")));
@@ -219,17 +223,17 @@ impl Figures {
         read.map_err(|error| notes.push(format!("{error}; published figures are omitted"))).ok()
     }
 
-    /// Whether it has this column.
+    /// Whether the file has this column.
     fn has_column(&self, name: &str) -> bool {
         self.header.iter().any(|column| column == name)
     }
 
-    /// The first line whose columns have the values of `wanted`.
+    /// Returns the first line that has the `wanted` values, as pairs of column and value.
     pub fn find(&self, wanted: &[(&str, &str)]) -> Option<&FigureLine> {
         self.lines.iter().find(|line| has(line, wanted))
     }
 
-    /// The remark below a table: hardware of both, which differs.
+    /// Makes the remark below a table that names the published hardware and ours.
     pub fn remark(&self, wanted: &[(&str, &str)], ours: &str) -> String {
         format!(
             "Published: {}. Ours: {ours}. The hardware differs, so ratios of the two are not meaningful.",
@@ -237,16 +241,17 @@ impl Figures {
         )
     }
 
-    /// The hardware of the lines whose columns have the values of `wanted`.
+    /// Returns the hardware of the lines that have the `wanted` values.
     pub fn hardware(&self, wanted: &[(&str, &str)]) -> String {
         let lines = self.lines.iter().filter(|line| has(line, wanted));
         lines.filter_map(|line| line.get(HARDWARE)).sorted().dedup().join("; ")
     }
 
-    /// Whether `line` is the experiment of `row`, one of `rows`: the columns `described` that are settings
-    /// of a run are equal. An empty cell, and one that is not stated, match any value.
+    /// Whether `line` is the same experiment as `row`: all columns in `described` that are settings of a run
+    /// must match. `rows` are all rows of the table, which tell what is a setting. An empty cell and `not
+    /// stated` match any value.
     pub fn is_of(&self, line: &FigureLine, described: &[&String], row: &Row<'_>, rows: &[Row<'_>]) -> bool {
-        // What a report does not mention it did not use.
+        // A technique that a publication does not mention was not used.
         let mut techniques = row.first().record.schema.0.iter().filter(|(_, option)| option.technique);
         let uses_no_other = techniques.all(|(field, option)| {
             let name = if field == "quantize" { QUANTIZED } else { field };
@@ -257,7 +262,7 @@ impl Figures {
                 let is_known = rows.iter().any(|row| row.settings.contains_key(*name));
                 match (line.get(*name).map_or("", String::as_str), is_known) {
                     ("" | NOT_STATED, _) => true,
-                    // A feature that this program does not have is a feature not used.
+                    // Our program does not have this feature, so our runs do not use it.
                     (value, false) => value != "true",
                     (value, true) => compare(row.setting(name), value).is_eq(),
                 }
@@ -265,17 +270,17 @@ impl Figures {
     }
 }
 
-/// Whether the columns of a line have the values of `wanted`.
+/// Whether a line has the `wanted` values, as pairs of column and value.
 fn has(line: &FigureLine, wanted: &[(&str, &str)]) -> bool {
     wanted.iter().all(|(name, value)| line.get(*name).is_some_and(|found| found == value))
 }
 
-/// The cell of a published figure.
+/// Returns the cell of the published figure in column `name`.
 pub fn cell(line: Option<&FigureLine>, name: &str) -> Cell {
     word(line.and_then(|line| line.get(name)).map_or("", String::as_str))
 }
 
-/// A published figure as a cell.
+/// Returns a cell with a published figure.
 pub fn word(text: &str) -> Cell {
     if text.is_empty() { Cell::nothing() } else { Cell::text(text) }
 }

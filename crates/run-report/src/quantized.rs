@@ -1,4 +1,4 @@
-//! Quantized trainings: the int8 model beside the float one.
+//! Tables of quantized trainings, which compare the int8 model with the float network.
 
 use super::remarks::is_sound;
 use super::rows::Row;
@@ -8,7 +8,7 @@ use super::summary::{Dispersion, Measure, OTHERS, TRAIN, is_quantized, labels, t
 
 const SPEED: &str = "times_as_fast";
 
-/// Beside those of the main table.
+/// Measurements that the main table does not have.
 const LOSSES: [Measure; 2] = [
     Measure::new("test loss", "test_loss", |run| run.results.test_loss)
         .digits(4)
@@ -20,13 +20,13 @@ const LOSSES: [Measure; 2] = [
         .means("Test loss of the int8 model"),
 ];
 
-/// The measurement `key` of the main table, or a loss, with another title and rank.
+/// Returns a measurement of the main table, or a loss, by its `key`, with another title and rank.
 pub fn measure(key: &str, title: &'static str, rank: u8) -> Measure {
     let found = OTHERS.into_iter().chain(LOSSES).find(|measure| measure.key == key).unwrap_or(TRAIN);
     Measure { title, rank, ..found }
 }
 
-/// The table of quantized rows; none without them.
+/// Makes the table of quantized rows; `None` if there are none.
 pub fn quantized(section: &Section, rows: &[Row<'_>]) -> Option<Sheet> {
     let quantized: Vec<&Row<'_>> = rows.iter().filter(|row| is_quantized(row)).collect();
     quantized.first()?;

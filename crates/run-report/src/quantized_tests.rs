@@ -1,4 +1,4 @@
-//! Tables of quantized trainings.
+//! Checks the tables of quantized trainings.
 
 use super::*;
 use crate::pairs::joint;
@@ -19,7 +19,7 @@ fn quantized_run(topology: (usize, usize), options: &[&str], seconds: f64) -> Ru
     run
 }
 
-/// The cells of a row, by the keys of their columns; nothing where there is no column.
+/// Returns the cells of a row by the keys of their columns; empty texts for columns that do not exist.
 fn cells<const N: usize>(sheet: &Sheet, row: usize, keys: [&str; N]) -> [String; N] {
     let column = |key: &str| sheet.columns.iter().position(|column| column.key == key);
     keys.map(|key| column(key).map_or_else(String::new, |at| sheet.rows[row][at].shown()))

@@ -1,5 +1,7 @@
-//! Remarks below the main table: what a reader would otherwise take for something else. Marks beside the times of a row,
-//! each with a footnote: reasons to doubt a time, options that a resume changed, and attempts that failed.
+//! Remarks below the main table, so that readers do not draw wrong conclusions.
+//!
+//! Marks beside a row's time refer to footnotes. They are for reasons to doubt the time, for options that a
+//! resume changed, and for failed attempts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +14,8 @@ use super::rows::{Interval, Row, typed, varied};
 use super::runs::{Run, one_line};
 use super::summary::speed_up;
 
-/// The remarks on the table of `rows`.
+/// Returns the remarks below the table of `rows`. `overfits` is true if the table has the column of
+/// overfitting.
 pub fn remarks(rows: &[Row<'_>], baseline: &str, overfits: bool) -> Vec<String> {
     let varied = varied(rows);
     let names: Vec<String> = rows.iter().map(|row| row.place(&varied)).collect();
@@ -74,20 +77,21 @@ pub fn remarks(rows: &[Row<'_>], baseline: &str, overfits: bool) -> Vec<String> 
     [basis(rows, baseline)].into_iter().chain(footnotes).chain(rules.into_iter().flatten()).collect()
 }
 
-/// Samples of one rank in a training step, by the options that `option` has; 0 if somebody edited them.
+/// Returns the number of samples of one rank in a training step. `option` returns the value of an option. The
+/// result may be 0 if somebody edited the options.
 pub fn step_samples<'a>(option: impl Fn(&str) -> &'a Value) -> usize {
     let number = |field| option(field).as_u64().unwrap_or(1) as usize;
     number("train_batch_size").saturating_mul(number("accumulate"))
 }
 
-/// What times, accuracies and memory are of.
+/// Explains what times, speed-ups, accuracies and memory in the table refer to.
 fn basis(rows: &[Row<'_>], baseline: &str) -> String {
     let has_speed_up = |row: &Row<'_>| speed_up(row, row.baseline(rows, baseline)?);
     let is_base = |row: &Row<'_>| row.setting("topology") == baseline;
     let relative = if !rows.iter().any(is_base) {
         format!(" There is no run on {baseline}, so there is no speed-up.")
     } else if rows.iter().all(is_base) || !rows.iter().any(|row| has_speed_up(row).is_some()) {
-        // The footnotes of doubted rows say why.
+        // The footnotes of the doubted rows explain why there is no speed-up.
         String::new()
     } else {
         let other = |row: &Row<'_>| {
@@ -108,7 +112,7 @@ fn basis(rows: &[Row<'_>], baseline: &str) -> String {
     )
 }
 
-/// Which samples were tested, and which were trained on where those are not all.
+/// Says which samples were tested and, if it was not the whole data set, how many were trained on.
 pub fn tested(rows: &[Row<'_>]) -> String {
     let words_of = |row: &Row<'_>| {
         let data = &row.first().record.data;
@@ -126,7 +130,7 @@ pub fn tested(rows: &[Row<'_>]) -> String {
             )
         }
     };
-    // What tells the samples of rows apart, of which each row is one or the other.
+    // The settings that distinguish the samples of rows. A row with other samples is named by them.
     let mut varied = varied(rows);
     varied.retain(|name| {
         ["data", "test_available", "test_samples"].contains(&name.as_str()) || rows[0].is_of_samples(name)
@@ -142,7 +146,7 @@ pub fn tested(rows: &[Row<'_>]) -> String {
     texts.into_iter().map(text).join(", or ")
 }
 
-/// More ranks make fewer updates where the batch is each rank's.
+/// Explains that more ranks make fewer updates, if rows with a fixed batch size for each rank show it.
 fn fewer_updates(rows: &[Row<'_>]) -> Option<String> {
     let is_excepted = |name: &str| {
         rows[0].is_of_backend(name) || ["topology", "oversubscribed", "launcher"].contains(&name)
@@ -157,7 +161,7 @@ fn fewer_updates(rows: &[Row<'_>]) -> Option<String> {
             continue;
         };
         let steps = |row: &Row<'_>| row.first().results.steps;
-        // Early stopping may have ended one of them before.
+        // Early stopping may have ended one of the two trainings earlier.
         let in_equal_epochs = many.first().results.epochs_run == few.first().results.epochs_run;
         let fewer = (in_equal_epochs && steps(many) < steps(few)).then(|| {
             format!(
@@ -182,28 +186,28 @@ fn fewer_updates(rows: &[Row<'_>]) -> Option<String> {
     ))
 }
 
-/// Shorter trainings, in seconds, can be compared only if they are repeated: one busy moment changes the time of a
-/// single one by several times.
+/// Trainings shorter than this, in seconds, are only compared if they are repeated. One busy moment of the
+/// machine can multiply the time of a single short training.
 const SHORTEST_SECONDS: f64 = 2.0;
-/// Repeats of a shorter training, whose median says something.
+/// Number of repeats after which the median of a short training is reliable.
 pub const REPEATS: usize = 3;
-/// Percent of a machine's CPU time that other programs may use.
+/// Percent of a machine's CPU time that other programs may use without disturbing a run.
 const OTHERS_PERCENT: f64 = 10.0;
-/// Range of repeated times, in percent of their median, beyond which no ratio is computed: it would be off by more
-/// than what a second transport or launcher usually costs.
+/// Range of repeated times, in percent of their median, above which no ratio is computed. The error of the
+/// ratio would be larger than the usual cost of another transport or launcher.
 const RANGE_PERCENT: f64 = 25.0;
 
 /// A reason to doubt a row's times.
 pub struct TimingWarning {
     mark: &'static str,
-    /// Its name for programs.
+    /// Name of the warning in files for programs.
     pub name: &'static str,
     footnote: fn() -> String,
-    /// Whether a row has it, among the rows of a table.
+    /// Whether a row, the first argument, has the warning. The second argument is all rows of the table.
     is_of: fn(&Row<'_>, &[Row<'_>]) -> bool,
 }
 
-/// All of them, in the order of their marks. Load and time are medians over repeats.
+/// All warnings, in the order of their marks. CPU load and time are medians over repeats.
 const WARNINGS: [TimingWarning; 4] = [
     TimingWarning {
         mark: "ᵃ",
@@ -248,30 +252,31 @@ const WARNINGS: [TimingWarning; 4] = [
     },
 ];
 
-/// The reasons to doubt the times of `row`, one of `rows`.
+/// Returns the reasons to doubt the times of `row`. `rows` are all rows of the table.
 pub fn warnings(row: &Row<'_>, rows: &[Row<'_>]) -> impl Iterator<Item = &'static TimingWarning> {
     WARNINGS.iter().filter(move |warning| (warning.is_of)(row, rows))
 }
 
-/// Whether ratios of the row's times mean something: it is neither too short, nor disturbed, nor unsteady.
+/// Whether ratios of the row's times are meaningful: it is neither too short, nor disturbed, nor unsteady.
 pub fn is_sound(row: &Row<'_>) -> bool {
     warnings(row, &[]).next().is_none()
 }
 
-/// The mark of rows with runs whose options a resume changed: their settings are those of their last part.
+/// Mark of rows with a run whose options were changed by a resume. The row's settings are those after the
+/// last resume.
 const CHANGED: &str = "ᵈ";
-/// The mark of rows with runs of which attempts failed and were started again (`mpiburn launch --restart`). Their
-/// times can be compared: a process that goes on after a checkpoint takes over the seconds that led to it.
+/// Mark of rows with a run that failed and was started again (`mpiburn launch --restart`). Its time can be
+/// compared: a process that resumes from a checkpoint adds the training time up to this checkpoint.
 const RESTARTED: &str = "ᵉ";
 
-/// The marks of `row`, one of `rows`.
+/// Returns the marks of `row`. `rows` are all rows of the table.
 pub fn marks(row: &Row<'_>, rows: &[Row<'_>]) -> String {
     let changed = (!changes_of(row).is_empty()).then_some(CHANGED);
     let restarted = (failures(row) > 0).then_some(RESTARTED);
     warnings(row, rows).map(|warning| warning.mark).chain(changed).chain(restarted).collect()
 }
 
-/// The footnotes of the marks in a table of `rows`, which have these names.
+/// Returns the footnotes of the marks in a table of `rows`. `names` has the name of each row.
 pub fn footnotes(rows: &[Row<'_>], names: &[String]) -> Vec<String> {
     let is_found = |warning: &&TimingWarning| rows.iter().any(|row| (warning.is_of)(row, rows));
     let found = WARNINGS.iter().filter(is_found);
@@ -284,7 +289,8 @@ pub fn footnotes(rows: &[Row<'_>], names: &[String]) -> Vec<String> {
     found.chain(named(CHANGED, changed, changes_of)).chain(named(RESTARTED, restarted, attempts)).collect()
 }
 
-/// A footnote on what is found in rows, with their names; equal finds are said once.
+/// Makes the footnote of `mark`. `found` has the lines about each row, and the row's name. Equal lines are
+/// written once, with the names of all their rows.
 fn footnote<'a>(
     mark: &str,
     what: &str,
@@ -298,12 +304,12 @@ fn footnote<'a>(
     (!texts.is_empty()).then(|| format!("{mark} {what} {lines}."))
 }
 
-/// How many attempts of the row's runs failed.
+/// Returns the number of failed attempts of all runs of the row.
 pub fn failures(row: &Row<'_>) -> usize {
     row.runs.iter().map(|run| run.record.failed_attempts.len()).sum()
 }
 
-/// The failed attempts of each run that has any.
+/// Describes the failed attempts of each run that has any.
 fn attempts(row: &Row<'_>) -> Vec<String> {
     let of_run = |run: &&Run| {
         let failed = &run.record.failed_attempts;
@@ -325,7 +331,8 @@ fn attempt(failed: &FailedAttempt) -> String {
     }
 }
 
-/// The changes of a run's options that affect results, as a setting that distinguishes runs; `None` without any.
+/// Describes the changed options of a run that affect results. Used as a setting that distinguishes runs;
+/// `None` if there are none.
 pub fn changed_setting(run: &Run) -> Option<String> {
     let is_nothing =
         |field: &str| run.record.schema.row(field).is_some_and(|row| row.affects == Affects::Nothing);
@@ -333,16 +340,18 @@ pub fn changed_setting(run: &Run) -> Option<String> {
     (!lines.is_empty()).then(|| lines.join(", "))
 }
 
-/// The changes of all runs of a row, each once.
+/// Describes the changed options of all runs of a row, each change once.
 pub fn changes_of(row: &Row<'_>) -> Vec<String> {
     let mut lines: Vec<String> = row.runs.iter().flat_map(|run| changes(run, |_| true)).collect();
     lines.dedup();
     lines
 }
 
-/// A line for each change of which `is_shown` is true, in order: the option, its values, and from which step and
-/// epoch. Several of an option at one step are one: no step was made between them, as after an attempt that failed
-/// at once.
+/// Describes each change of an option for which `is_shown` returns true, in order: option, old and new value,
+/// and the first step and epoch with the new value.
+///
+/// Several changes of an option at the same step are combined into one. No step was made between them, for
+/// example because an attempt failed at once.
 fn changes(run: &Run, is_shown: impl Fn(&Change) -> bool) -> Vec<String> {
     let mut changes: Vec<(usize, Change)> = Vec::new();
     for attempt in &run.record.history {
@@ -366,7 +375,7 @@ fn changes(run: &Run, is_shown: impl Fn(&Change) -> bool) -> Vec<String> {
     shown.map(line).collect()
 }
 
-/// The value of an option in words.
+/// Returns the value of an option as text.
 pub fn shown(value: &Value) -> String {
     match value {
         Value::Null => "none".into(),

@@ -1,4 +1,4 @@
-//! Remarks, marks and footnotes.
+//! Checks remarks, marks and footnotes.
 
 use run_record::{Attempt, DataRecord, Machine};
 

@@ -1,5 +1,7 @@
-//! Rows of the tables: repeats of one configuration are grouped, and rows are compared with each other. A difference of
-//! times is a finding beyond the spread of repeats, one of accuracies beyond their binomial intervals.
+//! Rows of the tables: each is a configuration with its repeats. Also decides whether two rows differ.
+//!
+//! A difference of times is a finding only if it is larger than the spread of repeats. A difference of
+//! accuracies is a finding only if their binomial confidence intervals do not overlap.
 
 use itertools::Itertools;
 use std::cmp::{Ordering, Reverse};
@@ -14,117 +16,119 @@ use super::runs::{QUANTIZED, Run};
 /// Median and range of a measurement over repeats.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Spread {
-    /// The median.
+    /// Median of the values.
     pub median: f64,
-    /// The minimum.
+    /// Minimum of the values.
     pub min: f64,
-    /// The maximum.
+    /// Maximum of the values.
     pub max: f64,
     /// Number of values.
     pub count: usize,
 }
 
 impl Spread {
-    /// The spread of `values`, which is not empty.
+    /// Computes the spread of `values`, which must not be empty.
     pub fn from_values(mut values: Vec<f64>) -> Self {
         values.sort_by(f64::total_cmp);
         let (min, max) = (values[0], values[values.len() - 1]);
         Self { median: median(&values), min, max, count: values.len() }
     }
 
-    /// Whether no value is NaN, which stands for a value that a run did not measure.
+    /// Whether no value is NaN. NaN stands for a value that a run did not measure.
     pub fn is_known(&self) -> bool {
         !(self.min.is_nan() || self.max.is_nan())
     }
 
-    /// Difference of maximum and minimum, in percent of the median.
+    /// Returns maximum minus minimum, in percent of the median.
     pub fn range_percent(&self) -> f64 {
         100.0 * (self.max - self.min) / self.median
     }
 }
 
-/// Repeats: runs with equal settings.
+/// A configuration: runs with equal settings, which are repeats of each other.
 #[derive(Debug, Clone)]
 pub struct Row<'a> {
-    /// The runs, at least one.
+    /// The runs; there is at least one.
     pub runs: Vec<&'a Run>,
-    /// Their settings.
+    /// The settings of all runs, by name.
     pub settings: BTreeMap<String, String>,
 }
 
-/// Settings with a fixed column, or a footnote.
+/// Settings that have a fixed column or a footnote in every table.
 const PLACED: [&str; 5] = ["backend", "changed", "launcher", "oversubscribed", "topology"];
 
 impl<'a> Row<'a> {
-    /// The first repeat.
+    /// Returns the first run.
     pub fn first(&self) -> &'a Run {
         self.runs[0]
     }
 
-    /// A measurement over the repeats.
+    /// Returns the spread of a measurement over the runs.
     pub fn spread(&self, read: impl Fn(&Run) -> f64) -> Spread {
         Spread::from_values(self.runs.iter().map(|run| read(run)).collect())
     }
 
-    /// A setting; `–` where the option was not given.
+    /// Returns the value of a setting; `–` if the option was not given.
     pub fn setting(&self, name: &str) -> &str {
         self.settings.get(name).map_or("–", String::as_str)
     }
 
-    /// Seconds of training.
+    /// Returns the spread of the training time in seconds.
     pub fn train_seconds(&self) -> Spread {
         self.spread(|run| run.results.train_seconds)
     }
 
-    /// Seeds of the runs, of which only a sweep's rows have several.
+    /// Returns the seeds of the runs. Only rows of sweeps have several.
     pub fn seeds(&self) -> BTreeSet<u64> {
         self.runs.iter().map(|run| run.seed()).collect()
     }
 
-    /// Whether repeats ended with the same weights; `None` of one run, and of several seeds, whose weights differ.
+    /// Whether all runs ended with the same weights. `None` for a single run, and for several seeds, with
+    /// which weights differ.
     pub fn same_weights(&self) -> Option<bool> {
         let digest = |run: &Run| run.results.weights_sha256.clone();
         let is_repeated = self.runs.len() > 1 && self.seeds().len() == 1;
         is_repeated.then(|| self.runs.iter().all(|run| digest(run) == digest(self.first())))
     }
 
-    /// Number of ranks.
+    /// Returns the number of ranks.
     pub fn ranks(&self) -> usize {
         self.first().record.world_size
     }
 
-    /// What a setting is about; none of one that is no option of this version.
+    /// Returns the subject of the option `name`; `None` if this is not an option.
     pub fn part(&self, name: &str) -> Option<Part> {
         let field = if name == QUANTIZED { "quantize" } else { name };
         self.first().record.schema.row(field).map(|row| row.part)
     }
 
-    /// Whether a setting is the backend, or of one backend alone. One rank communicates over none.
+    /// Whether a setting is the backend, or an option of a single backend. Such settings have no effect on
+    /// one rank, which does not communicate.
     pub fn is_of_backend(&self, name: &str) -> bool {
         let row = self.first().record.schema.row(name);
         let needs = row.and_then(|row| row.only_with.as_ref()).map(|(other, _)| other.as_str());
         name == "backend" || needs == Some("backend")
     }
 
-    /// Whether a setting is of the transport, or of what is sent over it, and of how.
+    /// Whether a setting belongs to the communication: the transport, the launcher, or what is sent and how.
     pub fn is_of_transport(&self, name: &str) -> bool {
         self.part(name) == Some(Part::Communication) || ["launcher", "mpi"].contains(&name)
     }
 
-    /// Whether a setting says which samples are trained on.
+    /// Whether a setting determines which samples are trained on.
     pub fn is_of_samples(&self, name: &str) -> bool {
         name == "model" || (self.part(name) == Some(Part::Data) && name != "test_samples")
     }
 
-    /// Whether the rows have equal settings, except for those of which `except` is true.
+    /// Whether the two rows have equal settings, except for those for which `except` returns true.
     pub fn equals_except(&self, other: &Self, except: impl Fn(&str) -> bool) -> bool {
         let mut names = self.settings.keys().chain(other.settings.keys()).filter(|name| !except(name));
         names.all(|name| self.setting(name) == other.setting(name))
     }
 
-    /// The row on `topology` that this one's speed-up is relative to: equal in all
-    /// settings of the computation, and among those the closest in transport settings. One rank communicates with none,
-    /// so that its row over another backend will do.
+    /// Returns the row on `topology` that this row's speed-up is relative to. It is equal in all settings of
+    /// the computation. If several rows are, the one with the most similar transport settings is returned. A
+    /// row of one rank may be over another backend, because one rank does not communicate.
     pub fn baseline<'r>(&self, rows: &'r [Row<'a>], topology: &str) -> Option<&'r Row<'a>> {
         let alone = |row: &Row<'a>| row.ranks() == 1 || row.setting("backend") == self.setting("backend");
         let is_excepted =
@@ -140,20 +144,21 @@ impl<'a> Row<'a> {
         rows.iter().filter(same).max_by_key(differences)
     }
 
-    /// Label that distinguishes this row from others on its topology: its backend, and
-    /// the varied settings that are in use.
+    /// Returns a label that distinguishes the row from others on its topology: the backend, and those of the
+    /// `varied` settings that are on.
     pub fn label(&self, varied: &[String]) -> String {
         let mut words = vec![self.setting("backend").to_owned()];
         words.extend(self.used(varied));
         words.join(", ")
     }
 
-    /// The row's topology, and the `varied` settings that tell it from others on it.
+    /// Returns the row's topology and [`label`](Self::label).
     pub fn place(&self, varied: &[String]) -> String {
         format!("{} ({})", self.setting("topology"), self.label(varied))
     }
 
-    /// What tells the row from others of `rows`, whose `varied` settings these are; topology and backend where they do not differ and it is the only one.
+    /// Returns what distinguishes the row from the others in `rows`; `varied` are the settings in which they
+    /// differ. Topology and backend are included if they differ, or if there is only one row.
     pub fn name(&self, rows: &[Row<'_>], varied: &[String]) -> String {
         let differs = |name: &&str| rows.iter().any(|other| other.setting(name) != self.setting(name));
         let place = ["topology", "backend"];
@@ -169,13 +174,13 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// The varied settings as text: those that are on, or else all of them.
+    /// Returns the varied settings that are on, as text. If all are off, returns them all.
     pub fn told(&self, varied: &[String]) -> Vec<String> {
         told(varied.iter().map(|name| (name.as_str(), self.setting(name))))
     }
 
-    /// The varied settings that are on, as text. A setting that is off is named if the row differs from one of `others`
-    /// in nothing else. `None` if there are no words.
+    /// Returns the varied settings that are on, as text. A setting that is off is included if one of `others`
+    /// differs in nothing else. `None` if the result is empty.
     pub fn told_among<'r>(
         &self,
         others: impl Iterator<Item = &'r Row<'r>> + Clone,
@@ -195,19 +200,20 @@ impl<'a> Row<'a> {
         (!words.is_empty()).then_some(words)
     }
 
-    /// The varied settings as text, without those that are off: `–`, `false`, 0.
+    /// Returns the varied settings that are on, as text, and whether a resume changed options. A setting with
+    /// the value `–`, `false` or 0 is off.
     pub fn used(&self, varied: &[String]) -> Vec<String> {
         let changed = self.settings.contains_key("changed").then(|| "changed by a resume".to_owned());
         self.words(varied).into_iter().chain(changed).collect()
     }
 
-    /// The same without whether options were changed.
+    /// Returns the varied settings that are on, as text.
     pub fn words(&self, varied: &[String]) -> Vec<String> {
         varied.iter().filter_map(|name| word(name, self.setting(name))).collect()
     }
 }
 
-/// A setting in words; none for one that is off.
+/// Returns a setting as text; `None` if it is off.
 pub fn word(name: &str, value: &str) -> Option<String> {
     match name {
         "launcher" if value == "alone" => Some("without launcher".into()),
@@ -220,13 +226,14 @@ pub fn word(name: &str, value: &str) -> Option<String> {
     }
 }
 
-/// The settings that are on in words. If all are off, the words say so, because other rows have them on.
+/// Returns the settings that are on, as text. If all are off, returns them as text too: other rows have them
+/// on.
 pub fn told<'s>(settings: impl Iterator<Item = (&'s str, &'s str)> + Clone) -> Vec<String> {
     let words: Vec<String> = settings.clone().filter_map(|(name, value)| word(name, value)).collect();
     if words.is_empty() { settings.filter_map(|(name, value)| unset(name, value)).collect() } else { words }
 }
 
-/// A setting that is off in words; none for one that is no option.
+/// Returns a setting that is off as text; `None` if it is not an option.
 pub fn unset(name: &str, value: &str) -> Option<String> {
     let title = name.replace('_', " ");
     match value {
@@ -238,7 +245,7 @@ pub fn unset(name: &str, value: &str) -> Option<String> {
     }
 }
 
-/// The value of an option as it is typed.
+/// Returns the value of an option as it is given on the command line.
 pub fn typed(value: &str) -> &str {
     match value {
         "true" => "on",
@@ -248,12 +255,13 @@ pub fn typed(value: &str) -> &str {
     }
 }
 
-/// Whether a setting with this value is off, or was not given.
+/// Whether this value means that a setting is off or was not given.
 pub fn is_off(value: &str) -> bool {
     ["", "–", "false", "no", "off"].contains(&value) || value.parse() == Ok(0.0)
 }
 
-/// Rows of `runs`, sorted by ranks, topology and settings. Several seeds of a sweep are one row.
+/// Groups runs with equal settings into rows, sorted by ranks, topology and settings. The seeds of a sweep
+/// form one row.
 pub fn group(runs: &[Run]) -> Vec<Row<'_>> {
     let mut rows: Vec<Row<'_>> = Vec::new();
     for run in runs {
@@ -279,7 +287,7 @@ pub fn group(runs: &[Run]) -> Vec<Row<'_>> {
     rows
 }
 
-/// Compares numbers by value, before words in alphabetical order.
+/// Compares numbers by value, and other texts alphabetically. Numbers come before other texts.
 pub(crate) fn compare(a: &str, b: &str) -> Ordering {
     match (a.parse::<f64>(), b.parse::<f64>()) {
         (Ok(x), Ok(y)) => x.total_cmp(&y),
@@ -289,8 +297,7 @@ pub(crate) fn compare(a: &str, b: &str) -> Ordering {
     }
 }
 
-/// Settings that differ between rows, except those with a fixed column; the launcher is
-/// included.
+/// Returns the settings that differ between rows, except those with a fixed column. The launcher is included.
 pub fn varied(rows: &[Row<'_>]) -> Vec<String> {
     let names: BTreeSet<&String> = rows.iter().flat_map(|row| row.settings.keys()).collect();
     let differs = |name: &&String| rows.iter().any(|row| row.setting(name) != rows[0].setting(name));
@@ -299,8 +306,8 @@ pub fn varied(rows: &[Row<'_>]) -> Vec<String> {
     names.into_iter().filter(differs).filter(shown).cloned().collect()
 }
 
-/// Whether `name` is the digest of the training samples or the size of the test set, and options tell those of `rows`
-/// apart already.
+/// Whether `name` need not be shown: it is the digest of the training samples or the size of the test set,
+/// and options already distinguish the rows that differ in it.
 pub fn is_told(name: &str, rows: &[Row<'_>]) -> bool {
     let told = |a: &Row<'_>, b: &Row<'_>| !a.equals_except(b, |name| !a.is_of_samples(name));
     let same = |a: &Row<'_>, b: &Row<'_>| a.setting(name) == b.setting(name);
@@ -308,14 +315,15 @@ pub fn is_told(name: &str, rows: &[Row<'_>]) -> bool {
         && rows.iter().all(|a| rows.iter().all(|b| same(a, b) || told(a, b)))
 }
 
-/// Times of fewer than [`REPEATS`] runs that differ by no more, in percent, are equal: the ranges of three repeats of a
-/// training of one to three seconds, undisturbed on two cores, were up to 7% of their median.
+/// Two times differ only if they are further apart than this, in percent, unless both have at least
+/// [`REPEATS`] repeats. The ranges of three repeats of a training of one to three seconds, undisturbed on two
+/// cores, were up to 7% of their median.
 pub const FEW_PERCENT: f64 = 10.0;
 
-/// The z of a 95% interval.
+/// Quantile of the standard normal distribution for a 95% interval.
 const Z: f64 = 1.959_964;
 
-/// How it is decided that a difference is a finding, for readers.
+/// Explains to readers when a difference is a finding.
 pub fn rule() -> String {
     format!(
         "Times differ if the ranges of their repeats do not overlap. With fewer than {REPEATS} repeats, the times must also \
@@ -333,23 +341,23 @@ pub fn times_differ(a: &Spread, b: &Spread) -> bool {
     apart && (repeated || few_differ(a.median, b.median))
 }
 
-/// Whether two times of few runs differ by more than noise.
+/// Whether two times with fewer than [`REPEATS`] repeats differ by more than noise.
 pub fn few_differ(a: f64, b: f64) -> bool {
     a.max(b) > (1.0 + FEW_PERCENT / 100.0) * a.min(b)
 }
 
-/// A 95% interval of an accuracy, in percent.
+/// 95% confidence interval of an accuracy, in percent.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Interval {
-    /// Its lower bound.
+    /// Lower bound.
     pub low: f64,
-    /// Its upper bound.
+    /// Upper bound.
     pub high: f64,
 }
 
 impl Interval {
-    /// The interval of an accuracy of `percent` on `samples` samples: Wilson, "Probable inference, the law of
-    /// succession, and statistical inference" (JASA 22, 1927).
+    /// Computes the interval of an accuracy of `percent` on `samples` samples, by Wilson, "Probable
+    /// inference, the law of succession, and statistical inference" (JASA 22, 1927).
     pub fn wilson(percent: f64, samples: usize) -> Self {
         let (n, p) = (samples as f64, percent / 100.0);
         let centre = (p + Z * Z / (2.0 * n)) / (1.0 + Z * Z / n);
@@ -357,8 +365,8 @@ impl Interval {
         Self { low: 100.0 * (centre - half).max(0.0), high: 100.0 * (centre + half).min(1.0) }
     }
 
-    /// The interval of the accuracy that `read` takes from each run of `row`: from the lowest bound of a run to the
-    /// highest one. `None` if the accuracy is unknown, or nothing was tested.
+    /// Computes the interval of the accuracy that `read` returns for each run of `row`: from the lowest bound
+    /// of a run to the highest. `None` if an accuracy is unknown, or nothing was tested.
     pub fn of_row(row: &Row<'_>, read: impl Fn(&Run) -> f64) -> Option<Self> {
         let intervals: Vec<Self> =
             row.runs.iter().map(|run| Self::of_run(run, &read)).collect::<Option<_>>()?;
@@ -368,33 +376,35 @@ impl Interval {
         })
     }
 
-    /// The interval of the accuracy that `read` takes from `run`.
+    /// Computes the interval of the accuracy that `read` returns for `run`.
     pub fn of_run(run: &Run, read: impl Fn(&Run) -> f64) -> Option<Self> {
         let percent = Some(read(run)).filter(|percent| !percent.is_nan())?;
         Some(Self::wilson(percent, Some(run.record.data.test_samples).filter(|&samples| samples > 0)?))
     }
 
-    /// Whether the intervals have no value in common.
+    /// Whether the intervals do not overlap.
     pub fn is_apart(self, other: Self) -> bool {
         self.high < other.low || other.high < self.low
     }
 }
 
-/// The least correct samples outside the largest class that show that classes are told apart: below, the normal
-/// approximation of their number is none.
+/// Minimum number of correct samples outside the largest class for a network to tell classes apart. With
+/// fewer, the normal approximation of this number is not valid.
 const LEAST_CORRECT: u64 = 5;
-/// Standard errors above which a balanced accuracy is no chance.
+/// Number of standard errors by which a balanced accuracy must exceed that of random predictions.
 const ERRORS: f64 = 3.0;
 
-/// Whether the classes that `run` named depend on its samples: its balanced accuracy is well above that of naming classes
-/// as often, whatever the sample. Where one class is most of a data set, an accuracy is no measure of it.
+/// Whether the network of `run` tells classes apart: its balanced accuracy is well above that of a model that
+/// predicts each class as often, but independently of the sample. If most samples belong to one class, the
+/// plain accuracy does not show this.
 pub fn tells_classes_apart(run: &Run) -> bool {
     let Some(by_class) = &run.results.by_class else { return false };
     let tested: Vec<_> = by_class.classes.iter().filter(|class| class.samples > 0).collect();
     let all = tested.iter().map(|class| class.samples).sum::<u64>() as f64;
     let most = tested.iter().max_by_key(|class| class.samples).map_or(0, |class| class.correct);
     let correct: u64 = tested.iter().map(|class| class.correct).sum();
-    // Of recalls, each is a share of its class's samples, and expected to be how often the class is named.
+    // Sums of recalls. If predictions do not depend on the sample, the expected recall of a class is the
+    // share of predictions that name it.
     let named = |class: &&run_record::ClassRecord| (class.named as f64 / all).min(1.0);
     let expected: f64 = tested.iter().map(named).sum();
     let found: f64 = tested.iter().map(|class| class.correct as f64 / class.samples as f64).sum();
@@ -403,7 +413,7 @@ pub fn tells_classes_apart(run: &Run) -> bool {
     correct.saturating_sub(most) >= LEAST_CORRECT && found - expected > ERRORS * error
 }
 
-/// The accuracy, in percent, of the answer that is the largest class of the tested samples.
+/// Returns the accuracy, in percent, of always predicting the largest class of the tested samples.
 pub fn chance(run: &Run) -> f64 {
     let data = &run.record.data;
     100.0 * data.test_largest_class as f64 / data.test_samples.max(1) as f64

@@ -1,4 +1,4 @@
-//! Groups of runs, their names, and differences.
+//! Checks how runs are grouped and named, and which differences are findings.
 
 use super::*;
 use crate::testing::run;

@@ -1,4 +1,4 @@
-//! Run directories that a report reads; runs that cannot be shown become notes.
+//! Reads run directories for a report. Runs that cannot be shown become notes.
 
 use itertools::Itertools;
 use std::collections::BTreeMap;
@@ -20,30 +20,31 @@ use super::rows::compare;
 /// A finished run.
 #[derive(Debug, Clone)]
 pub struct Run {
-    /// Its directory.
+    /// The run directory.
     pub path: PathBuf,
-    /// Name of its sweep.
+    /// Name of the sweep that the run belongs to.
     pub sweep: Option<String>,
-    /// Its record.
+    /// Content of `run.json` without the results.
     pub record: RunRecord,
-    /// Its results.
+    /// Results of the run.
     pub results: Results,
-    /// The digest of its run.json; no two runs have the same.
+    /// SHA-256 of `run.json`. Only copies of a run have the same digest.
     pub digest: String,
 }
 
 impl Run {
-    /// Every option and other property that distinguishes runs, by name, as text.
-    /// Options that were not given are omitted.
+    /// Returns every option and other property that distinguishes runs, by name, as text. Options that were
+    /// not given are omitted.
     pub fn settings(&self) -> BTreeMap<String, String> {
         let RunRecord { config, schema, .. } = &self.record;
         let mut settings: BTreeMap<String, String> = BTreeMap::new();
         for (field, value) in config {
             let row = schema.row(field);
-            // gloo's algorithm beside another backend is as the one that is not typed.
+            // An option without effect counts as not given, for example gloo's algorithm with another
+            // backend.
             let is_met = schema.has_effect(config, field);
             let value = row.filter(|_| !is_met).map_or(value, |row| &row.default);
-            // An option that is typed at its default is as one that is not typed.
+            // An option that is given with its default value counts as not given.
             let is_unset = |row: &OptionSchema| {
                 let is_default = !row.unset.is_null() && compare(&shown(value), &shown(&row.unset)).is_eq();
                 row.affects == Affects::Nothing || is_default
@@ -52,7 +53,7 @@ impl Run {
                 settings.insert(field.clone(), shown(value));
             }
         }
-        // A limit that the data set does not reach is none.
+        // A limit that the data set does not reach has no effect.
         let data = &self.record.data;
         for (name, used, available) in [
             ("train_samples", data.train_samples, data.train_available),
@@ -64,7 +65,7 @@ impl Run {
         }
         let quantize = settings.remove("quantize").unwrap_or_else(|| "no".into());
         settings.insert(QUANTIZED.into(), quantize);
-        // Its values so far were others.
+        // A resume changed options, so the run is not a repeat of a run that had these values from the start.
         settings.extend(changed_setting(self).map(|lines| ("changed".into(), lines)));
         settings.insert("launcher".into(), self.record.launcher.clone());
         settings.insert("topology".into(), self.record.topology.clone());
@@ -72,15 +73,17 @@ impl Run {
         if let Some(sweep) = &self.sweep {
             settings.insert("sweep".into(), sweep.clone());
         }
-        // Of another machine times do not compare, of other samples nothing does.
+        // Times on different machines cannot be compared. With different samples, nothing can.
         settings.insert("processor".into(), self.processors());
         settings.extend(self.record.simd_level.clone().map(|level| ("simd_level".into(), level)));
         settings.extend(data.train_sha256.get(..8).map(|digest| ("data".into(), digest.into())));
-        // Accuracies on two test sets are no repeats. Of the digest above, which is of training samples, nothing tells.
+        // Accuracies on different test sets are not repeats. The digest above only covers the training
+        // samples.
         if data.test_available > 0 {
             settings.insert("test_available".into(), data.test_available.to_string());
         }
-        // Early stopping makes trainings of different lengths. One that it did not end is as long as any other.
+        // Early stopping makes trainings of different lengths. A training that it did not end is as long as
+        // one without it.
         let trained = self.results.epochs_run.to_string();
         if !self.option("early_stopping").is_null() && settings.get("epochs") != Some(&trained) {
             settings.insert("epochs_run".into(), trained);
@@ -90,28 +93,28 @@ impl Run {
         settings
     }
 
-    /// The value of an option; null where it was not typed.
+    /// Returns the value of an option; null if it was not given.
     pub fn option(&self, field: &str) -> &Value {
         self.record.config.get(field).unwrap_or(&Value::Null)
     }
 
-    /// The text of an option; empty of another type.
+    /// Returns the text of an option; empty if the option has another type.
     pub fn text(&self, field: &str) -> &str {
         self.option(field).as_str().unwrap_or_default()
     }
 
-    /// The seed of weights and shuffling.
+    /// Returns the seed of weights and shuffling.
     pub fn seed(&self) -> u64 {
         self.option("seed").as_u64().unwrap_or_default()
     }
 
-    /// The processors of its machines.
+    /// Returns the names of the processors of the run's machines.
     pub fn processors(&self) -> String {
         let names = self.record.machines.iter().map(|machine| &machine.cpu).sorted().dedup().join(" and ");
         if names.is_empty() { "unknown".into() } else { names }
     }
 
-    /// Whether its ranks shared cores, and its hosts a machine.
+    /// Returns whether ranks shared cores, and whether several hosts are the same machine, as text.
     pub fn oversubscribed(&self) -> &'static str {
         match (self.record.oversubscribed, self.record.shared_machine) {
             (false, false) => "no",
@@ -122,38 +125,38 @@ impl Run {
     }
 }
 
-/// Runs of one set of tables: a sweep, or the runs outside sweeps.
+/// The runs of one set of tables: a sweep, or all runs outside sweeps.
 #[derive(Debug, Default)]
 pub struct Section {
-    /// Short name for file names.
+    /// Short name, which file names begin with.
     pub name: String,
-    /// Title.
+    /// Title of the tables.
     pub title: String,
-    /// The sweep's folder.
+    /// Folder of the sweep.
     pub folder: PathBuf,
-    /// File of published figures that the sweep names.
+    /// File of the published figures that the sweep names.
     pub reference: Option<PathBuf>,
     /// Finished runs.
     pub runs: Vec<Run>,
-    /// Runs that are impossible on the machine of the sweep: each reason, and which runs.
+    /// Runs that are impossible on the machine of the sweep: each reason, and the runs.
     pub skipped: Vec<(String, String)>,
-    /// Everything else, one line each: where, what happened, what to do.
+    /// Runs and files that are not shown, one line each: where, what happened, what to do.
     pub notes: Vec<String>,
-    /// Options that the sweep's scale changes, with their values here and at full scale.
+    /// Options that the sweep's scale changes: for each, the value at this scale and the value at full scale.
     pub scaled: BTreeMap<String, (String, String)>,
 }
 
-/// The name, with characters that are valid in a file name.
+/// Replaces the characters of `name` that may not be valid in a file name.
 pub(crate) fn file_name(name: &str) -> String {
     name.chars().map(|c| if c.is_alphanumeric() || c == '_' { c } else { '-' }).collect()
 }
 
-/// Joins the lines of an error, because a note is one line.
+/// Joins the lines of an error message, because a note is a single line.
 pub(crate) fn one_line(text: Option<&str>) -> String {
     text.map_or("no error message".into(), |text| text.split_whitespace().join(" "))
 }
 
-/// Adds the run in the folder `path` to `section`, or a note about it.
+/// Reads the run in the folder `path`, and adds it, or a note about it, to `section`.
 pub(crate) fn read_run(path: &Path, sweep: Option<&str>, section: &mut Section) {
     match finished(path) {
         Ok(run) => section.runs.push(Run { sweep: sweep.map(Into::into), ..run }),
@@ -171,7 +174,7 @@ fn finished(path: &Path) -> Result<Run, String> {
             "{shown}: no run.json: the run was killed at its start; remove it or run it again"
         ));
     }
-    // Before its types are, whose errors name no field.
+    // Check the JSON before it is read as a `RunRecord`: errors of the record's types do not name the field.
     let file = path.join("run.json");
     let text = read_regular(&file).unwrap_or_default();
     let json: Value = serde_json::from_slice(&text).unwrap_or_default();
@@ -195,17 +198,18 @@ fn finished(path: &Path) -> Result<Run, String> {
         }
         (Status::Running, _) => Err(format!("{shown}: still running, or killed; if killed, {resume}")),
         (Status::Failed, _) => Err(format!("{shown}: failed: {why}; fix the cause, then {resume}")),
-        // The message itself names the command to continue. Of a completed run, the results have been read above.
+        // The message itself names the command to continue. A completed run with results was handled above.
         (Status::Stopped | Status::Completed, _) => Err(format!("{shown}: {why}")),
     }
 }
 
-/// Adds the options that an older program did not have, and checks the types of all: somebody may have edited them.
+/// Adds options that an older version did not have, and checks the types of all: somebody may have edited the
+/// file.
 fn complete(record: &mut RunRecord) -> Result<(), String> {
     let RunRecord { config, schema, .. } = record;
     schema.complete(config);
     let named = |field: &str, error: serde_json::Error| format!("config.{field}: {}", json_problem(&error));
-    // Their defaults are null, which have no type.
+    // The defaults of these options are null, which has no type that `check` could compare with.
     Option::<Method>::deserialize(&config["quantize"]).map_err(|error| named("quantize", error))?;
     Option::<usize>::deserialize(&config["early_stopping"])
         .map_err(|error| named("early_stopping", error))?;
@@ -221,11 +225,11 @@ impl TableRow for EpochRow {
     }
 }
 
-/// Checks the results in `run.json` of the run in `folder`, and its `epochs.csv`, against each other:
-/// somebody may have edited them. A file that was removed is none.
+/// Checks that the results in the `run.json` of `folder` agree with its `epochs.csv`: somebody may have
+/// edited the files. If `epochs.csv` was removed, only `run.json` is checked.
 ///
 /// # Errors
-/// One line: the file, the value and what to do.
+/// A message of one line: the file, the value and what to do.
 fn check_history(folder: &Path, results: &Results) -> Result<(), String> {
     let json = folder.join("run.json");
     let wrong = |problem: String| damaged::<EpochRow>(&json, &problem);
@@ -258,7 +262,7 @@ fn check_history(folder: &Path, results: &Results) -> Result<(), String> {
         ("int8_test_loss", results.int8_test_loss, last.int8_test_loss),
         ("int8_test_accuracy", results.int8_test_accuracy, last.int8_test_accuracy),
     ] {
-        // Only a run with an integer model has all of them.
+        // A run without an int8 model has only the first four.
         let (Some(result), Some(of_epoch)) = (result, of_epoch) else { continue };
         if (result - of_epoch).abs() > 1e-6 * of_epoch.abs().max(1.0) {
             return Err(wrong(format!("{name} is {result}, and {of_epoch} in the last line of epochs.csv")));
@@ -267,31 +271,33 @@ fn check_history(folder: &Path, results: &Results) -> Result<(), String> {
     Ok(())
 }
 
-/// Seconds of waiting for gradients, on the clock of `train_seconds`. Both are means over ranks. Older programs, whose
-/// steps had no `rest`, measured `train_seconds` on rank 0: where the mean wait does not fit into it, rank 0's own does.
+/// Returns the time of waiting for gradients in seconds, measured like `train_seconds`.
+///
+/// Both are means over ranks. In runs of older versions, whose steps have no `rest`, `train_seconds` is the
+/// time of rank 0. If the mean wait does not fit into it, the wait of rank 0 is returned.
 pub fn wait_seconds(results: &Results) -> f64 {
     let phases: f64 = results.step_ms.into_array().iter().sum();
     let is_older = results.step_ms.rest == 0.0;
     let exceeds = results.comm_seconds > results.train_seconds;
     match results.per_rank.first() {
-        // A run that an older program began has its times up to there.
+        // If an older version began the run, the times up to the resume are measured in the older way.
         Some(first) if exceeds || (is_older && phases > results.ms_per_step) => first.comm_seconds,
         _ => results.comm_seconds,
     }
 }
 
-/// The lines of the run's `epochs.csv`; none if it is missing or damaged.
+/// Returns the lines of the run's `epochs.csv`; an empty list if the file is missing or damaged.
 pub fn epochs(run: &Run) -> Vec<EpochRow> {
     csv_table::read(&run.path.join("epochs.csv")).ok().flatten().unwrap_or_default()
 }
 
-/// The epoch after which the run overfits ([`overfits_after`]).
+/// Returns the epoch after which the run overfits, see [`overfits_after`].
 pub fn overfitting_epoch(run: &Run) -> Option<usize> {
     overfits_after(&epochs(run))
 }
 
-/// The epochs after which repeats overfit: one number if they agree, else one for
-/// each repeat, with `–` for those that do not overfit. None if none does.
+/// Returns the epochs after which repeats overfit, as text: a single number if they agree, otherwise one for
+/// each repeat, with `–` if it does not overfit. `None` if no repeat overfits.
 pub fn overfitting_epochs(runs: &[&Run]) -> Option<String> {
     let epochs: Vec<Option<usize>> = runs.iter().map(|run| overfitting_epoch(run)).collect();
     epochs.iter().any(Option::is_some).then(|| {
@@ -302,7 +308,7 @@ pub fn overfitting_epochs(runs: &[&Run]) -> Option<String> {
     })
 }
 
-/// The setting that is `no` without quantization, of the option `quantize`.
+/// Name of the setting that stands for the option `quantize`. Its value is `no` without quantization.
 pub const QUANTIZED: &str = "quantized";
 
 #[cfg(test)]
@@ -433,7 +439,7 @@ mod wait_tests {
 
     #[test]
     fn an_older_run_whose_ranks_waited_longer_than_rank_0_trained_has_the_wait_of_rank_0() {
-        // Rank 1 was in the training loop long before rank 0.
+        // Rank 1 began the training loop long before rank 0.
         let mut results = run((1, 2), &[], 1.0).results;
         results.per_rank = ranks(&[5, 5]);
         (results.per_rank[0].comm_seconds, results.per_rank[1].comm_seconds) = (0.25, 4.35);

@@ -1,5 +1,5 @@
-//! A table whose numbers refer to their runs, the columns that fit a width, and its text formats: terminal,
-//! Markdown, CSV. HTML is in `page.rs`.
+//! A table: cells that know their runs, the choice of columns for a width, and output for terminal, Markdown
+//! and CSV. The HTML output is in `page.rs`.
 
 use itertools::Itertools;
 use std::fmt::Write;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use super::rows::{Spread, told, typed};
 use terminal::table::table;
 
-/// `text` as it is in Markdown, on one line: names may come from files of others.
+/// Escapes `text` for Markdown, on one line. Names may be from files that somebody else wrote.
 pub fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {
@@ -25,62 +25,62 @@ pub fn escaped(text: &str) -> String {
 /// The value of a cell.
 #[derive(Debug, Clone, PartialEq)]
 pub enum CellValue {
-    /// Text.
+    /// A text.
     Text(String),
-    /// A number and its decimal places.
+    /// A number, and how many decimal places to show.
     Number(Spread, usize),
-    /// Unknown or not applicable.
+    /// No value: unknown or not applicable.
     Nothing,
 }
 
-/// A cell, and the run directories of its value.
+/// A cell, with the run directories or files that its value is from.
 #[derive(Debug, Clone)]
 pub struct Cell {
-    /// Its value.
+    /// Value of the cell.
     pub value: CellValue,
-    /// The run directories.
+    /// Run directories or files of the value.
     pub runs: Vec<PathBuf>,
-    /// What stands beside the number, such as its range.
+    /// Text beside the number, such as its range.
     pub beside: String,
-    /// Marks of its footnotes.
+    /// Marks of the footnotes that apply to the cell.
     pub marks: String,
 }
 
 impl Cell {
-    /// Text that no run measured.
+    /// Makes a cell with a text that is not measured.
     pub fn text(text: impl Into<String>) -> Self {
         Self { value: CellValue::Text(text.into()), ..Self::of_runs(Vec::new()) }
     }
 
-    /// What is there, or no value.
+    /// Returns the cell, or one without a value.
     pub fn maybe(cell: Option<Self>) -> Self {
         cell.unwrap_or_else(Self::nothing)
     }
 
-    /// One number of the file `path`.
+    /// Makes a cell with one number from the file `path`.
     pub fn measured(number: f64, digits: usize, path: &Path) -> Self {
         Self::number(number, digits, vec![path.to_owned()])
     }
 
-    /// One number.
+    /// Makes a cell with one number.
     pub fn number(number: f64, digits: usize, runs: Vec<PathBuf>) -> Self {
         Self { value: CellValue::Number(Spread::from_values(vec![number]), digits), ..Self::of_runs(runs) }
     }
 
-    /// No value.
+    /// Makes a cell without a value.
     pub fn nothing() -> Self {
         Self::of_runs(Vec::new())
     }
 
-    /// A cell of `runs` without a value.
+    /// Makes a cell of `runs` without a value.
     pub fn of_runs(runs: Vec<PathBuf>) -> Self {
         Self { value: CellValue::Nothing, runs, beside: String::new(), marks: String::new() }
     }
 
-    /// Display form: the median, what stands beside it, and the marks.
+    /// Returns the text for readers: median, the text beside it, and marks.
     pub fn shown(&self) -> String {
         let value = match &self.value {
-            // Files for programs have the value as it is in run.json.
+            // Readers see `on` and `off`. Files for programs contain the value as in run.json.
             CellValue::Text(text) => typed(text).into(),
             CellValue::Nothing => "–".into(),
             CellValue::Number(spread, digits) => format!("{:.*}", digits, spread.median),
@@ -89,93 +89,93 @@ impl Cell {
     }
 }
 
-/// A column.
+/// A column of a table.
 #[derive(Debug, Clone, Default)]
 pub struct Column {
     /// Title for readers.
     pub title: String,
     /// Key for programs.
     pub key: String,
-    /// Whether it is numeric.
+    /// Whether the column contains numbers.
     pub numeric: bool,
     /// Whether its numbers have a range over repeats.
     pub spread: bool,
-    /// What it is, for readers who point at the title.
+    /// Definition of the column, shown as a tooltip of the title.
     pub definition: String,
-    /// A narrow table leaves out columns of a high rank first, and never those of rank 0.
+    /// Priority. A narrow table first leaves out columns of a high rank, and never those of rank 0.
     pub rank: u8,
-    /// Whether only files for programs have it.
+    /// Whether the column is only in files for programs.
     pub for_programs: bool,
 }
 
 impl Column {
-    /// A column of text.
+    /// Makes a column of text.
     pub fn words(title: &str, key: &str) -> Self {
         Self { title: title.into(), key: key.into(), ..Self::default() }
     }
 
-    /// A column of single numbers.
+    /// Makes a column of single numbers.
     pub fn number(title: &str, key: &str) -> Self {
         Self { numeric: true, ..Self::words(title, key) }
     }
 
-    /// A column of numbers with their range.
+    /// Makes a column of numbers with a range over repeats.
     pub fn spread(title: &str, key: &str) -> Self {
         Self { spread: true, ..Self::number(title, key) }
     }
 
-    /// With a definition.
+    /// Sets the definition.
     pub fn means(self, definition: &str) -> Self {
         Self { definition: definition.into(), ..self }
     }
 
-    /// With a rank.
+    /// Sets the rank.
     pub fn ranked(self, rank: u8) -> Self {
         Self { rank, ..self }
     }
 
-    /// In files for programs only.
+    /// Makes the column appear only in files for programs.
     pub fn for_programs(self) -> Self {
         Self { for_programs: true, ..self }
     }
 
-    /// With the cell that a row has in it.
+    /// Adds the function that makes the cell of a row.
     pub fn shows<'a, R: ?Sized>(self, cell: impl Fn(&R) -> Cell + 'a) -> Field<'a, R> {
         Field { column: self, cell: Box::new(cell) }
     }
 }
 
-/// A column of a table of rows of type `R`.
+/// A column, with the function that makes its cell for a row of type `R`.
 pub struct Field<'a, R: ?Sized> {
     column: Column,
     cell: Box<dyn Fn(&R) -> Cell + 'a>,
 }
 
-/// A table.
+/// A table with title and remarks.
 #[derive(Debug, Clone, Default)]
 pub struct Sheet {
-    /// Short name for file names.
+    /// Short name, used in file names.
     pub name: String,
-    /// Title.
+    /// Title of the table.
     pub title: String,
-    /// Columns; those of text come first.
+    /// Columns. Columns of text come first.
     pub columns: Vec<Column>,
-    /// Rows, each as long as `columns`.
+    /// Rows. Each has as many cells as there are columns.
     pub rows: Vec<Vec<Cell>>,
-    /// What equal columns that are left out have in all rows.
+    /// Line with the values of columns that are left out because all rows are equal in them.
     pub common: Option<String>,
-    /// Notes below the table.
+    /// Remarks below the table.
     pub remarks: Vec<String>,
 }
 
-/// Key of the column that stands for all columns of text at a table's beginning.
+/// Key of the column that replaces the columns of text at the beginning of a table.
 pub const CONFIGURATION: &str = "configuration";
 
-/// Columns of a terminal whose width is unknown, such as a file.
+/// Width of a table in characters if the terminal's width is unknown, for example if output goes to a file.
 pub(crate) const DEFAULT_WIDTH: usize = 100;
 
 impl Sheet {
-    /// The table of `rows`, without remarks.
+    /// Makes a table of `rows`, without remarks.
     pub fn from_rows<'r, R: ?Sized + 'r>(
         name: impl Into<String>,
         title: impl Into<String>,
@@ -188,13 +188,14 @@ impl Sheet {
         Self { name: name.into(), title: title.into(), columns, rows, ..Self::default() }
     }
 
-    /// With these remarks.
+    /// Adds remarks.
     pub fn with_remarks(self, remarks: impl IntoIterator<Item = String>) -> Self {
         Self { remarks: self.remarks.into_iter().chain(remarks).collect(), ..self }
     }
 
-    /// For a terminal of `width` columns, 100 if it is unknown. A table that is too wide has
-    /// its columns for readers in a hurry, and names the others; with `wide` it has all.
+    /// Returns the table for a terminal of `width` characters; 100 if the width is unknown. If the table is
+    /// too wide, it only contains the most important columns, and a line names the others. With `wide` it
+    /// contains all columns.
     pub fn terminal(&self, width: Option<u16>, wide: bool) -> String {
         let all = self.for_readers();
         let limit = width.map_or(DEFAULT_WIDTH, usize::from);
@@ -212,17 +213,17 @@ impl Sheet {
         text
     }
 
-    /// Columns of the table in a terminal.
+    /// Returns the width of the table in a terminal, in characters.
     pub(crate) fn width(&self) -> usize {
         self.table().lines().map(|line| line.chars().count()).max().unwrap_or(0)
     }
 
-    /// The table in a terminal, without title and remarks.
+    /// Returns the table for a terminal, without title and remarks.
     pub fn table(&self) -> comfy_table::Table {
         self.titled(|title| title.to_owned())
     }
 
-    /// The same with these titles.
+    /// Returns the table for a terminal, with each column's title replaced by `title`.
     fn titled(&self, title: impl Fn(&str) -> String) -> comfy_table::Table {
         let left = self.labels();
         let header: Vec<String> = self.columns.iter().map(|column| title(&column.title)).collect();
@@ -236,7 +237,7 @@ impl Sheet {
     }
 
     fn text(&self, width: Option<u16>) -> String {
-        // Titles are broken between words.
+        // If the width is limited, break titles at spaces.
         let mut table =
             self.titled(|title| if width.is_some() { title.replace(' ', "\n") } else { title.into() });
         if let Some(width) = width {
@@ -247,7 +248,7 @@ impl Sheet {
         text
     }
 
-    /// As a GitHub Markdown table.
+    /// Returns the table as GitHub Markdown.
     pub fn markdown(&self) -> String {
         let line =
             |cells: Vec<String>| format!("| {} |\n", cells.iter().map(|cell| escaped(cell)).join(" | "));
@@ -262,7 +263,7 @@ impl Sheet {
         text
     }
 
-    /// As CSV: medians in the column's key, minimum and maximum beside them.
+    /// Returns the table as CSV. A column with a range becomes three: median, minimum and maximum.
     ///
     /// # Errors
     /// Only if memory runs out.
@@ -283,7 +284,7 @@ impl Sheet {
                     CellValue::Text(text) => vec![text.clone()],
                     CellValue::Nothing => vec![String::new()],
                     CellValue::Number(spread, _) => {
-                        // More than the clocks have.
+                        // More digits than the clocks resolve.
                         [spread.median, spread.min, spread.max].map(|number| significant(number, 6)).to_vec()
                     }
                 };
@@ -297,14 +298,15 @@ impl Sheet {
     }
 }
 
-/// A number with at most this many significant digits.
+/// Formats a number with at most `digits` significant digits.
 pub fn significant(number: f64, digits: usize) -> String {
     let rounded: f64 = format!("{number:.*e}", digits - 1).parse().unwrap_or(number);
     rounded.to_string()
 }
 
 impl Sheet {
-    /// Without the columns of which `left_out` is true, given their cells.
+    /// Returns the table without the columns for which `left_out` returns true. The function also gets the
+    /// column's cells.
     pub fn without(&self, left_out: impl Fn(&Column, &[&Cell]) -> bool) -> Self {
         let is_kept = |&n: &usize| {
             let cells: Vec<&Cell> = self.rows.iter().map(|row| &row[n]).collect();
@@ -313,26 +315,27 @@ impl Sheet {
         self.select(&(0..self.columns.len()).filter(is_kept).collect::<Vec<_>>())
     }
 
-    /// Without the columns for programs.
+    /// Returns the table without the columns for programs.
     pub fn for_readers(&self) -> Self {
         self.without(|column, _| column.for_programs)
     }
 
-    /// Its columns for readers, without those of the highest ranks that do not fit.
+    /// Returns the table with the columns for readers that fit into `limit` characters. Columns of the
+    /// highest rank are left out first.
     pub fn fitting(&self, limit: usize) -> Self {
         let mut fitting = self.for_readers();
         while fitting.width() > limit {
             let highest = fitting.columns.iter().filter(|column| column.rank > 0).max_by_key(|c| c.rank);
             let Some(Column { key, definition, .. }) = highest.cloned() else { break };
-            // Columns of one measure, such as one for each backend, go together.
+            // Columns of one measure, such as one column for each backend, are left out together.
             let is_like = |column: &Column| !definition.is_empty() && column.definition == definition;
             fitting = fitting.without(|column, _| column.key == key || is_like(column));
         }
         fitting
     }
 
-    /// The table in several, each with the columns of text at its beginning and of at most `limit` characters, if that
-    /// is possible.
+    /// Splits the table into several of at most `limit` characters, if possible. Each begins with the columns
+    /// of text.
     pub fn parted(&self, limit: usize) -> Vec<Self> {
         let labels = self.labels();
         let with =
@@ -357,42 +360,45 @@ impl Sheet {
         }
     }
 
-    /// The table in at most `limit` columns of a terminal, if that is possible, and one of what it
-    /// leaves out, if anything. Columns without a value, and those of text that are equal in all
-    /// rows, are in neither; `common` has the latter. The columns of text at its beginning are one if they
-    /// need more than `labels` columns of a terminal: the measurements stay in view.
+    /// Returns the table in at most `limit` characters, if possible, and a second table with the columns that
+    /// were left out.
+    ///
+    /// Columns without any value are in neither table. Neither are columns in which all rows have the same
+    /// text: their values are in `common`. If the columns of text at the beginning need more than `labels`
+    /// characters, they are joined into one column, so that the measurements stay in view.
     pub fn narrow(&self, limit: usize, labels: usize) -> (Self, Option<Self>) {
         let mut all = self.for_readers().without_alike();
         let has = |key: &str| self.columns.iter().any(|column| column.key == key);
-        // Published rows are not named by options, and have ours beside them.
+        // Rows of published figures are not named by options. They have the column `ours` beside them.
         let is_of_runs = has("topology") && !has("ours");
         let width = all.select(&(0..all.labels()).collect::<Vec<_>>()).width();
         let mut room = limit;
         if is_of_runs && all.named() > 1 && width > labels {
             all = all.joined();
-            // A long name has several lines.
+            // A long name is broken into several lines.
             room += all.select(&[0]).width().saturating_sub(labels);
         }
         let narrow = all.fitting(room);
         let kept = |key: &String| narrow.columns.iter().any(|column| column.key == *key);
         let dropped: Vec<usize> = (0..all.columns.len()).filter(|&n| !kept(&all.columns[n].key)).collect();
-        // A row of the rest is known by the columns of text at its beginning.
+        // In the second table, rows are recognised by the columns of text at its beginning.
         let columns: Vec<usize> = (0..all.labels()).chain(dropped.iter().copied()).collect();
         let rest = Self { remarks: Vec::new(), common: None, ..all.select(&columns) };
         (narrow, (!dropped.is_empty()).then_some(rest))
     }
 
-    /// Number of columns of text at its beginning, which tell its rows apart.
+    /// Returns the number of columns of text at the beginning. They distinguish the rows.
     fn labels(&self) -> usize {
         self.columns.iter().take_while(|column| !column.numeric).count()
     }
 
-    /// Number of those of a configuration, of which each rank has a row.
+    /// Returns the number of these columns up to the column `rank`. They name a configuration, which has a
+    /// row for each rank.
     fn named(&self) -> usize {
         self.columns.iter().take(self.labels()).take_while(|column| column.key != "rank").count()
     }
 
-    /// With the columns of a configuration as one, in which are their values that are not off.
+    /// Joins the columns that name a configuration into one. It contains the values that are not off.
     fn joined(&self) -> Self {
         let labels = self.named();
         let mut sheet = self.clone();
@@ -408,7 +414,8 @@ impl Sheet {
         sheet
     }
 
-    /// With the columns of these keys, in their order, directly behind those of text at its beginning.
+    /// Moves the columns with these keys, in their order, directly after the columns of text at the
+    /// beginning.
     pub fn led_by(&self, keys: &[&str]) -> Self {
         let labels = self.labels();
         let place = |key: &&str| self.columns.iter().position(|column| column.key == **key);
@@ -417,7 +424,7 @@ impl Sheet {
         self.select(&(0..labels).chain(first.iter().copied()).chain(others).collect::<Vec<_>>())
     }
 
-    /// The columns that differ between rows, with the others in `common`.
+    /// Removes columns in which all rows are equal, and puts their values into `common`.
     fn without_alike(&self) -> Self {
         let equal = |column: usize| {
             let first = self.rows.first().map(|row| row[column].shown());
@@ -446,8 +453,8 @@ impl Sheet {
     }
 }
 
-/// Splits a text before what follows its number's integral part: the decimals, a range, a mark.
-/// A text that does not begin with a number is not split.
+/// Splits a text after the integral part of its number. Decimals, a range or a mark may follow. A text that
+/// does not begin with a number is not split.
 pub fn split(text: &str) -> (&str, &str) {
     let sign = text.len() - text.trim_start_matches('-').len();
     let digits = text[sign..].bytes().take_while(u8::is_ascii_digit).count();
@@ -457,12 +464,12 @@ pub fn split(text: &str) -> (&str, &str) {
     }
 }
 
-/// The texts of a column, each padded on its right so that right alignment puts the decimal
-/// points below each other.
+/// Pads each text of a column on the right. If the column is aligned right, the decimal points are then below
+/// each other.
 pub fn aligned(texts: &[String]) -> Vec<String> {
     let behind = |text: &str| split(text).1.chars().count();
     let longest = texts.iter().map(|text| behind(text)).max().unwrap_or(0);
-    // Words such as `far lower`, and `–`, stand where a number's integral part does.
+    // A word such as `far lower`, or `–`, is aligned like an integral part.
     let pad = |text: &String| format!("{text}{}", " ".repeat(longest - behind(text)));
     texts.iter().map(pad).collect()
 }

@@ -1,5 +1,4 @@
-//! The main table, with a row for each configuration, and its measurements: title, digits, definition, and how early a
-//! narrow table leaves them out.
+//! The main table, with a row for each configuration, and the definitions of its measurements.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -15,15 +14,15 @@ use super::runs::{Run, Section, overfitting_epochs, wait_seconds};
 use super::sheet::{Cell, CellValue, Column, Field, Sheet};
 use terminal::digits::decimals;
 
-/// Speed-up over `base` and parallel efficiency in percent, from medians; `None` unless the times of both
-/// rows can be compared.
+/// Returns speed-up over `base`, and parallel efficiency in percent, from medians. `None` if the times of one
+/// of the rows are doubted.
 pub fn speed_up(row: &Row<'_>, base: &Row<'_>) -> Option<(f64, f64)> {
     let faster = base.train_seconds().median / row.train_seconds().median;
     let efficiency = 100.0 * faster * base.ranks() as f64 / row.ranks() as f64;
     (is_sound(row) && is_sound(base)).then_some((faster, efficiency))
 }
 
-/// The table of `rows`; speed-up and efficiency are relative to `baseline`.
+/// Makes the main table of `rows`. Speed-up and efficiency are relative to `baseline`.
 pub fn summary(section: &Section, rows: &[Row<'_>], baseline: &str) -> Sheet {
     let own = own_columns(rows);
     let settings = ["topology", "backend", "launcher"].into_iter().chain(own.iter().map(String::as_str));
@@ -52,14 +51,15 @@ pub fn summary(section: &Section, rows: &[Row<'_>], baseline: &str) -> Sheet {
     sheet.led_by(&["test_accuracy"])
 }
 
-/// The cell of a number of ranks or runs.
+/// Makes a cell with a number of ranks or runs.
 fn count_cell(number: usize, row: &Row<'_>) -> Cell {
     Cell::number(number as f64, 0, paths(row))
 }
 
-/// The columns of ranks, training time, speed-up and efficiency; the last two are relative to `baseline`.
+/// Returns the columns ranks, training time, speed-up and efficiency. The last two are relative to
+/// `baseline`.
 fn speed_columns<'c, 'a>(rows: &'c [Row<'a>], baseline: &'c str) -> [Field<'c, Row<'a>>; 4] {
-    // One topology alone has no speed-up.
+    // If all rows are on the baseline's topology, there is no speed-up.
     let several = rows.iter().any(|row| row.setting("topology") != baseline);
     let sped_up = move |row: &Row<'a>| {
         let base = row.baseline(rows, baseline).filter(|_| several)?;
@@ -84,7 +84,8 @@ fn speed_columns<'c, 'a>(rows: &'c [Row<'a>], baseline: &'c str) -> [Field<'c, R
     ]
 }
 
-/// The columns of a row's repeats: whether they overfit, whether they ended with the same weights, how many there are.
+/// Returns the columns about a row's repeats: whether they overfit, whether they ended with the same weights,
+/// and how many there are.
 fn repeat_columns<'c, 'a: 'c>() -> [Field<'c, Row<'a>>; 3] {
     [
         Column::words("overfits after epoch", "overfits_after_epoch")
@@ -105,7 +106,8 @@ fn repeat_columns<'c, 'a: 'c>() -> [Field<'c, Row<'a>>; 3] {
     ]
 }
 
-/// The columns that only files for programs have: the interval of the accuracy, and what footnotes say.
+/// Returns the columns that are only in files for programs: the interval of the accuracy, and the content of
+/// footnotes.
 fn program_columns<'c, 'a>(rows: &'c [Row<'a>]) -> [Field<'c, Row<'a>>; 5] {
     let bound = |row: &Row<'_>, end: fn(Interval) -> f64| {
         let interval = Interval::of_row(row, |run| run.results.test_accuracy);
@@ -134,12 +136,12 @@ fn program_columns<'c, 'a>(rows: &'c [Row<'a>]) -> [Field<'c, Row<'a>>; 5] {
     ]
 }
 
-/// Names of varied settings that get columns; the launcher has its own anyway.
+/// Returns the varied settings that get a column. The launcher always has one.
 pub fn own_columns(rows: &[Row<'_>]) -> Vec<String> {
     varied(rows).into_iter().filter(|name| name != "launcher").collect()
 }
 
-/// The section's title and what all rows have in common.
+/// Returns the section's title, followed by what all rows have in common.
 fn title(section: &Section, rows: &[Row<'_>]) -> String {
     let varied = varied(rows);
     let common: Vec<String> = ["model", "epochs", "train_batch_size", "train_samples", "device", "mpi"]
@@ -155,7 +157,7 @@ fn title(section: &Section, rows: &[Row<'_>]) -> String {
     format!("{}: {}", section.title, common.join(", "))
 }
 
-/// How many epochs were trained, where early stopping ended a run before the last one that was asked for.
+/// Says how many epochs were trained, if early stopping ended a run before the last requested epoch.
 fn trained(rows: &[Row<'_>]) -> String {
     let epochs = || rows.iter().flat_map(|row| &row.runs).map(|run| run.results.epochs_run);
     match epochs().minmax().into_option() {
@@ -167,13 +169,13 @@ fn trained(rows: &[Row<'_>]) -> String {
     }
 }
 
-/// Directories of a row's runs.
+/// Returns the directories of a row's runs.
 pub fn paths(row: &Row<'_>) -> Vec<PathBuf> {
     row.runs.iter().map(|run| run.path.clone()).collect()
 }
 
-/// The columns of the topology, and of the settings that differ between the rows `shown`, in a table of rows from which
-/// `row` takes the one that is labelled.
+/// Returns columns for the topology and for the settings that differ between the rows `shown`. The table's
+/// rows are of type `R`; `row` returns the configuration of one.
 pub fn labels<'a, R: 'a>(
     shown: &[&Row<'_>],
     row: impl for<'r> Fn(&'r R) -> &'r Row<'a> + Copy + 'a,
@@ -182,13 +184,13 @@ pub fn labels<'a, R: 'a>(
         shown.iter().flat_map(|row| row.settings.keys()).map(String::as_str).collect();
     let rows: Vec<Row<'_>> = shown.iter().map(|row| (*row).clone()).collect();
     let differs = |name: &str| rows.iter().any(|row| row.setting(name) != rows[0].setting(name));
-    // What was changed in mid-run is a footnote of the main table.
+    // A footnote of the main table says what a resume changed.
     let is_left_out = |name: &str| ["topology", "changed"].contains(&name) || is_told(name, &rows);
     let own: Vec<&str> = names.into_iter().filter(|name| !is_left_out(name) && differs(name)).collect();
     ["topology"].into_iter().chain(own).map(|name| setting(name, row)).collect()
 }
 
-/// The column of a setting of the row that `row` takes.
+/// Returns the column of the setting `name`. `row` returns the configuration of a table's row.
 pub fn setting<'a, R: 'a>(name: &str, row: impl for<'r> Fn(&'r R) -> &'r Row<'a> + 'a) -> Field<'a, R> {
     let title = if name == "oversubscribed" { "oversub.".to_owned() } else { name.replace('_', " ") };
     let definition = match name {
@@ -210,18 +212,18 @@ pub fn setting<'a, R: 'a>(name: &str, row: impl for<'r> Fn(&'r R) -> &'r Row<'a>
     };
     let name = name.to_owned();
     let column = Column::words(&title, &name).means(definition);
-    // A dash is a value that is missing, and an option that was not typed is none.
+    // A dash would mean a missing value. An option that was not given has an empty cell instead.
     let has_all = ["epochs_run", "test_samples", "train_samples"].contains(&name.as_str());
     let unset = if has_all { "all" } else { "" };
     column.shows(move |shown: &R| Cell::text(row(shown).settings.get(&name).map_or(unset, String::as_str)))
 }
 
-/// Whether a row is of a quantized training.
+/// Whether a row is a quantized training.
 pub fn is_quantized(row: &Row<'_>) -> bool {
     row.setting("quantized") != "no"
 }
 
-/// `title` of a table of quantized `rows`, with their kind if they have one.
+/// Appends the kind of quantization to `title`, if all `rows` have the same.
 pub fn titled(title: &str, rows: &[&Row<'_>]) -> String {
     let kinds: BTreeSet<&str> = rows.iter().map(|row| row.setting("quantized")).collect();
     match kinds.len() {
@@ -230,16 +232,16 @@ pub fn titled(title: &str, rows: &[&Row<'_>]) -> String {
     }
 }
 
-/// What stands beside the median of a measurement.
+/// What to show beside the median of a measurement.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Dispersion {
     /// Nothing.
     Nothing,
     /// Minimum and maximum over repeats.
     Range,
-    /// The sample standard deviation over several seeds; repeats of one seed have one value.
+    /// Sample standard deviation over seeds, if there are several. Repeats of one seed have the same value.
     Deviation,
-    /// The same, and the binomial interval.
+    /// The standard deviation over seeds, and the binomial interval.
     Interval,
 }
 
@@ -252,20 +254,20 @@ pub struct Measure {
     pub key: &'static str,
     /// Decimal places.
     pub digits: usize,
-    /// As [`Column::rank`].
+    /// See [`Column::rank`].
     pub rank: u8,
-    /// As [`Column::definition`].
+    /// See [`Column::definition`].
     pub definition: &'static str,
-    /// Whether it is a time, which has three significant digits.
+    /// Whether the measurement is a time. Times have three significant digits below 1.
     pub timed: bool,
-    /// What stands beside its median.
+    /// What to show beside the median.
     pub beside: Dispersion,
-    /// The value of a run; NaN if it was not measured.
+    /// Returns the value of a run; NaN if the run did not measure it.
     pub read: fn(&Run) -> f64,
 }
 
 impl Measure {
-    /// A measurement with two decimal places, and nothing beside it.
+    /// Makes a measurement with two decimal places and nothing beside the median.
     pub const fn new(title: &'static str, key: &'static str, read: fn(&Run) -> f64) -> Self {
         Self {
             title,
@@ -279,37 +281,37 @@ impl Measure {
         }
     }
 
-    /// With as many decimal places.
+    /// Sets the number of decimal places.
     pub const fn digits(self, digits: usize) -> Self {
         Self { digits, ..self }
     }
 
-    /// As a time, with its range over repeats.
+    /// Declares a time, which is shown with its range over repeats.
     pub const fn timed(self) -> Self {
         Self { timed: true, beside: Dispersion::Range, ..self }
     }
 
-    /// With a rank.
+    /// Sets the rank of the column.
     pub const fn ranked(self, rank: u8) -> Self {
         Self { rank, ..self }
     }
 
-    /// With this beside its median.
+    /// Sets what to show beside the median.
     pub const fn beside(self, beside: Dispersion) -> Self {
         Self { beside, ..self }
     }
 
-    /// With a definition.
+    /// Sets the definition of the column.
     pub const fn means(self, definition: &'static str) -> Self {
         Self { definition, ..self }
     }
 
-    /// Its column.
+    /// Returns the column of the measurement.
     pub fn column(&self) -> Column {
         Column::spread(self.title, self.key).means(self.definition).ranked(self.rank)
     }
 
-    /// The cell of a row; nothing if a run did not measure it.
+    /// Returns the cell of a row; a cell without a value if a run did not measure it.
     pub fn cell(&self, row: &Row<'_>) -> Cell {
         let spread = row.spread(self.read);
         let digits = if self.timed { decimals(spread.median, self.digits) } else { self.digits };
@@ -337,7 +339,7 @@ impl Measure {
     }
 }
 
-/// Training time, always the first.
+/// Training time, always the first measurement.
 pub const TRAIN: Measure = Measure::new("train s", "train_seconds", |run| run.results.train_seconds)
     .timed()
     .means("Seconds of the training loops, without tests, start-up and checkpoints");
@@ -349,7 +351,7 @@ pub const STEP: Measure = Measure::new("ms/step", "ms_per_step", |run| run.resul
     .timed()
     .means("train s divided by the number of optimizer steps, in milliseconds");
 
-/// Behind the speed-up.
+/// The measurements after the speed-up.
 pub const OTHERS: [Measure; 15] = [
     Measure::new("exposed comm %", "exposed_comm_percent", exposed_percent)
         .digits(1)
@@ -417,12 +419,12 @@ pub const OTHERS: [Measure; 15] = [
     .means("Share of the machine's CPU time that other programs used during the run"),
 ];
 
-/// Sizes of the float weights and of the integer model in a run's last checkpoint, in KB of 1024
-/// bytes; `None` unless it has both.
+/// Returns the file sizes of the float weights and of the int8 model in a run's last checkpoint, in KB of
+/// 1024 bytes; `None` unless it has both.
 pub fn stored_kb(run: &Run) -> Option<[f64; 2]> {
     let last = list(&run.path.join("checkpoints")).ok()?.pop()?;
     let kb = |name: &str| Some(last.join(name).metadata().ok()?.len() as f64 / 1024.0);
-    // `mpiburn quantize` may have put another kind of model there since.
+    // `mpiburn quantize` may since have put an int8 model of another kind there.
     let stored = method_of(&last.join(INT8_FILE));
     let trained = Method::deserialize(run.option("quantize")).ok();
     if stored.zip(trained).is_some_and(|(stored, trained)| stored != trained) {
@@ -431,12 +433,13 @@ pub fn stored_kb(run: &Run) -> Option<[f64; 2]> {
     Some([kb(MODEL)?, kb(INT8_FILE)?]).filter(|[_, int8]| *int8 > 0.0)
 }
 
-/// How much smaller the integer model's file is; NaN without one.
+/// Returns the float weights' file size divided by the int8 model's; NaN without an int8 model.
 pub fn times_smaller(run: &Run) -> f64 {
     stored_kb(run).map_or(f64::NAN, |[float, int8]| float / int8)
 }
 
-/// Sample standard deviation over the seeds of a row, at least two; repeats of one seed have one value.
+/// Returns the sample standard deviation over the seeds of a row, which must have at least two. Repeats of
+/// one seed have the same value.
 fn deviation(row: &Row<'_>, read: fn(&Run) -> f64) -> f64 {
     let by_seed: BTreeMap<u64, f64> = row.runs.iter().map(|run| (run.seed(), read(run))).collect();
     let count = by_seed.len() as f64;
@@ -444,18 +447,18 @@ fn deviation(row: &Row<'_>, read: fn(&Run) -> f64) -> f64 {
     (by_seed.values().map(|value| (value - mean).powi(2)).sum::<f64>() / (count - 1.0)).sqrt()
 }
 
-/// Seconds of training and tests.
+/// Returns the seconds of training and tests.
 pub fn with_tests(run: &Run) -> f64 {
     run.results.train_seconds + run.results.test_seconds
 }
 
-/// The balanced accuracy of the last test; NaN of a run that did not note it.
+/// Returns the balanced accuracy of the last test; NaN if the run did not record it.
 pub fn balanced_accuracy(run: &Run) -> f64 {
     run.results.by_class.as_ref().map_or(f64::NAN, |by_class| by_class.balanced_accuracy)
 }
 
-/// Share of the training time in which a rank only waited for gradients; NaN for one rank, which
-/// waits for none.
+/// Returns the percentage of the training time in which a rank only waited for gradients; NaN for a single
+/// rank, which does not wait.
 pub fn exposed_percent(run: &Run) -> f64 {
     match run.record.world_size {
         1 => f64::NAN,

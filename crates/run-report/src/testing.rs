@@ -1,4 +1,4 @@
-//! Runs for the tests of this module, as `run.json` would describe them.
+//! Runs for tests, as `run.json` would describe them.
 
 use std::path::{Path, PathBuf};
 
@@ -6,7 +6,7 @@ use super::runs::Run;
 use run_record::{DataRecord, RankPlace, RankRecord, Results, RunRecord, Schema, Status, StepMs};
 use serde_json::{Map, Value};
 
-/// `config` of a run with these options, `--name value` or `--name`.
+/// Makes the `config` of a run with these options, given as `--name value` or `--name`.
 fn config(options: &[&str]) -> Map<String, Value> {
     let rows = Schema::of_older_runs().0;
     let mut config: Map<String, Value> = rows.into_iter().map(|(field, row)| (field, row.default)).collect();
@@ -32,7 +32,7 @@ fn config(options: &[&str]) -> Map<String, Value> {
     config
 }
 
-/// A completed run of `train` with `options` on NxC that took `train_seconds`.
+/// Makes a completed run of `train` with `options` on the topology NxC that took `train_seconds`.
 pub fn run(topology: (usize, usize), options: &[&str], train_seconds: f64) -> Run {
     let options = config(options);
     let limit = |name: &str| options[name].as_u64().map_or(60_000, |limit| limit as usize);
@@ -112,7 +112,7 @@ pub fn run(topology: (usize, usize), options: &[&str], train_seconds: f64) -> Ru
                 train_available: 60_000,
                 test_samples: limit("test_samples").min(10_000),
                 test_available: 10_000,
-                // MNIST's share.
+                // The share of MNIST's largest class.
                 test_largest_class: limit("test_samples").min(10_000) * 1135 / 10_000,
                 ..DataRecord::default()
             },
@@ -133,8 +133,8 @@ pub fn run(topology: (usize, usize), options: &[&str], train_seconds: f64) -> Ru
     }
 }
 
-/// `run` in the folder `path`, with an `epochs.csv` of these test losses and a
-/// decreasing training loss.
+/// Returns `run` in the folder `path`, with an `epochs.csv` of these test losses and a decreasing training
+/// loss.
 pub fn with_test_losses(run: Run, path: &Path, losses: &[f64]) -> Run {
     let header = "epoch,train_loss,train_accuracy,test_loss,test_accuracy,seconds,learning_rate,\
                   int8_test_accuracy,int8_test_loss\n"
@@ -147,7 +147,7 @@ pub fn with_test_losses(run: Run, path: &Path, losses: &[f64]) -> Run {
     Run { path: path.to_owned(), ..run }
 }
 
-/// Results of ranks that had so many test samples each, and as many training samples.
+/// Makes the results of ranks. `samples` is each rank's number of test samples, and also of training samples.
 pub fn ranks(samples: &[usize]) -> Vec<RankRecord> {
     let of_rank = |(rank, &samples): (usize, &usize)| RankRecord {
         rank,

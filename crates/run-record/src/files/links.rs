@@ -24,7 +24,7 @@ fn in_the_way(what: &str) -> io::Error {
 /// change a file elsewhere.
 ///
 /// # Errors
-/// If it is one.
+/// If it is one of these.
 pub fn refuse_link(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Ok(found) if found.is_symlink() => Err(in_the_way(SYMBOLIC)),

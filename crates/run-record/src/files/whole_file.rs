@@ -62,7 +62,7 @@ impl WholeFile {
     /// Syncs the file to disk and renames it.
     ///
     /// # Errors
-    /// When it cannot be written or renamed.
+    /// If it cannot be written or renamed.
     pub fn finish(self) -> io::Result<()> {
         let file = self.file.into_inner().map_err(io::IntoInnerError::into_error)?;
         file.as_file().sync_all()?;
@@ -75,7 +75,7 @@ impl WholeFile {
 /// the new one.
 ///
 /// # Errors
-/// When it cannot be written.
+/// If it cannot be written.
 pub fn replace_json(folder: &Path, name: &str, value: &impl Serialize) -> io::Result<()> {
     let mut file = WholeFile::create(folder, name)?;
     serde_json::to_writer_pretty(&mut file, value)?;
@@ -86,7 +86,7 @@ pub fn replace_json(folder: &Path, name: &str, value: &impl Serialize) -> io::Re
 /// Atomically replaces the file `path` by `bytes`.
 ///
 /// # Errors
-/// When it cannot be written.
+/// If it cannot be written.
 pub fn replace_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = WholeFile::at(path)?;
     file.write_all(bytes)?;
@@ -97,7 +97,7 @@ pub fn replace_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
 /// system that cannot sync folders.
 ///
 /// # Errors
-/// When the folder cannot be opened or synced.
+/// If the folder cannot be opened or synced.
 pub fn sync_folder(folder: &Path) -> io::Result<()> {
     // The parent of a bare name is empty, which means the current folder.
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };

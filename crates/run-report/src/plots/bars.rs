@@ -1,5 +1,5 @@
-//! Bars from the left, one for each configuration, below its name: names are whole, however long they are, and
-//! values have room beside the error bars.
+//! Horizontal bar chart, with the name of each configuration above its bar. There, long names fit without
+//! being shortened. The values stand right of the error bars.
 
 use std::error::Error;
 
@@ -14,38 +14,38 @@ use terminal::digits::decimals;
 
 const BAR: i32 = 16;
 const GAP: i32 = 8;
-/// Height of the axis.
+/// Height of the axis in pixels, with labels and title.
 const AXIS: i32 = 52;
 
-/// A bar.
+/// A bar of the chart.
 pub struct Bar {
-    /// The configuration.
+    /// Name of the configuration.
     pub name: String,
-    /// Its colour.
+    /// Colour of the bar.
     pub colour: RGBColor,
-    /// Its length, with the range of repeats.
+    /// Length of the bar: the median, with the range over repeats.
     pub spread: Spread,
 }
 
-/// Bars of one measurement.
+/// A bar chart of one measurement.
 pub struct Bars {
-    /// Heading.
+    /// Heading of the chart.
     pub title: String,
-    /// What the lengths are.
+    /// Title of the axis: what the lengths are.
     pub axis: String,
-    /// Least decimal places of the values, which have three significant digits below 1.
+    /// Minimum number of decimal places of the values. Values below 1 have three significant digits.
     pub digits: usize,
-    /// The bars, from the top.
+    /// The bars, from top to bottom.
     pub bars: Vec<Bar>,
 }
 
 impl Bars {
-    /// The lines of each name, and the bar below.
+    /// Returns the lines of each name, with the bar below them.
     fn rows(&self) -> impl Iterator<Item = (Vec<String>, &Bar)> {
         self.bars.iter().map(|bar| (wrapped(&bar.name, WIDTH - 2 * MARGIN), bar))
     }
 
-    /// Height in pixels.
+    /// Returns the height in pixels.
     pub(super) fn height(&self) -> u32 {
         let rows = self.rows().map(|(name, _)| LINE * name.len() as i32 + BAR + GAP).sum::<i32>();
         (3 * MARGIN + LINE + rows + AXIS) as u32

@@ -1,4 +1,5 @@
-//! A drawing at twice its size, for pixels: pictures are laid out for a phone's width, on which bitmaps are coarse.
+//! Doubles the resolution of bitmaps. Plots are laid out for the width of a phone, at which a bitmap would be
+//! coarse.
 
 use plotters::prelude::*;
 use plotters::style::text_anchor::Pos;
@@ -7,7 +8,7 @@ use plotters_backend::{
     BackendColor, BackendCoord, BackendStyle, BackendTextStyle, DrawingBackend, DrawingErrorKind,
 };
 
-/// Draws on another backend, of twice the width and height.
+/// Draws on another backend, which has twice the width and height.
 pub struct Doubled<B>(pub B);
 
 type Drawn<B> = Result<(), DrawingErrorKind<<B as DrawingBackend>::ErrorType>>;
@@ -16,13 +17,13 @@ fn twice((x, y): BackendCoord) -> BackendCoord {
     (2 * x, 2 * y)
 }
 
-/// The style of a line of twice the width.
+/// Returns the style with twice the line width.
 fn thick<S: BackendStyle>(style: &S) -> ShapeStyle {
     let BackendColor { alpha, rgb: (r, g, b) } = style.color();
     ShapeStyle { color: RGBAColor(r, g, b, alpha), filled: false, stroke_width: 2 * style.stroke_width() }
 }
 
-/// The style of a text of twice the size.
+/// Returns the style with twice the text size.
 fn large<S: BackendTextStyle>(style: &S) -> TextStyle<'_> {
     let transform: FontTransform = style.transform();
     let font = FontDesc::new(style.family(), 2.0 * style.size(), style.style()).transform(transform);

@@ -1,4 +1,4 @@
-//! Lines in panels below one another, and the names of their configurations below these.
+//! Line plot: panels below one another, and a legend below the panels.
 
 use std::error::Error;
 use std::ops::Range;
@@ -10,12 +10,12 @@ use plotters::prelude::*;
 
 use super::{FONT, LINE, MARGIN, Point, Surface, TEXT, TITLE, WIDTH, log_ticks, ticks, width_of, wrapped};
 
-/// Height of a panel.
+/// Height of a panel in pixels.
 const PANEL: i32 = 230;
-/// Width of a legend's symbols, and space between its columns.
+/// Width of a symbol in the legend, and space between the legend's columns, in pixels.
 const MARKS: i32 = 32;
 const GAP: i32 = 12;
-/// Length of the dashes of lines that lie on each other.
+/// Length in pixels of the dashes of lines that coincide.
 const DASH: u32 = 14;
 
 /// Symbol of a line in the legend.
@@ -32,51 +32,52 @@ pub enum Mark {
 /// One line of a panel.
 #[derive(Debug, Clone, Default)]
 pub struct Line {
-    /// Its colour.
+    /// Colour of the line, its band, dots and rings.
     pub colour: RGBColor,
-    /// The points that are joined.
+    /// The points that the line joins.
     pub points: Vec<Point>,
-    /// Whether it is dashed.
+    /// Whether the line is dashed.
     pub dashed: bool,
-    /// The outline of a band around it.
+    /// Outline of a band around the line.
     pub band: Vec<Point>,
-    /// Points that are drawn as dots.
+    /// Points to draw as dots.
     pub dots: Vec<Point>,
     /// Whether dots are hollow.
     pub hollow: bool,
-    /// Points with a ring around them.
+    /// Points to draw a ring around.
     pub rings: Vec<Point>,
 }
 
-/// An axis, linear in its values; of logarithms, its labels are the values.
+/// An axis, linear in its values. On a logarithmic axis, the values are logarithms, and the labels show the
+/// numbers.
 #[derive(Clone)]
 pub struct Axis {
-    /// What its values are.
+    /// What the axis shows, with its unit.
     pub title: &'static str,
-    /// Its ends.
+    /// Lowest and highest value.
     pub range: Range<f64>,
     /// The values that have labels.
     pub ticks: Vec<f64>,
-    /// A label.
+    /// Formats the label of a value.
     pub text: Label,
 }
 
-/// A label of a value.
+/// Formats the label of a value.
 type Label = fn(&f64) -> String;
 
 impl Axis {
-    /// An axis with round labels, about `count` of them, which differ by `least` or more.
+    /// Makes an axis with about `count` labels at round values, at least `least` apart.
     pub fn linear(title: &'static str, range: Range<f64>, count: usize, least: f64, text: Label) -> Self {
         Self { title, ticks: ticks(&range, count, least), range, text }
     }
 
-    /// An axis of logarithms, whose labels are at round numbers.
+    /// Makes an axis of logarithms, with labels at round numbers.
     pub fn logarithmic(title: &'static str, range: Range<f64>, text: Label) -> Self {
         Self { title, ticks: log_ticks(&range), range, text }
     }
 }
 
-/// With these labels, which the plotting library otherwise chooses.
+/// Makes the plotting library use the labels of the axis instead of its own choice.
 impl Ranged for &Axis {
     type FormatOption = DefaultFormatting;
     type ValueType = f64;
@@ -94,30 +95,30 @@ impl Ranged for &Axis {
     }
 }
 
-/// A panel.
+/// A panel: lines with axes and a heading.
 pub struct Panel {
-    /// Heading.
+    /// Heading of the panel.
     pub title: String,
     /// Horizontal axis.
     pub x: Axis,
     /// Vertical axis.
     pub y: Axis,
-    /// Its lines, in the order in which they are drawn.
+    /// The lines, in the order in which they are drawn.
     pub lines: Vec<Line>,
 }
 
 /// A line plot.
 pub struct LinePlot {
-    /// The panels, from the top.
+    /// The panels, from top to bottom.
     pub panels: Vec<Panel>,
-    /// What the names of the lines are; empty if they say so.
+    /// What the names in the legend are values of; empty if the names say so themselves.
     pub heading: String,
-    /// The names of the lines.
+    /// Name, colour and symbol of each line.
     pub legend: Vec<(String, RGBColor, Mark)>,
 }
 
 impl LinePlot {
-    /// The names of the legend in rows, each in lines; as many in a row as there is room for.
+    /// Returns the legend in rows. Each row has as many names as fit, and each name is broken into lines.
     fn rows(&self) -> Vec<Vec<(Vec<String>, RGBColor, Mark)>> {
         let room = WIDTH - 2 * MARGIN;
         let widest =
@@ -128,12 +129,12 @@ impl LinePlot {
         self.legend.chunks(columns as usize).map(|row| row.iter().map(lines).collect()).collect()
     }
 
-    /// The lines of the legend's heading.
+    /// Returns the lines of the legend's heading.
     fn heading(&self) -> Vec<String> {
         if self.heading.is_empty() { Vec::new() } else { wrapped(&self.heading, WIDTH - 2 * MARGIN) }
     }
 
-    /// Height in pixels.
+    /// Returns the height in pixels.
     pub(super) fn height(&self) -> u32 {
         let of_row =
             |row: &Vec<(Vec<String>, _, _)>| row.iter().map(|(name, ..)| name.len()).max().unwrap_or(0);
@@ -204,7 +205,7 @@ impl Panel {
             let points = || line.points.iter().copied();
             let stroke = line.colour.stroke_width(2);
             chart.draw_series([Polygon::new(line.band.clone(), line.colour.mix(0.18).filled())])?;
-            // Of lines that lie on each other, the later ones have gaps, in which each of the former is seen.
+            // If several lines coincide, the later ones have gaps through which each earlier line is visible.
             let like =
                 |lines: &[Line]| lines.iter().filter(|other| other.points == line.points).count() as u32;
             let (before, all) = (like(&self.lines[..i]), like(&self.lines));

@@ -1,4 +1,4 @@
-//! Activation functions of one network beside each other.
+//! Compares the activation functions of one network.
 
 use super::{Found, Phase, Profile, ProfileRow, by_kind, groups, kb, left_out, machines};
 use crate::published::{Figures, cell};
@@ -6,7 +6,8 @@ use crate::rows::few_differ;
 use crate::sheet::{Cell, Column, Sheet};
 use run_record::count;
 
-/// The activation's operators in one profile.
+/// Cost of the activation's operators in one profile: number of calls, time in milliseconds, and allocated
+/// bytes.
 struct ActivationCost<'a> {
     profile: &'a Profile,
     calls: usize,
@@ -15,7 +16,8 @@ struct ActivationCost<'a> {
 }
 
 impl<'a> ActivationCost<'a> {
-    /// `None` where the activation is part of a fused operator.
+    /// Sums the activation's operators of the forward pass. `None` if the activation is part of a fused
+    /// operator.
     fn from_profile(profile: &'a Profile) -> Option<Self> {
         let is_own = |row: &ProfileRow| row.kind == profile.activation() && row.phase == Phase::Forward;
         let sum = by_kind(&profile.operators, |row| row.self_cpu_ms).into_iter().find(is_own)?;
@@ -23,7 +25,7 @@ impl<'a> ActivationCost<'a> {
     }
 }
 
-/// A table for each two or more profiles that differ in the activation alone.
+/// Makes a table for each group of two or more profiles that differ in the activation only.
 pub fn sheets(profiles: &[Profile], figures: Option<&Figures>) -> Vec<Found> {
     let of_inference = profiles.iter().filter(|profile| !profile.train);
     let of_group = |group: Vec<&Profile>| {
@@ -41,7 +43,7 @@ pub fn sheets(profiles: &[Profile], figures: Option<&Figures>) -> Vec<Found> {
     groups(of_inference, &["activation"]).into_iter().filter_map(of_group).collect()
 }
 
-/// The table of the activations `found`, and of the profiles that have the settings of one `again`.
+/// Makes the table of `found`. `again` are profiles left out because another one has the same settings.
 fn sheet(found: &[ActivationCost<'_>], again: &[&Profile], figures: Option<&Figures>) -> Found {
     let first = found[0].profile;
     let model = first.model.as_str();
@@ -91,7 +93,7 @@ fn sheet(found: &[ActivationCost<'_>], again: &[&Profile], figures: Option<&Figu
         );
     }
     let mut remarks = Vec::new();
-    // A read of the clock takes some tens of nanoseconds.
+    // Reading the clock takes some tens of nanoseconds.
     if found.iter().any(|one| one.ms < 1e-3 * one.calls as f64) {
         remarks.push(
             "Times below 1 µs a call are near the cost of reading the clock, which is part of them.".into(),
@@ -104,12 +106,12 @@ fn sheet(found: &[ActivationCost<'_>], again: &[&Profile], figures: Option<&Figu
     (sheet, finding(model, found))
 }
 
-/// ReLU, if it took time.
+/// Returns ReLU's cost, if its time is above 0.
 fn relu<'f, 'a>(found: &'f [ActivationCost<'a>]) -> Option<&'f ActivationCost<'a>> {
     found.iter().find(|one| one.profile.activation() == "relu").filter(|one| one.ms > 0.0)
 }
 
-/// Which of the activations, in the order of their times, takes the most.
+/// Says which activation takes the most time. `found` is sorted by time.
 fn finding(model: &str, found: &[ActivationCost<'_>]) -> String {
     let slowest = &found[found.len() - 1];
     let ratio = relu(found).filter(|_| slowest.profile.activation() != "relu");

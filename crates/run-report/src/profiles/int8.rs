@@ -1,12 +1,12 @@
-//! An integer model beside the float network that it is made of.
+//! Compares an int8 model with the float network that it was made from.
 
 use super::{Found, groups, kb, left_out, machines};
 use crate::published::{Figures, cell};
 use crate::sheet::{Cell, Column, Sheet};
 use run_record::profile::Profile;
 
-/// A table for each float network and its int8 model, which differ in nothing else. Two float
-/// networks may be in it, with fused operators and with separate ones.
+/// Makes a table for each int8 model and its float network, if they differ in nothing else. The table has two
+/// rows for the float network if it was profiled with fused and with separate operators.
 pub fn sheets(profiles: &[Profile], figures: Option<&Figures>) -> Vec<Found> {
     let of_inference = profiles.iter().filter(|profile| !profile.train);
     let of_group = |group: Vec<&Profile>| {
@@ -22,13 +22,13 @@ pub fn sheets(profiles: &[Profile], figures: Option<&Figures>) -> Vec<Found> {
     groups(of_inference, &["int8", "fused"]).into_iter().filter_map(of_group).collect()
 }
 
-/// Time of all batches. Without profiling, because an integer model's operators are so short that
-/// the profiler's part of them is larger than in the float network.
+/// Returns the time of all batches in milliseconds, without profiling. The profiler's overhead is a larger
+/// share of an int8 model's time, because its operators are shorter.
 fn inference_ms(profile: &Profile) -> f64 {
     profile.batch_ms_without_profiling * profile.batches as f64
 }
 
-/// The network's kind in words.
+/// Returns the kind of network as text.
 fn network(profile: &Profile) -> &'static str {
     match (profile.int8, profile.fused) {
         (true, _) => "int8",
@@ -37,7 +37,7 @@ fn network(profile: &Profile) -> &'static str {
     }
 }
 
-/// Size of the checkpoint of `float` over that of `profile`.
+/// Returns the checkpoint size of `float` divided by the checkpoint size of `profile`.
 fn times_smaller(profile: &Profile, float: &Profile) -> f64 {
     kb(float.checkpoint_bytes) / kb(profile.checkpoint_bytes)
 }
@@ -71,7 +71,7 @@ fn sheet(floats: &[&Profile], int8: &Profile, again: &[&Profile], figures: Optio
     ];
     if let Some(figures) = figures {
         let line = move |profile: &Profile| {
-            // One float network was published.
+            // Figures of only one float network were published.
             let is_first = profile.int8 || profile.path == floats[0].path;
             let kind = if profile.int8 { "int8" } else { "float" };
             figures.find(&[("model", model), ("network", kind)]).filter(|_| is_first)
@@ -101,7 +101,7 @@ fn sheet(floats: &[&Profile], int8: &Profile, again: &[&Profile], figures: Optio
     (sheet, finding(floats, int8))
 }
 
-/// How much faster and smaller the int8 model is.
+/// Says how much faster and smaller the int8 model is.
 fn finding(floats: &[&Profile], int8: &Profile) -> String {
     let faster = floats.iter().map(|float| {
         let times = inference_ms(float) / inference_ms(int8);

@@ -1,4 +1,4 @@
-//! Operators of a profile by kind.
+//! Sums the operators of a profile by kind.
 
 use super::{Found, Phase, Profile, ProfileRow, by_kind, groups, kb, machines};
 use crate::published::{Figures, cell};
@@ -6,8 +6,8 @@ use crate::rows::few_differ;
 use crate::sheet::{Cell, Column, Sheet};
 use run_record::count;
 
-/// A table for each profile but those that differ from another in the activation alone, which are
-/// in the table of activations.
+/// Makes a table for each profile. Profiles that differ from a ReLU profile in the activation only are left
+/// out: they are in the table of activations.
 pub fn sheets(profiles: &[Profile], figures: Option<&Figures>) -> Vec<Found> {
     let alike = groups(profiles.iter(), &["activation"]);
     let is_variant = |profile: &Profile| {
@@ -16,7 +16,7 @@ pub fn sheets(profiles: &[Profile], figures: Option<&Figures>) -> Vec<Found> {
         plain && profile.activation() != "relu"
     };
     let shown: Vec<&Profile> = profiles.iter().filter(|profile| !is_variant(profile)).collect();
-    // Those that read alike are told apart by their files.
+    // Profiles with equal descriptions are distinguished by their file names.
     let name = |profile: &Profile| {
         let alike = shown.iter().filter(|other| name(other) == name(profile)).count() > 1;
         if alike { format!("{} ({})", name(profile), profile.path.display()) } else { name(profile) }
@@ -26,7 +26,7 @@ pub fn sheets(profiles: &[Profile], figures: Option<&Figures>) -> Vec<Found> {
 
 fn sheet(profile: &Profile, title: &str, figures: Option<&Figures>) -> Found {
     let kinds = by_kind(&profile.operators, |row| row.self_cpu_ms);
-    // Inference of a float network was published.
+    // Figures were only published for inference of a float network.
     let wanted = [("model", profile.model.as_str())];
     let figures = figures.filter(|figures| {
         !profile.train && !profile.int8 && profile.activation() == "relu" && figures.find(&wanted).is_some()
@@ -85,7 +85,7 @@ fn sheet(profile: &Profile, title: &str, figures: Option<&Figures>) -> Found {
     (sheet, finding(profile, title, &kinds))
 }
 
-/// Which of the `kinds`, in the order of their times, takes the most.
+/// Says which kind takes the most time. `kinds` is sorted by time.
 fn finding(profile: &Profile, title: &str, kinds: &[ProfileRow]) -> String {
     let sum: f64 = profile.computing().map(|row| row.self_cpu_ms).sum();
     let mut slowest = kinds.iter().filter(|kind| !matches!(kind.phase, Phase::Data | Phase::Rest));
@@ -103,7 +103,7 @@ fn finding(profile: &Profile, title: &str, kinds: &[ProfileRow]) -> String {
     })
 }
 
-/// The network in words.
+/// Describes the network as text.
 fn name(profile: &Profile) -> String {
     let mut words = profile.model.clone();
     if profile.activation() != "relu" {

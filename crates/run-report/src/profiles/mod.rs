@@ -1,8 +1,8 @@
-//! Tables of operator profiles, the files of `mpiburn profile --json`: operators by kind,
-//! activation functions, and int8 beside float.
+//! Tables of operator profiles, the files of `mpiburn profile --json`: operators by kind, activation
+//! functions, and int8 compared with float.
 //!
-//! Files are recognised by their content, so that a folder may have any name. Profiles are
-//! compared only where they differ in nothing else.
+//! Profiles are recognised by the content of their files, so a folder may have any name. Two profiles are
+//! compared only if they differ in nothing but the compared property.
 
 mod activations;
 mod int8;
@@ -23,22 +23,22 @@ use super::page::PagePart;
 use super::published::Figures;
 use super::sheet::Sheet;
 
-/// Files of published figures, below `results/reference/`.
+/// Names of the files of published figures, in `results/reference/`.
 pub const REFERENCES: [&str; 3] = ["profile-kinds", "mlp-activations", "profile-int8"];
 
-/// Profiles of one folder.
+/// The profiles of one folder.
 #[derive(Debug, Default)]
 pub struct Profiles {
     /// The folder.
     pub folder: PathBuf,
-    /// In the order of their names.
+    /// The profiles, sorted by file name.
     pub profiles: Vec<Profile>,
-    /// Files that are not profiles, one line each.
+    /// Files that are not profiles, or damaged, one line each.
     pub notes: Vec<String>,
 }
 
 impl Profiles {
-    /// The profiles among `files`, which are named `*.json`.
+    /// Reads the profiles among `files`, which are named `*.json`.
     pub fn of_files(folder: &Path, files: &[PathBuf]) -> Self {
         let mut found = Self { folder: folder.to_owned(), ..Self::default() };
         for path in files {
@@ -50,8 +50,8 @@ impl Profiles {
         found
     }
 
-    /// The tables as a part of the report, with anchors and files that begin with `name`. `None` if
-    /// there is nothing to show.
+    /// Makes the report's part with the tables. The names of its anchors and files begin with `name`. `None`
+    /// if there is nothing to show.
     pub fn part(&self, name: &str) -> Option<PagePart> {
         if self.profiles.is_empty() && self.notes.is_empty() {
             return None;
@@ -73,7 +73,7 @@ impl Profiles {
             .chain(int8::sheets(&self.profiles, of_int8.as_ref()))
         {
             findings.push(line.into());
-            // Files of two folders may have one name.
+            // Files in two folders may have the same name.
             let own = format!("{name}-{}", sheet.name);
             let taken = |name: &str| sheets.iter().any(|other| other.name == name);
             let numbered = (2..).map(|number| format!("{own}-{number}"));
@@ -91,10 +91,10 @@ impl Profiles {
     }
 }
 
-/// A table, and what it says in one line.
+/// A table, and its finding as one line.
 type Found = (Sheet, String);
 
-/// Files of `folder` with this ending, in the order of their names.
+/// Returns the files of `folder` with the extension `ending`, sorted by name.
 pub fn files_of(folder: &Path, ending: &str) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
@@ -103,7 +103,8 @@ pub fn files_of(folder: &Path, ending: &str) -> Vec<PathBuf> {
     files
 }
 
-/// Profiles that are equal but for what `differs` names, in the order of the first of each.
+/// Groups the profiles that are equal in all settings except those named in `except`. Groups are in the order
+/// of their first profile.
 fn groups<'a>(profiles: impl Iterator<Item = &'a Profile>, except: &[&str]) -> Vec<Vec<&'a Profile>> {
     let mut groups: IndexMap<String, Vec<&Profile>> = IndexMap::new();
     for profile in profiles {
@@ -112,7 +113,8 @@ fn groups<'a>(profiles: impl Iterator<Item = &'a Profile>, except: &[&str]) -> V
     groups.into_values().collect()
 }
 
-/// The remark below a table of `profile`'s machine, and the published figures of the lines that are `wanted`.
+/// Makes the remark about the machine of `profile` and, with `figures`, the hardware of the published lines
+/// `wanted`.
 fn machines(profile: &Profile, figures: Option<&Figures>, wanted: &[(&str, &str)]) -> String {
     figures.map_or_else(
         || format!("{}.", profile.machine()),
@@ -120,12 +122,12 @@ fn machines(profile: &Profile, figures: Option<&Figures>, wanted: &[(&str, &str)
     )
 }
 
-/// Bytes in KB of 1024 bytes, as PyTorch's profiler shows them.
+/// Converts bytes to KB of 1024 bytes, as PyTorch's profiler shows them.
 fn kb(bytes: u64) -> f64 {
     bytes as f64 / 1024.0
 }
 
-/// The remark on profiles that are not in a table, because another file has their settings.
+/// Makes the remark about profiles that are left out of a table because another file has the same settings.
 fn left_out(again: &[&Profile]) -> Option<String> {
     let files = again.iter().map(|profile| profile.path.display()).join(", ");
     (!files.is_empty())

@@ -1,4 +1,4 @@
-//! Profiles for the tests of this module, as `mpiburn profile --json` writes them.
+//! Profiles for tests, as `mpiburn profile --json` writes them.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use serde_json::{Value, json as value};
 
 use run_record::profile::Profile;
 
-/// An operator of the forward pass.
+/// Makes an operator of the forward pass.
 pub fn operator(kind: &str, calls: u64, ms: f64, allocated: u64) -> Value {
     value!({
         "name": kind, "kind": kind, "phase": "forward", "calls": calls, "self_cpu_ms": ms,
@@ -16,7 +16,7 @@ pub fn operator(kind: &str, calls: u64, ms: f64, allocated: u64) -> Value {
     })
 }
 
-/// The file of 100 inferences, which take 10 ms.
+/// Makes the file of a profile of 100 inferences that took 10 ms.
 pub fn json(model: &str, activation: &str, int8: bool, operators: &[Value]) -> Value {
     value!({
         "model": model, "train": false, "int8": int8, "batches": 100, "batch": 32, "ranks": 1,
@@ -27,7 +27,7 @@ pub fn json(model: &str, activation: &str, int8: bool, operators: &[Value]) -> V
     })
 }
 
-/// The same, read.
+/// Makes such a profile as it is read from its file.
 pub fn profile(model: &str, activation: &str, int8: bool, operators: &[Value]) -> Profile {
     let profile: Profile =
         serde_json::from_value(json(model, activation, int8, operators)).expect("a profile");
