@@ -148,7 +148,7 @@ pub(super) fn hidden(path: &Path, ending: &str) -> PathBuf {
     path.with_file_name(format!(".{name}.{ending}"))
 }
 
-/// Removes all checkpoints except the `keep` newest ones, those of `steps`, and `written`.
+/// Removes all checkpoints except the `keep` newest ones, the checkpoints of `steps`, and `written`.
 pub(super) fn prune(
     folder: &Path,
     written: &Path,

@@ -2,8 +2,8 @@
 //! run into it.
 //!
 //! Two kinds of checks. Each number must be within its bounds. Values that depend on each other must agree,
-//! such as an accuracy and the counts that it is computed from; a completed training cannot write values that
-//! do not.
+//! such as an accuracy and the counts that it is computed from. In the `run.json` of a completed training
+//! they always do.
 
 use itertools::Itertools;
 use run_record::{ByClass, ClassRecord, RankPlace, Results, json_problem, out_of_bounds, topology};

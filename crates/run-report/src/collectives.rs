@@ -54,7 +54,7 @@ pub const CORRECT: &str = "correct";
 pub const NOT_BUILT: &str = "not built";
 /// The backend does not support the operation.
 pub const NOT_SUPPORTED: &str = "not supported";
-/// The operation needs exactly two ranks.
+/// The operation is between two ranks, and the job has one rank.
 pub const NEEDS_2_RANKS: &str = "needs 2 ranks";
 /// The operation's result was wrong.
 pub const WRONG: &str = "wrong result";

@@ -75,8 +75,8 @@ fn log_every(run: &Run) -> u64 {
     run.option("log_every").as_u64().unwrap_or(1).max(1)
 }
 
-/// Returns the number of steps before the ones that the value of `step` is a mean over. `before` is the step
-/// of the previous value.
+/// Returns the step after which the mean that was logged at `step` begins. `before` is the step of the
+/// previous logged mean.
 ///
 /// Each epoch begins a new mean. In runs of older versions it did not: they counted `--log-every` over the
 /// whole run.
@@ -201,7 +201,7 @@ mod tests_of_points {
     fn a_mean_is_drawn_in_the_middle_of_its_steps_and_short_epochs_are_those_of_epochs_csv() {
         let folder = tempfile::tempdir().unwrap();
         for (shape, lines, expected, is_by_epoch) in [
-            // A line for each 10 of 40 steps.
+            // An epoch of 40 steps, with a line after every 10.
             (
                 [1, 40, 10],
                 "10 4\n20 3\n30 2\n40 1\n",

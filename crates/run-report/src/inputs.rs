@@ -311,8 +311,8 @@ fn sweep_section(folder: &Path, sweep: &SweepRecord) -> Section {
             }
             // All skipped runs are listed together below.
             RunState::Skipped => {}
-            // The run may be complete, but the sweep has not recorded that. It will continue the run, so a
-            // note says so too.
+            // The run was started, but the sweep has not recorded its end. Starting the sweep again continues
+            // the run, so a note about the run also names that command.
             RunState::Waiting => {
                 let mut found = Section::default();
                 read_run(&path, Some(&sweep.name), &mut found);

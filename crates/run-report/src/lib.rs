@@ -4,8 +4,12 @@
 //! so a laptop can show the results of a cluster: `cargo install --path crates/run-report`. The README of the
 //! repository describes the program.
 //!
-//! Terms: a row is a configuration with its repeats, a section the runs of one sweep, a job a group of rows
-//! that do the same work, and a part a section of the page.
+//! Terms of this crate:
+//!
+//! - row: a configuration, which is one run or several repeats with equal settings;
+//! - section: the runs of one sweep, or all runs outside sweeps;
+//! - job: the rows of a section that do the same work, so that their times can be compared;
+//! - part: what the page shows under one heading: a section, a folder of profiles, or a benchmark.
 
 #![forbid(unsafe_code)]
 
@@ -78,7 +82,7 @@ impl ReportError {
     }
 }
 
-/// An option whose value cannot be used: an error of usage.
+/// An option with a value that cannot be used: an error of usage.
 #[derive(Debug, thiserror::Error)]
 #[error("--{option}{value}: {problem}")]
 pub struct UsageError {

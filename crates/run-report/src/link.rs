@@ -57,9 +57,9 @@ impl Link {
 
     /// Returns the time of a message of `bytes` in µs.
     ///
-    /// With measured times, it interpolates between them, and beyond the largest size it extrapolates by the
-    /// bandwidth. A single line does not fit: switches and traffic shapers forward a first burst without
-    /// delay.
+    /// If times were measured, the result is interpolated between them, and extrapolated by the bandwidth
+    /// beyond the largest size. A single line would not fit: switches and traffic shapers forward a first
+    /// burst without delay.
     pub fn time_us(&self, bytes: f64) -> f64 {
         let microseconds = |bytes: f64| 8.0 * bytes / self.bandwidth_mbit;
         let (Some(&first), Some(&last)) = (self.measured.first(), self.measured.last()) else {

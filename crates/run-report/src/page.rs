@@ -451,7 +451,7 @@ pub fn check_folder(folder: &Path) -> Result<(), UsageError> {
 /// `read`.
 ///
 /// # Errors
-/// If it would, with the reason.
+/// If it would; the message says why.
 pub fn check_kept<'a>(
     option: &'static str,
     path: &Path,

@@ -1,4 +1,4 @@
-//! Tables that compare two rows which differ in one thing only: in the backend, or in quantization.
+//! Tables of pairs of rows that differ in one thing only: the backend, or quantization.
 
 use super::quantized::measure;
 use super::remarks::is_sound;
@@ -8,7 +8,7 @@ use super::sheet::{Cell, Column, Field, Sheet};
 use super::summary::{TRAIN, is_quantized, labels, own_columns, paths, setting, titled};
 use run_record::Part;
 
-/// Two rows with equal settings, except for the one that is compared.
+/// Two rows with equal settings, except for the setting that is compared.
 pub struct Pair<'r, 'a> {
     /// The row with mpi, or without quantization.
     pub base: &'r Row<'a>,

@@ -248,8 +248,8 @@ impl Figures {
     }
 
     /// Whether `line` is the same experiment as `row`: all columns in `described` that are settings of a run
-    /// must match. `rows` are all rows of the table, which tell what is a setting. An empty cell and `not
-    /// stated` match any value.
+    /// must match. A column is a setting if one of `rows`, all rows of the table, has it. An empty cell and
+    /// `not stated` match any value.
     pub fn is_of(&self, line: &FigureLine, described: &[&String], row: &Row<'_>, rows: &[Row<'_>]) -> bool {
         // A technique that a publication does not mention was not used.
         let mut techniques = row.first().record.schema.0.iter().filter(|(_, option)| option.technique);

@@ -262,8 +262,8 @@ pub fn is_sound(row: &Row<'_>) -> bool {
     warnings(row, &[]).next().is_none()
 }
 
-/// Mark of rows with a run whose options were changed by a resume. The row's settings are those after the
-/// last resume.
+/// Mark of rows with a run that was resumed with other options. The row has the settings after the last
+/// resume.
 const CHANGED: &str = "ᵈ";
 /// Mark of rows with a run that failed and was started again (`mpiburn launch --restart`). Its time can be
 /// compared: a process that resumes from a checkpoint adds the training time up to this checkpoint.

@@ -320,7 +320,7 @@ pub fn is_told(name: &str, rows: &[Row<'_>]) -> bool {
 /// cores, were up to 7% of their median.
 pub const FEW_PERCENT: f64 = 10.0;
 
-/// Quantile of the standard normal distribution for a 95% interval.
+/// The 97.5% quantile of the standard normal distribution, for a 95% interval.
 const Z: f64 = 1.959_964;
 
 /// Explains to readers when a difference is a finding.
