@@ -104,9 +104,9 @@ pub const LEAST_RISE: f64 = 0.01;
 /// Returns the epoch after which a run overfits: the epoch of lowest test loss. `None` if the run does not
 /// overfit.
 ///
-/// A run overfits if at least two more epochs follow, the test loss of the last one is higher by
-/// [`LEAST_RISE`] or more, and the training loss has fallen since. So a run is not reported if it is still
-/// improving, has just had its best epoch, or diverges, with a training loss that rises too.
+/// A run overfits if at least two more epochs follow, and the last one has a test loss that is higher by
+/// [`LEAST_RISE`] or more, and a lower training loss. So a run is not reported if it is still improving, has
+/// just had its best epoch, or diverges, with a training loss that rises too.
 pub fn overfits_after(epochs: &[EpochRow]) -> Option<usize> {
     // Of several equal losses, the last one: all later losses are then higher.
     let lowest = epochs.iter().rev().min_by(|a, b| a.test_loss.total_cmp(&b.test_loss))?;

@@ -39,7 +39,7 @@ pub struct RunDirState {
     pub run_json: Option<Vec<u8>>,
     /// Status of the run.
     pub status: Option<Status>,
-    /// Attempts that failed before this one.
+    /// Attempts of the run that have failed so far.
     pub failed: Vec<FailedAttempt>,
     /// Step of the newest checkpoint.
     pub checkpoint: Option<usize>,
@@ -69,9 +69,10 @@ impl RunDirState {
     }
 }
 
-/// Returns something in the checkpoints folder of the run directory `path` that a run without a checkpoint
-/// does not write, such as a damaged checkpoint that was set aside. Replacing the run would delete it. `None`
-/// if there is nothing.
+/// Finds what would be lost if the run in the directory `path`, which has no checkpoint, were replaced.
+///
+/// This is an entry of its checkpoints folder that is not an unfinished checkpoint, such as a damaged
+/// checkpoint that was set aside. `None` if there is no such entry.
 ///
 /// # Errors
 /// If the folder cannot be read.

@@ -82,7 +82,7 @@ pub enum Takes {
 pub enum Affects {
     /// Neither results nor times.
     Nothing,
-    /// Results of tests, but not the weights.
+    /// The tests, but not the weights.
     Test,
     /// Times, but not results.
     Times,

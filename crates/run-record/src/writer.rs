@@ -141,7 +141,7 @@ impl RunWriter {
     /// Writes a checkpoint after `step` steps of the run. `int8` is the file of the int8 model of its
     /// weights.
     ///
-    /// Old checkpoints are removed, except the one of the step `best` and, with `--keep`, of the step
+    /// Then removes the oldest checkpoints, except the one of the step `best` and, with `--keep`, of the step
     /// `most_accurate`.
     ///
     /// # Errors

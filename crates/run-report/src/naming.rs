@@ -40,8 +40,9 @@ pub fn left_out(rows: &[Row<'_>]) -> String {
 
 /// Returns the heading of a legend and its names.
 ///
-/// If there are many rows, and all settings in which they differ are on in every row, the heading lists the
-/// names of these settings, and the legend only their values. Otherwise the heading is empty.
+/// If there are many rows, the heading lists the names of the settings in which they differ, and the legend
+/// only the values. This requires that each of these settings is on in every row. Otherwise the heading is
+/// empty.
 pub fn legend(rows: &[Row<'_>]) -> (String, Vec<String>) {
     let settings = settings(rows);
     let is_told = |row: &Row<'_>| {

@@ -58,8 +58,8 @@ const FRAMES: &str = "save its frames as PNG or JPEG";
 const WEIGHTS: &str = "save its state_dict with safetensors.torch.save_file";
 const UTF8: &str = "save it in UTF-8";
 
-/// Offset, bytes at this offset, name and advice. If the bytes of one kind begin with those of another, the
-/// longer ones come first.
+/// Offset, bytes at this offset, name and advice. If the bytes of one kind begin with the bytes of another
+/// kind, the kind with the longer bytes comes first.
 const KINDS: [(usize, &[u8], &str, &str); 75] = [
     (0, LFS, POINTER.name, POINTER.advice),
     // Responses that servers send instead of a file.
