@@ -1,5 +1,6 @@
 //! Checks that `docs/columns.md` lists the columns of the tables as the code declares them.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::Path;
 
@@ -75,15 +76,23 @@ fn the_documentation_lists_the_columns() {
     ];
     assert_eq!(sheets.len(), headings.len());
     let mut text = "# Columns of the tables\n\n\
-        Titles are those of tables for readers, keys those of CSV files, where a column with a range has `KEY_min` and \
-        `KEY_max` beside it. Options in which runs differ are columns of their names; columns without a value are left out.\n"
+        Reference: every column of a report's tables, with its key in CSV files. A column with a range also has `KEY_min` and\n\
+        `KEY_max`. A column that several tables have is listed in the first. Options in which runs differ are columns too, with\n\
+        the options' names. Columns without a value are left out.\n"
         .to_owned();
+    let mut listed = BTreeSet::new();
     for (sheet, heading) in sheets.iter().zip(headings) {
-        write!(text, "\n## {heading}\n\n| column | key | meaning |\n| --- | --- | --- |\n").unwrap();
+        let mut rows = String::new();
         for column in &sheet.columns {
             let spread = if column.spread { ", with range" } else { "" };
-            let key = format!("`{}`{spread}", column.key);
-            writeln!(text, "| {} | {key} | {} |", column.title, column.definition).unwrap();
+            let row = format!("| {} | `{}`{spread} | {} |\n", column.title, column.key, column.definition);
+            if listed.insert(row.clone()) {
+                rows.push_str(&row);
+            }
+        }
+        if !rows.is_empty() {
+            write!(text, "\n## {heading}\n\n| column | key | meaning |\n| --- | --- | --- |\n{rows}")
+                .unwrap();
         }
     }
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/columns.md");
