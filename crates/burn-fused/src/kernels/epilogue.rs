@@ -3,7 +3,7 @@
 /// Applied to an operator's output before the output is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Epilogue {
-    /// None.
+    /// The output is stored as it is.
     Identity,
     /// ReLU.
     Relu,
@@ -12,8 +12,7 @@ pub enum Epilogue {
 }
 
 impl Epilogue {
-    /// Height and width of the result for images of this height and width, in
-    /// pixels.
+    /// Height and width of the result, in pixels, for an output of this height and width.
     pub fn size(self, [height, width]: [usize; 2]) -> [usize; 2] {
         match self {
             Self::Identity | Self::Relu => [height, width],
@@ -22,8 +21,8 @@ impl Epilogue {
     }
 }
 
-/// Argmax of a 2x2 square whose maximum ReLU sets to zero: no pixel gets its
-/// gradient.
+/// Stored as the argmax of a 2x2 square if ReLU sets the square's maximum to zero. No pixel of that square
+/// gets its gradient.
 pub(crate) const NO_MAXIMUM: u32 = 4;
 
 /// ReLU, which propagates NaN.
@@ -32,7 +31,7 @@ pub(crate) fn relu(x: f32) -> f32 {
     if passes(x) { x } else { 0.0 }
 }
 
-/// Whether ReLU passes `x` on.
+/// Whether ReLU returns `x` unchanged: positive numbers and NaN.
 #[inline(always)]
 pub(crate) fn passes(x: f32) -> bool {
     x > 0.0 || x.is_nan()

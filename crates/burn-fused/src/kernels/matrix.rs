@@ -23,10 +23,10 @@ impl<'a, T> Matrix<'a, T> {
         Self { values, rows, columns, transposed: false }
     }
 
-    /// A matrix of other values in the same layout.
+    /// Returns a matrix of other values with the same size and layout.
     ///
     /// # Panics
-    /// If there are not as many.
+    /// If `values` has another length.
     pub fn with<U>(self, values: &[U]) -> Matrix<'_, U> {
         let Self { rows, columns, transposed, .. } = self;
         Matrix { transposed, ..Matrix::new(values, [rows, columns]) }

@@ -1,4 +1,4 @@
-//! Loops over slices, in SIMD code that is selected at run time. Nothing here knows Burn.
+//! The loops of the operators, on slices. SIMD code is selected at run time. No file here uses Burn.
 
 pub(crate) mod activation;
 pub(crate) mod attention;

@@ -1,9 +1,9 @@
-//! Rows of a matrix by their indices.
+//! Copies and sums of rows of a matrix, selected by their indices.
 
 use crate::kernels::simd::kernel;
 use crate::runtime::memory::Buffer;
 
-/// These rows of `width` values.
+/// Copies the rows with these indices, each of `width` values.
 pub(crate) fn copy_rows(rows: &[usize], values: &[f32], width: usize) -> Buffer {
     let mut copy = Buffer::new(rows.len() * width);
     if width > 0 {
@@ -15,7 +15,7 @@ pub(crate) fn copy_rows(rows: &[usize], values: &[f32], width: usize) -> Buffer 
 }
 
 kernel! {
-    /// Adds each row of `values` to the row of sums that `rows` names, in their order.
+    /// Adds the n-th row of `values` to row `rows[n]` of `sums`, in this order.
     pub(crate) fn add_rows<S>(_simd: S, width: usize, rows: &[usize], values: &[f32], sums: &mut [f32]) {
         for (row, values) in rows.iter().zip(values.chunks_exact(width)) {
             let sums = &mut sums[row * width..][..width];

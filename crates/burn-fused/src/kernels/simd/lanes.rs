@@ -1,5 +1,8 @@
-//! The instructions of a SIMD level: those of `pulp`, a matrix transposition, and the inner loop of matrix
-//! products, rows of scalars by a panel of vectors.
+//! The instructions of a SIMD level: pulp's `Simd` with a few additions.
+//!
+//! The functions below the trait are the loops that most kernels share: loads and stores of partial vectors,
+//! the transposition of a square of values, and the inner loop of matrix products (rows of scalars times a
+//! panel of vectors).
 
 #[cfg(target_arch = "x86_64")]
 use bytemuck::cast;
@@ -8,8 +11,8 @@ use pulp::Simd;
 /// Maximum number of f32 lanes of a vector.
 pub(crate) const MAX_LANES: usize = 16;
 
-/// The instructions of one SIMD level, on vectors of f32: those of `pulp`'s [`Simd`],
-/// and the ones here. The trait is sealed.
+/// The instructions of one SIMD level, on vectors of f32: pulp's [`Simd`] and the methods below. The trait is
+/// sealed.
 ///
 /// ```
 /// use burn_fused::simd::{Kernel, Lanes, Level};
@@ -39,10 +42,10 @@ pub trait Lanes: Simd {
         self.mul_add_e_f32s(a, b, c)
     }
 
-    /// Transposes a square of as many vectors as each has lanes.
+    /// Transposes a square: as many vectors as a vector has lanes.
     ///
     /// # Panics
-    /// If there are fewer vectors.
+    /// If `rows` has fewer vectors.
     #[inline(always)]
     fn transpose(self, rows: &mut [Self::f32s]) {
         let values: &mut [f32] = bytemuck::cast_slice_mut(rows);
@@ -53,7 +56,8 @@ pub trait Lanes: Simd {
         }
     }
 
-    /// Stores the upper 16 bits of each lane: the value in bf16, where it is exact.
+    /// Stores the upper 16 bits of each lane. If the lane's value is exact in bf16, they are that value in
+    /// bf16.
     ///
     /// # Panics
     /// If `target` is not as long as the vector.
@@ -70,7 +74,7 @@ pub trait Lanes: Simd {
 impl Lanes for pulp::Scalar128b {
     #[inline(always)]
     fn fma(self, a: Self::f32s, b: Self::f32s, c: Self::f32s) -> Self::f32s {
-        // Without fused multiply-add, rounding once is a slow function call.
+        // Without an instruction for it, a fused multiply-add is a slow function call.
         self.add_f32s(self.mul_f32s(a, b), c)
     }
 }
@@ -150,25 +154,30 @@ pub(crate) fn load<S: Simd>(simd: S, values: &[f32]) -> S::f32s {
     }
 }
 
-/// Asks for the cache line of a value that is read soon; it may be beyond the values.
+/// Prefetches the cache line of a value that is read soon. The pointer may be out of bounds. On other
+/// processors than x86-64 this does nothing.
 #[inline(always)]
 pub(crate) fn prefetch(value: *const f32) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a prefetch reads nothing into the program, of any address, and every x86-64 has the instruction.
+        // SAFETY: a prefetch may take any address, does not fault, and changes no value; every x86-64
+        // processor has the instruction.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(value.cast()) };
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = value;
 }
 
-/// Stores the columns of the first square of a matrix, as many as a vector has lanes, each passed through `map`. What is
-/// beyond the matrix's rows and columns is zero. Values and target are given with the distance of rows and vectors in
-/// them. With the widest vectors, the processor is asked for the rows behind whole ones.
+/// Transposes the first square of a matrix, with as many rows and columns as a vector has lanes. Each column
+/// of the square becomes a vector, which is passed through `map` and stored in `target`. Elements beyond the
+/// matrix's rows and columns count as zero.
+///
+/// `values` comes with the distance between rows, `target` with the distance between vectors. If a vector
+/// fills a cache line, as the widest ones do, a square inside the matrix also prefetches the rows below it.
 ///
 /// # Panics
-/// If there are fewer values, or the target ends before.
+/// If `values` lacks an element of the square, or if `target` is too short.
 #[inline(always)]
 pub(crate) fn transpose<S: Lanes>(
     simd: S,
@@ -179,7 +188,7 @@ pub(crate) fn transpose<S: Lanes>(
 ) {
     let lanes = S::F32_LANES;
     assert!(target.len() >= (lanes - 1) * target_step + lanes);
-    // An array of its own in each case, so that it stays in registers in the first.
+    // Each case has an array of its own, so that the array of the first case stays in registers.
     if rows >= lanes && columns >= lanes {
         assert!(values.len() >= (lanes - 1) * step + lanes);
         let mut square = [simd.splat_f32s(0.0); MAX_LANES];
@@ -189,21 +198,22 @@ pub(crate) fn transpose<S: Lanes>(
                 // A vector is a cache line.
                 prefetch(values.wrapping_add(lanes * step));
             }
-            // SAFETY: the assertion above is of the last row; all bits are valid in vectors, and the read needs no
-            // alignment.
+            // SAFETY: the assertion above checks the end of the last row, and the other rows end before it.
+            // All bits are valid in vectors, and the read needs no alignment.
             *vector = unsafe { values.cast::<S::f32s>().read_unaligned() };
         }
         simd.transpose(&mut square[..lanes]);
         for (row, &vector) in square[..lanes].iter().enumerate() {
             let target = target.as_mut_ptr().wrapping_add(row * target_step);
-            // SAFETY: the first assertion is of the last vector; the write needs no alignment.
+            // SAFETY: the assertion at the top checks the end of the last vector, and the other vectors end
+            // before it. The write needs no alignment.
             unsafe { target.cast::<S::f32s>().write_unaligned(map(vector)) };
         }
         return;
     }
     let mut square = [simd.splat_f32s(0.0); MAX_LANES];
     for (row, vector) in square[..lanes.min(rows)].iter_mut().enumerate() {
-        // Without columns, a row may begin behind the values.
+        // If there are no columns, a row may begin beyond the end of `values`.
         let row = values.get(row * step..).unwrap_or_default();
         *vector = load(simd, &row[..lanes.min(columns)]);
     }
@@ -223,7 +233,7 @@ pub(crate) fn store<S: Simd>(simd: S, target: &mut [f32], vector: S::f32s) {
     }
 }
 
-/// Where the scalars of a product are: of a term and a row, at
+/// The scalars of a product. The scalar of a term and a row is at
 /// `first + term * term_step + row * row_step`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Scalars<'a> {
@@ -233,15 +243,14 @@ pub(crate) struct Scalars<'a> {
     pub row_step: usize,
 }
 
-/// Terms between two comparisons with their number.
+/// Terms in one pass of the unrolled loop.
 const UNROLLED: usize = 4;
 
-/// Adds to `R` rows of `N` vectors the products of each term: its scalar of the row, and
-/// its `N` vectors, which are `step` values after those of the term before.
+/// For each term, multiplies the scalar of each of `R` rows by the term's `N` vectors and adds the products
+/// to `sums`. The vectors of a term start `step` values after those of the previous term.
 ///
 /// # Panics
-/// If there are fewer scalars or vectors than `terms` need, or neither the terms nor the rows of scalars are one behind
-/// the other.
+/// If there are too few scalars or vectors for `terms`, or if neither `term_step` nor `row_step` is 1.
 #[inline(always)]
 pub(crate) fn add_products<S: Lanes, const R: usize, const N: usize>(
     simd: S,
@@ -255,11 +264,12 @@ pub(crate) fn add_products<S: Lanes, const R: usize, const N: usize>(
     assert!(terms == 0 || values.len() > first + (terms - 1) * term_step + (R - 1) * row_step);
     assert!(term_step == 1 || row_step == 1);
     let vectors = (vectors.as_ptr(), step);
-    // SAFETY: the assertions above are of the last term's last vector and row, and steps are unsigned; without terms,
-    // nothing is read.
+    // SAFETY: the assertions above check the last term's last vector, and the scalar of the last term and
+    // row. Steps are unsigned, so everything else comes before. Without terms, nothing is read. One of the
+    // steps is 1, as asserted, so the constant 1 below replaces an equal value.
     unsafe {
         let scalars = values.as_ptr().wrapping_add(first);
-        // Where a step is known, addresses are a part of the instructions.
+        // A constant step becomes a part of the instructions' addresses.
         match term_step {
             1 => add_terms(simd, terms, (scalars, 1, row_step), vectors, &mut sums),
             _ => add_terms(simd, terms, (scalars, term_step, 1), vectors, &mut sums),
@@ -278,11 +288,11 @@ unsafe fn add_terms<S: Lanes, const R: usize, const N: usize>(
     (vectors, step): (*const f32, usize),
     sums: &mut [[S::f32s; N]; R],
 ) {
-    // Some at a time, because counting takes as long as a few products.
+    // Unrolled, because counting takes as long as a few products.
     let whole = terms / UNROLLED * UNROLLED;
     for from in (0..whole).step_by(UNROLLED) {
         for term in from..from + UNROLLED {
-            // SAFETY: as of this function.
+            // SAFETY: the caller guarantees that the scalars and vectors of all terms can be read.
             unsafe {
                 add_term(simd, scalars.add(term * term_step), row_step, vectors.add(term * step), sums)
             };
@@ -307,11 +317,12 @@ unsafe fn add_term<S: Lanes, const R: usize, const N: usize>(
 ) {
     let mut panel = [simd.splat_f32s(0.0); N];
     for n in 0..N {
-        // SAFETY: as of this function; all bits are valid in vectors, and the read needs no alignment.
+        // SAFETY: the caller guarantees that `N` vectors can be read. All bits are valid in vectors, and the
+        // read needs no alignment.
         panel[n] = unsafe { vectors.add(n * S::F32_LANES).cast::<S::f32s>().read_unaligned() };
     }
     for r in 0..R {
-        // SAFETY: as of this function.
+        // SAFETY: the caller guarantees that the scalar of each row can be read.
         let scalar = simd.splat_f32s(unsafe { *scalars.add(r * row_step) });
         for n in 0..N {
             sums[r][n] = simd.fma(scalar, panel[n], sums[r][n]);

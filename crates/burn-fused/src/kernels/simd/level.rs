@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 
 use super::Lanes;
 
-/// A set of vector instructions. Results of one level are the same bits on each
-/// machine that supports it; two levels differ in rounding. Products of bf16 depend on
-/// [`Bf16Products`](crate::precision::Bf16Products) as well.
+/// A set of vector instructions. One level computes the same bits on every machine that supports it; two
+/// levels may round differently. Products in bf16 also depend on
+/// [`Bf16Products`](crate::precision::Bf16Products).
 ///
-/// Levels are ordered by their number of lanes.
+/// Levels are ordered from narrow to wide: `Portable < Neon < Avx2 < Avx512`.
 ///
 /// ```
 /// use burn_fused::simd::Level;
@@ -40,9 +40,9 @@ pub enum Level {
 
 /// A loop that is written once for all SIMD levels.
 ///
-/// [`Level::run`] compiles it for each level. For this, `run` and all functions that
-/// it calls in its loops must be `#[inline(always)]`; the compiler vectorises scalar
-/// loops over slices with the level's instructions.
+/// [`Level::run`] is compiled once for each level. `run` and all functions that it calls in its loops must be
+/// `#[inline(always)]`, because only inlined code is compiled with the level's instructions. The compiler
+/// vectorises scalar loops over slices with them.
 ///
 /// ```
 /// use burn_fused::simd::{Kernel, Lanes, Level};
@@ -63,15 +63,16 @@ pub enum Level {
 /// assert_eq!(values, [2.0, 4.0, 6.0]);
 /// ```
 pub trait Kernel {
-    /// Its result.
+    /// What `run` returns.
     type Output;
     /// Runs the loop with the instructions of `simd`.
     fn run<S: Lanes>(self, simd: S) -> Self::Output;
 }
 
-/// A [`Kernel`] as a function: `fn name<S>(simd: S, arguments) -> output`, whose callers pass the [`Level`] in the place
-/// of `simd`. It may have a size, `<S, const N: usize>`, which is one of an argument's type. A kernel of more than six
-/// arguments is a struct that implements [`Kernel`]: its fields say what each of them is.
+/// Defines a [`Kernel`] as a function `fn name<S>(simd: S, arguments) -> output`. Callers pass a [`Level`] in
+/// the place of `simd`. The function may have one constant parameter, `<S, const N: usize>`, if an argument's
+/// type contains it. For more than six arguments, implement [`Kernel`] for a struct instead: its fields name
+/// the arguments.
 macro_rules! kernel {
     (
         $(#[$meta:meta])*
@@ -121,7 +122,7 @@ impl Level {
         }
     }
 
-    /// The levels of this machine, widest first.
+    /// The levels that this machine supports, widest first.
     pub fn available() -> impl Iterator<Item = Self> {
         Self::ALL.into_iter().filter(|level| level.is_available())
     }
@@ -157,9 +158,9 @@ impl Level {
         Held { before: HELD.replace(Some(self)), _of_this_thread: PhantomData }
     }
 
-    /// The widest level that all machines with these widest levels support.
+    /// Returns the widest level that all machines support, from the widest level of each machine.
     pub fn shared(widest: &[Self]) -> Self {
-        // x86's levels include one another; NEON is not among them.
+        // On x86, a wider level includes the narrower ones. NEON shares only the portable level with x86.
         let arm = widest.contains(&Self::Neon);
         let mixed = arm && widest.iter().any(|&level| level != Self::Neon);
         if mixed { Self::Portable } else { widest.iter().copied().min().unwrap_or(Self::Portable) }
@@ -178,8 +179,8 @@ impl Level {
         }
     }
 
-    /// Runs `kernel` with this level's instructions, or with those of
-    /// [`Portable`](Self::Portable) if the machine does not support them.
+    /// Runs `kernel` with this level's instructions. If the machine does not support them, runs it with the
+    /// instructions of [`Portable`](Self::Portable).
     pub fn run<K: Kernel>(self, kernel: K) -> K::Output {
         match self {
             #[cfg(target_arch = "x86_64")]
@@ -218,7 +219,7 @@ impl Drop for Held {
     }
 }
 
-/// A kernel and its instructions, which pulp runs in a function with them enabled.
+/// A kernel and the instructions of a level. pulp calls it in a function that enables these instructions.
 struct Call<K, S> {
     kernel: K,
     simd: S,

@@ -1,19 +1,21 @@
-//! Functions of f32 without branches, so that the compiler computes a loop over them in lanes.
+//! Functions of f32: exponential, sigmoid, hyperbolic tangent and the normal distribution.
 //!
-//! No operation is fused: the bits are the same on every SIMD level.
+//! They have no branches, so that the compiler vectorises loops over them. They use no fused multiply-add, so
+//! that every SIMD level computes the same bits.
 
 use super::kernel;
 
-/// Adding and subtracting it rounds a number below 2^22 to an integer, half to even.
+/// 1.5 * 2^23. Adding and then subtracting it rounds a number of magnitude below 2^22 to an integer, ties to
+/// even.
 const ROUND: f32 = 12_582_912.0;
-/// ln 2 as a number of few bits, whose products with small integers are exact, and the rest.
+/// ln 2 as a sum of two numbers. The first has few bits, so that its products with small integers are exact.
 const LN_2: [f32; 2] = [0.693_359_4, -2.121_944_4e-4];
 /// Coefficients of (e^r - 1 - r) / r^2 for |r| <= ln 2 / 2, the highest power first, as in Moshier's
 /// Cephes library.
 const SERIES: [f32; 6] = [1.987_569_1e-4, 1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 5e-1];
 
-/// e^x for x up to 0, and a little above: below -87, where the result would be a subnormal number, it is 0;
-/// above 88 it is meaningless. NaN stays NaN.
+/// Returns e^x for x up to 0, or a little above. Below -87, close to the subnormal numbers, it returns 0.
+/// Above 88 the result is meaningless. NaN stays NaN.
 #[inline(always)]
 pub(crate) fn exp(x: f32) -> f32 {
     // e^x = 2^n e^r, with r = x - n ln 2.
@@ -32,7 +34,7 @@ pub(crate) fn exp(x: f32) -> f32 {
 /// 1 / (1 + e^-x).
 #[inline(always)]
 pub(crate) fn sigmoid(x: f32) -> f32 {
-    // Of the negative magnitude, which cannot overflow.
+    // The exponential of -|x| cannot overflow.
     let power = exp(-x.abs());
     let small = power / (1.0 + power);
     if x < 0.0 { small } else { 1.0 - small }
@@ -43,17 +45,17 @@ pub(crate) fn sigmoid(x: f32) -> f32 {
 pub(crate) fn tanh(x: f32) -> f32 {
     let power = exp(-2.0 * x.abs());
     let far = ((1.0 - power) / (1.0 + power)).copysign(x);
-    // Near 0 the difference above cancels; five terms of the series are exact there.
+    // Near 0 the subtraction above cancels. There, five terms of the Taylor series are exact.
     let square = x * x;
     let series = ((62.0 / 2835.0 * square - 17.0 / 315.0) * square + 2.0 / 15.0) * square - 1.0 / 3.0;
     let near = x + x * square * series;
     if x.abs() < 0.2 { near } else { far }
 }
 
-/// The cumulative distribution of the standard normal distribution, and its density at `x`.
+/// Returns the cumulative distribution function of the standard normal distribution at `x`, and its density.
 ///
-/// The error of the first is below 2.5e-7: formula 7.1.26 of Abramowitz and Stegun, "Handbook of mathematical
-/// functions" (1964).
+/// The error of the distribution function is below 2.5e-7: formula 7.1.26 of Abramowitz and Stegun, "Handbook
+/// of mathematical functions" (1964).
 #[inline(always)]
 pub(crate) fn normal(x: f32) -> [f32; 2] {
     const SERIES: [f32; 5] = [1.061_405_4, -1.453_152, 1.421_413_7, -0.284_496_74, 0.254_829_6];
@@ -114,7 +116,7 @@ mod tests {
 
     #[test]
     fn the_others_are_near_their_definitions() {
-        // 2 / sqrt(pi) times the integral of e^(-t^2) by the series of Taylor.
+        // 2 / sqrt(pi) times the integral of e^(-t^2), by its Taylor series.
         let erf = |x: f64| {
             let (mut term, mut sum) = (x, x);
             for n in 1..200 {

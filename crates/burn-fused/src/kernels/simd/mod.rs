@@ -1,5 +1,4 @@
-//! SIMD levels: loops that are written once, compiled for each instruction set and
-//! selected at run time.
+//! SIMD levels: loops are written once, compiled for each instruction set, and selected at run time.
 
 mod lanes;
 mod level;

@@ -1,24 +1,31 @@
-//! Rows of scalars by some vectors, in tiles of a matrix product.
+//! The inner tile of matrix products: rows of scalars times up to four vectors.
+//!
+//! The sums of a tile stay in registers, up to 12 rows by up to 4 vectors, while the loop runs over all
+//! terms. Each term needs `N` vectors, and one scalar for each row.
 
 use super::lanes::{Lanes, Scalars, add_products, load, store};
 
-/// Where the sums of a tile are: those of row `r` and vector `n` from `first + r * row_step + n * vector_step` on.
+/// Where the sums of a tile are stored. The sum of row `r` and vector `n` starts at
+/// `first + r * row_step + n * vector_step`.
 pub(crate) struct Target<'a> {
     pub values: &'a mut [f32],
     pub first: usize,
     pub row_step: usize,
     pub vector_step: usize,
-    /// Columns of the tile and of those behind it: the last vectors may be beyond the matrix.
+    /// Columns from the tile's first column to the end of the matrix. The last vectors may reach beyond the
+    /// matrix; only these columns are written.
     pub columns: usize,
-    /// Whether sums are added to the values.
+    /// Whether the sums are added to `values`, or replace them.
     pub adds: bool,
 }
 
-/// The products of `rows` rows of scalars with the `N` vectors of each term, at most four. `vectors` are values and the
-/// distance of two terms' vectors in them. Sums start from zero, because one long chain of additions is less exact.
+/// Multiplies `rows` rows of scalars by `N` vectors for each term, and stores the sums in `target`. `N` is at
+/// most four. `vectors` holds the values and the distance between the vectors of two successive terms. The
+/// sums start from zero and are added to the target at the end, because one long chain of additions is less
+/// exact.
 ///
 /// # Panics
-/// If there are fewer scalars or vectors than `terms` need, or the target ends before.
+/// If there are too few scalars or vectors for `terms`, or if the target is too short.
 #[inline(always)]
 pub(crate) fn multiply_rows<S: Lanes, const N: usize>(
     simd: S,
@@ -32,7 +39,8 @@ pub(crate) fn multiply_rows<S: Lanes, const N: usize>(
         let scalars = Scalars { first: scalars.first + row * scalars.row_step, ..scalars };
         let first = target.first + row * target.row_step;
         let target = Target { values: &mut *target.values, first, ..target };
-        // As many rows as there are registers for their sums, beside the vectors of a term and a scalar.
+        // As many rows as fit in the registers: `N` sums for each row, plus the `N` vectors of a term and one
+        // scalar.
         row += match (rows - row, N, S::REGISTER_COUNT >= 32) {
             (12.., 1, _) | (12.., 2, true) => tile::<S, 12, N>(simd, terms, scalars, vectors, target),
             (6.., ..=2, _) | (6.., _, true) => tile::<S, 6, N>(simd, terms, scalars, vectors, target),
@@ -43,7 +51,7 @@ pub(crate) fn multiply_rows<S: Lanes, const N: usize>(
     }
 }
 
-/// The products of `R` rows. Returns `R`.
+/// Computes `R` rows. Returns `R`.
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "the index names a register")]
 fn tile<S: Lanes, const R: usize, const N: usize>(
@@ -61,8 +69,9 @@ fn tile<S: Lanes, const R: usize, const N: usize>(
         for r in 0..R {
             for n in 0..N {
                 let at = first + r * row_step + n * vector_step;
-                // SAFETY: the assertion above is of the last row's last vector, and steps are unsigned; all bits are
-                // valid in vectors, which need no alignment here.
+                // SAFETY: the assertion above checks the end of the last row's last vector. Steps are
+                // unsigned, so all other vectors end before it. All bits are valid in vectors, and unaligned
+                // reads and writes need no alignment.
                 unsafe {
                     let target = values.as_mut_ptr().add(at).cast::<S::f32s>();
                     let sum =
