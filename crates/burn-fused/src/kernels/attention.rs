@@ -1,4 +1,4 @@
-//! Matrices of a head of attention, packed into vectors, and their products.
+//! Matrix products of an attention head, on matrices that are packed into whole vectors.
 
 use crate::kernels::simd::{
     Kernel, Lanes, MAX_LANES, Scalars, Target, kernel, load, multiply_rows, transpose,
@@ -6,7 +6,7 @@ use crate::kernels::simd::{
 
 /// Columns of a panel of a transposed matrix: four of the widest vectors.
 pub const PANEL: usize = 64;
-/// Terms of a product whose vectors stay in the L1 cache for all rows.
+/// Terms in a block of a product. The vectors of a block stay in the L1 cache while all rows use them.
 const TERMS: usize = 128;
 
 /// A matrix in the values of a tensor: row `r` begins at `first + r * step`.
@@ -23,7 +23,7 @@ impl<'a> View<'a> {
         Self { first: self.first + row * self.step, ..self }
     }
 
-    /// Its rows as those of the scalars of a product.
+    /// The matrix as the scalars of a product, with the same rows.
     pub fn scalars(self) -> Scalars<'a> {
         Scalars { values: self.values, first: self.first, term_step: 1, row_step: self.step }
     }
@@ -35,8 +35,10 @@ impl<'a> View<'a> {
 }
 
 kernel! {
-    /// Copies `factor` times the transposed matrix, of rows of `width`, into panels `[panel, width, PANEL]` with `width`
-    /// rounded up to a multiple of the widest vector. The columns after the last are zero up to such a multiple.
+    /// Transposes `rows` rows of `width` values, multiplies them by `factor`, and copies them into panels.
+    /// The panels have the shape `[panel, width, PANEL]`, with `width` rounded up to a multiple of the widest
+    /// vector. After the last column, the values are zero up to such a multiple; the rest of the panel is not
+    /// written.
     pub fn pack_transposed<S>(
         simd: S,
         matrix: View<'_>,
@@ -60,7 +62,7 @@ kernel! {
 }
 
 kernel! {
-    /// Copies rows into whole vectors, the rest of which is zero: a multiple of the widest vector each.
+    /// Copies rows, each padded with zeros to a multiple of the widest vector.
     pub fn pack<S>(simd: S, matrix: View<'_>, rows: usize, width: usize, packed: &mut [f32]) {
         let padded = width.next_multiple_of(MAX_LANES);
         for (row, target) in packed[..rows * padded].chunks_exact_mut(padded).enumerate() {
@@ -74,17 +76,17 @@ kernel! {
     }
 }
 
-/// `target = a b`, or `target += a b` if `adds`.
+/// Computes `target = a b`, or `target += a b` if `adds`.
 pub struct Multiply<'a> {
-    /// Rows of `a` and the target, and terms of each sum.
+    /// Number of rows of `a` and of the target, and number of terms of each sum.
     pub size: [usize; 2],
     pub a: Scalars<'a>,
-    /// A row of `b` for each term, in whole vectors.
+    /// One row for each term, in whole vectors.
     pub b: View<'a>,
-    /// Row `r` begins at `r * step`.
+    /// Row `r` of the target begins at `r * step`.
     pub target: &'a mut [f32],
     pub step: usize,
-    /// Columns of the target.
+    /// Number of columns of the target.
     pub columns: usize,
     pub adds: bool,
 }
@@ -122,7 +124,8 @@ impl Multiply<'_> {
         }
     }
 
-    /// All rows of `N` vectors of columns from `column` on. Returns how many these are.
+    /// Computes the `N` vectors of columns that begin at `column`, for all rows. Returns the number of these
+    /// columns.
     #[inline(always)]
     fn rows<S: Lanes, const N: usize>(&mut self, simd: S, column: usize) -> usize {
         let Self { size, a, b, step, columns, adds, .. } = *self;
@@ -158,7 +161,7 @@ pub fn sum<S: Lanes>(simd: S, sums: &[f32; MAX_LANES]) -> f32 {
 }
 
 kernel! {
-    /// The sum of the products of each row of two matrices.
+    /// Writes to `sums` the dot product of each row of the first matrix and the same row of the second.
     pub fn row_products<S>(simd: S, matrices: [View<'_>; 2], width: usize, sums: &mut [f32]) {
         for (row, target) in sums.iter_mut().enumerate() {
             let [a, b] = matrices.map(|matrix| matrix.row(row, width));
@@ -174,7 +177,8 @@ kernel! {
 kernel! {
     /// Whether all values are finite.
     pub fn all_finite<S>(_simd: S, values: &[f32]) -> bool {
-        // The bits of infinity, and of NaN above.
+        // Without the sign, the bits of infinity and NaN are the largest ones, and infinity's are the
+        // smallest of these.
         let magnitude = |x: &f32| x.to_bits() & 0x7fff_ffff;
         values.iter().map(magnitude).fold(0, u32::max) < f32::INFINITY.to_bits()
     }

@@ -1,8 +1,12 @@
-//! Matrix products: rows of scalars by panels of vectors, and a row or a column alone by a matrix.
+//! Matrix products of f32, in blocks that fit the caches.
 //!
-//! The second factor is packed into panels of some vectors, term by term of the sums. The first is read where it is,
-//! scalar by scalar: a block of its rows stays in the L2 cache while all panels pass.
-//! Goto and van de Geijn, "Anatomy of high-performance matrix multiplication" (2008).
+//! Each value of a product is a sum of terms. The second factor is packed into panels: for each term, up to
+//! four vectors of neighbouring columns. The first factor is not packed. Its values are read one by one, as
+//! scalars, and multiplied by the vectors of a panel. A block of its rows stays in the L2 cache while all
+//! panels pass: Goto and van de Geijn, "Anatomy of high-performance matrix multiplication" (2008).
+//!
+//! A product with a single row or a single column reads each value of the matrix only once, so it packs
+//! nothing.
 
 use std::cell::Cell;
 
@@ -14,34 +18,34 @@ use crate::kernels::simd::{
 };
 use crate::runtime::memory::Scratch;
 
-/// The most vectors of a panel.
+/// Maximum number of vectors in a panel.
 const PANEL: usize = 4;
-/// The most rows of a tile, of which blocks have a multiple.
+/// Maximum number of rows in a tile. A block has a multiple of it.
 const TILE: usize = 12;
-/// Terms of a sum before it is added to that of earlier terms: the same for all sizes of caches, so that results are
-/// the same bits on every machine.
+/// Terms that are summed before their sum is added to the sum of the earlier terms. The number does not
+/// depend on the sizes of the caches, so that every machine computes the same bits.
 const TERMS: usize = 512;
-/// Columns whose panels are packed at a time: two megabytes of the L3 cache.
+/// Columns that are packed at a time. Their panels take two megabytes of the L3 cache.
 const COLUMNS: usize = 1024;
-/// Scalars of a block of rows: half a megabyte of the L2 cache.
+/// Scalars in a block of rows. They take half a megabyte of the L2 cache.
 const SCALARS: usize = 1 << 17;
-/// Rows that the processor is asked for ahead of their copies.
+/// How many rows before its copy a row is prefetched.
 const AHEAD: usize = 4;
-/// Values of a cache line.
+/// Number of f32 values in a cache line.
 const LINE: usize = 16;
-/// Rows for which a matrix is not packed.
+/// If the first factor has at most this many rows, packing the second does not pay.
 const FEW: usize = 12;
-/// Columns for which a matrix is not packed: its rows are near each other, so that caches have room for as many as
-/// terms.
+/// If the second factor has at most this many columns, it is not packed: its rows are close together, so the
+/// caches hold the rows of all terms.
 const NEAR: usize = 128;
-/// Multiplications of a thread that pay for it.
+/// Multiplications that are worth a thread: a product uses one thread for each `PART` of them.
 const PART: usize = 1 << 20;
 
 thread_local! {
     static PANELS: Cell<Scratch> = Cell::default();
 }
 
-/// `product = a b`, or `product += a b` if `adds`, stored row by row.
+/// Computes `product = a b`, or `product += a b` if `adds`. The product is stored row by row.
 ///
 /// # Panics
 /// If the sizes of the matrices do not match.
@@ -57,7 +61,8 @@ pub(crate) fn multiply(level: Level, a: Matrix<'_>, b: Matrix<'_>, product: &mut
     }
     let parts = (a.rows * a.columns * b.columns / PART).clamp(1, rayon::current_num_threads());
     if a.rows == 1 || b.columns == 1 {
-        // A column is a row of the product of the transposed matrices, whose values are stored alike.
+        // A product of one column is computed as a product of one row, with both matrices transposed. The
+        // values of the column are stored like those of a row.
         let (row, matrix) = if a.rows == 1 { (a, b) } else { (b, a.transpose()) };
         let part = |product: &mut [f32], values| {
             let matrix = Matrix { values, columns: product.len(), ..matrix };
@@ -78,7 +83,8 @@ pub(crate) fn multiply(level: Level, a: Matrix<'_>, b: Matrix<'_>, product: &mut
         let columns = COLUMNS.min(b.columns - column);
         for term in (0..a.columns).step_by(TERMS) {
             let terms = TERMS.min(a.columns - term);
-            // Vectors of a matrix are read where they are, if they are whole and near each other, or for few rows.
+            // `b` is read in place if it consists of whole vectors, and if `a` has few rows or `b` few
+            // columns.
             let most = columns.next_power_of_two().clamp(MAX_LANES, PANEL * MAX_LANES);
             let whole = !b.transposed && columns.is_multiple_of(most);
             let direct = whole && (a.rows <= FEW || b.columns <= NEAR);
@@ -121,7 +127,7 @@ pub(crate) fn multiply(level: Level, a: Matrix<'_>, b: Matrix<'_>, product: &mut
     PANELS.set(scratch);
 }
 
-/// Vectors of a panel: all of few columns.
+/// Returns the number of vectors in a panel. If the columns are few, it holds all of them.
 #[inline(always)]
 fn panel<S: Lanes>(_simd: S, columns: usize) -> usize {
     match columns.div_ceil(S::F32_LANES) {
@@ -132,13 +138,16 @@ fn panel<S: Lanes>(_simd: S, columns: usize) -> usize {
 }
 
 kernel! {
-    /// Copies terms and columns of a matrix, the first and how many, into panels; what is beyond the columns is zero. As
-    /// many terms as a vector has lanes may follow the last.
+    /// Copies a part of `matrix` into panels. `terms` and `columns` each give the first index and the number
+    /// of indices. A panel is zero beyond the last column.
+    ///
+    /// A transposed matrix is copied in whole squares: `panels` needs room for as many terms after the last
+    /// one as a vector has lanes.
     fn pack<S>(simd: S, matrix: Matrix<'_>, terms: [usize; 2], columns: [usize; 2], panels: &mut [f32]) {
         let ([from, terms], [first, columns]) = (terms, columns);
         let (lanes, width) = (S::F32_LANES, panel(simd, columns) * S::F32_LANES);
         if !matrix.transposed {
-            // Row by row, as the processor reads ahead.
+            // Row by row, because the processor prefetches along a row.
             for term in 0..terms {
                 let at = (from + term) * matrix.columns + first;
                 let row = &matrix.values[at..][..columns];
@@ -157,11 +166,12 @@ kernel! {
         }
         for at in (0..columns.next_multiple_of(width)).step_by(lanes) {
             for term in (0..terms).step_by(lanes) {
-                // Nothing is behind the last column.
+                // There are no values beyond the last column.
                 let values =
                     matrix.values.get((first + at) * matrix.rows + from + term..).unwrap_or_default();
                 let size = [columns.saturating_sub(at), terms - term];
-                // Behind the last term are the first ones of the next panel, which follow.
+                // A square may reach beyond the last term, into the next panel. The next panel is written
+                // later.
                 let target = &mut panels[(at / width * terms + term) * width + at % width..];
                 transpose(simd, (values, matrix.rows), size, (target, width), |column| column);
             }
@@ -169,18 +179,18 @@ kernel! {
     }
 }
 
-/// The product of rows with panels.
+/// Multiplies rows of scalars by panels.
 struct Multiply<'a> {
     scalars: Scalars<'a>,
     terms: usize,
     panels: &'a [f32],
-    /// The length of their rows, if they are a matrix that was not packed.
+    /// The length of a row, if `panels` is a matrix that was not packed.
     stored: Option<usize>,
-    /// The first that the panels have, and how many.
+    /// The first column of the panels, and the number of their columns.
     columns: [usize; 2],
-    /// Whole rows: those that are computed.
+    /// The rows to compute, each with all columns of the product.
     product: &'a mut [f32],
-    /// Values of a row of the product.
+    /// Number of values in a row of the product.
     step: usize,
     adds: bool,
 }
@@ -199,7 +209,7 @@ impl Kernel for Multiply<'_> {
 }
 
 impl Multiply<'_> {
-    /// With panels of `N` vectors.
+    /// Runs with panels of `N` vectors.
     #[inline(always)]
     fn with_panels<S: Lanes, const N: usize>(self, simd: S) {
         let Self { scalars, terms, panels, stored, columns: [first, columns], product, step, adds } = self;
@@ -233,7 +243,7 @@ impl Multiply<'_> {
     }
 }
 
-/// The product of a row with a matrix, each value of which is read once, where it is.
+/// Multiplies a row by a matrix. Each value of the matrix is read once, in place.
 struct MultiplyRow<'a> {
     row: &'a [f32],
     matrix: Matrix<'a>,
@@ -241,7 +251,7 @@ struct MultiplyRow<'a> {
     adds: bool,
 }
 
-/// Rows of a stored matrix that are read at a time.
+/// Stored rows of the matrix that are read at the same time.
 const STREAMS: usize = 8;
 
 impl Kernel for MultiplyRow<'_> {
@@ -254,7 +264,7 @@ impl Kernel for MultiplyRow<'_> {
             product.fill(0.0);
         }
         if transposed {
-            // A stored row for each value of the product.
+            // Each stored row gives one value of the product.
             for (product, values) in product.chunks_mut(STREAMS).zip(values.chunks(STREAMS * rows)) {
                 if product.len() == STREAMS {
                     add_dots::<S, STREAMS>(simd, row, values, product);
@@ -278,13 +288,13 @@ impl Kernel for MultiplyRow<'_> {
     }
 }
 
-/// Vectors of each of `R` rows, and what is left of each.
+/// Splits each of `R` rows into whole vectors and the remaining values.
 #[inline(always)]
 fn streams<S: Lanes, const R: usize>(values: &[f32], width: usize) -> [(&[S::f32s], &[f32]); R] {
     std::array::from_fn(|r| S::as_simd_f32s(&values[r * width..][..width]))
 }
 
-/// Adds the product of `row` with each of `R` rows.
+/// Adds to each value of `product` the dot product of `row` and one of `R` rows of `values`.
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "the index names a register")]
 fn add_dots<S: Lanes, const R: usize>(simd: S, row: &[f32], values: &[f32], product: &mut [f32]) {
@@ -302,7 +312,7 @@ fn add_dots<S: Lanes, const R: usize>(simd: S, row: &[f32], values: &[f32], prod
     }
 }
 
-/// Adds `R` rows, times a scalar each.
+/// Adds `R` rows of `values` to `product`, each multiplied by its scalar.
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "the index names a register")]
 fn add_scaled<S: Lanes, const R: usize>(simd: S, scalars: &[f32], values: &[f32], product: &mut [f32]) {
@@ -328,7 +338,7 @@ mod tests {
     use super::*;
     use crate::kernels::testing::numbers;
 
-    /// In f64.
+    /// The product, computed in f64.
     fn expected(a: Matrix<'_>, b: Matrix<'_>) -> Vec<f64> {
         let at = |matrix: Matrix<'_>, row: usize, column: usize| {
             if matrix.transposed {
@@ -344,7 +354,8 @@ mod tests {
     #[test]
     fn products_of_any_sizes_are_exact_on_every_level_and_the_same_on_several_threads() {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build().unwrap();
-        // More terms and columns than are packed at a time, more rows than a block has, and matrices that are not packed.
+        // The cases have more terms and columns than are packed at a time, more rows than a block, and
+        // matrices that are not packed.
         for [rows, terms, columns] in [
             [1, 1, 1],
             [1, 37, 85],
@@ -391,7 +402,8 @@ mod tests {
                 }
                 for (a, b) in [(transposed[0], b), (a, transposed[1]), (transposed[0], transposed[1])] {
                     let other = product(a, b);
-                    // Sums of a row or a column alone are in the order in which the matrix is stored.
+                    // With a single row or column, the order of additions depends on how the matrix is
+                    // stored.
                     let same = |(x, y): (&f32, &f32)| match rows.min(columns) {
                         1 => (x - y).abs() < 2e-6 * terms as f32,
                         _ => x == y,

@@ -1,13 +1,15 @@
-//! 2x2 max pooling with stride 2 of planes, in lanes: the pixels of even and those of odd columns are taken apart, so
-//! that the four of each square are at the same place in four rows.
+//! 2x2 max pooling of planes, with stride 2.
+//!
+//! Vectors compute as many squares as they have lanes. For this, the pixels of even and of odd columns are
+//! first split into two buffers. The four pixels of a square then have the same index in four rows.
 
 use crate::kernels::epilogue::NO_MAXIMUM;
 use crate::kernels::simd::{Lanes, kernel, load};
 
-/// Pools planes of one size; the memory between the steps is kept.
+/// Pools planes of one size. The buffers are kept from one plane to the next.
 pub(crate) struct Squares {
     width: usize,
-    /// Of the output.
+    /// Height and width of the output.
     size: [usize; 2],
     evens: Vec<f32>,
     odds: Vec<f32>,
@@ -15,7 +17,7 @@ pub(crate) struct Squares {
 }
 
 impl Squares {
-    /// For planes `[height, width]`; a last odd row or column is in no square.
+    /// Allocates the buffers for planes `[height, width]`. A last odd row or column belongs to no square.
     pub fn new([height, width]: [usize; 2]) -> Self {
         let size = [height / 2, width / 2];
         let squares = size[0] * size[1];
@@ -23,13 +25,16 @@ impl Squares {
         Self { width, size, evens, odds, index: vec![0; squares] }
     }
 
-    /// How many squares a plane has.
+    /// The number of squares in a plane.
     pub fn len(&self) -> usize {
         self.index.len()
     }
 
-    /// The maximum of each square of `plane`, and its argmax, 0 to 3 in reading order, unless `argmax` is empty. With
-    /// `relu` it is ReLU of the maximum, and [`NO_MAXIMUM`] where that does not pass it on.
+    /// Writes the maximum of each square of `plane` to `output`. Unless `argmax` is empty, it gets the index
+    /// of the maximum in the square, 0 to 3 in reading order.
+    ///
+    /// With `relu`, the output is ReLU of the maximum, and the index is [`NO_MAXIMUM`] if ReLU sets the
+    /// maximum to zero.
     #[inline(always)]
     pub fn pool<S: Lanes>(
         &mut self,
@@ -67,7 +72,8 @@ impl Squares {
         }
     }
 
-    /// Backward of [`pool`](Self::pool): each gradient at its argmax in `plane`, and zeros elsewhere.
+    /// Backward of [`pool`](Self::pool): writes each gradient to the pixel of its argmax in `plane`, and
+    /// zeros elsewhere.
     #[inline(always)]
     pub fn spread<S: Lanes>(&mut self, simd: S, gradient: &[f32], argmax: &[u8], plane: &mut [f32]) {
         let run = self.run();
@@ -106,7 +112,8 @@ impl Squares {
         below.fill(0.0);
     }
 
-    /// Pixels that are taken apart at once: rows of even width are one row of pairs.
+    /// Pixels that are split in one loop: a row, or all rows if their width is even, because no pair then
+    /// spans two rows.
     #[inline(always)]
     fn run(&self) -> usize {
         if self.width.is_multiple_of(2) { 4 * self.index.len() } else { self.width }
@@ -114,7 +121,7 @@ impl Squares {
 }
 
 kernel! {
-    /// The maxima of planes of this height and width.
+    /// Pools planes of height and width `sizes`, without ReLU.
     pub(crate) fn pool<S>(simd: S, sizes: [usize; 2], planes: &[f32], output: &mut [f32], argmax: &mut [u8]) {
         let mut squares = Squares::new(sizes);
         let targets = output.chunks_exact_mut(squares.len()).zip(argmax.chunks_exact_mut(squares.len()));
@@ -125,7 +132,7 @@ kernel! {
 }
 
 kernel! {
-    /// The gradient of planes of this height and width.
+    /// Writes the gradients of planes of height and width `sizes`.
     pub(crate) fn spread<S>(simd: S, sizes: [usize; 2], of_planes: &mut [f32], gradient: &[f32], argmax: &[u8]) {
         let mut squares = Squares::new(sizes);
         let sources = gradient.chunks_exact(squares.len()).zip(argmax.chunks_exact(squares.len()));
@@ -135,8 +142,9 @@ kernel! {
     }
 }
 
-/// The maximum of four, and its index: the first of equal values, the last NaN. With `relu` it is ReLU of the maximum,
-/// and [`NO_MAXIMUM`] where that does not pass it on.
+/// Returns the maximum of four values in each lane, and its index. The first of equal values wins, and the
+/// last NaN wins over all values. With `relu`, the result is ReLU of the maximum, and the index is
+/// [`NO_MAXIMUM`] if ReLU sets the maximum to zero.
 #[inline(always)]
 pub(crate) fn largest<S: Lanes>(simd: S, values: [S::f32s; 4], relu: bool) -> (S::f32s, S::u32s) {
     let mut largest = values[0];
@@ -156,7 +164,7 @@ pub(crate) fn largest<S: Lanes>(simd: S, values: [S::f32s; 4], relu: bool) -> (S
     )
 }
 
-/// Lanes in which ReLU passes `x` on.
+/// Returns the mask of lanes in which ReLU leaves `x` unchanged: positive numbers and NaN.
 #[inline(always)]
 pub(crate) fn passes<S: Lanes>(simd: S, x: S::f32s) -> S::m32s {
     simd.or_m32s(simd.greater_than_f32s(x, simd.splat_f32s(0.0)), is_nan(simd, x))
