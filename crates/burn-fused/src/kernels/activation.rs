@@ -1,21 +1,22 @@
 //! Activations of rows, and their gradients.
 //!
-//! Forward computes the slope beside the value, which have most of their arithmetic in common.
+//! The forward pass computes the slope together with the value, because the two have most of their arithmetic
+//! in common. Backward multiplies by the stored slope.
 
 use crate::kernels::epilogue::{passes, relu};
 use crate::kernels::simd::kernel;
 use crate::kernels::simd::math::{normal, tanh};
 
-/// A function of each output of an operator, which computes it where the output is.
+/// An activation that an operator applies to its own output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ActivationFunction {
-    /// None.
+    /// No activation.
     Identity,
-    /// ReLU, which passes NaN on.
+    /// ReLU. NaN stays NaN.
     Relu,
     /// GELU, `x Φ(x)`: Hendrycks and Gimpel, "Gaussian error linear units" (2016).
     Gelu,
-    /// GELU with the approximation of Φ by tanh.
+    /// GELU with the tanh approximation of Φ.
     GeluApproximate,
 }
 
@@ -24,13 +25,13 @@ const ROOT: f32 = 0.797_884_6;
 const CUBIC: f32 = 0.044_715;
 
 impl ActivationFunction {
-    /// Whether the slope is that at the output, so that backward needs no input.
+    /// Whether the output determines the slope, so that backward needs neither the input nor a stored slope.
     pub(crate) fn is_known_by_output(self) -> bool {
         matches!(self, Self::Identity | Self::Relu)
     }
 }
 
-/// The value and the slope of `activation` at `x`.
+/// Returns the value and the slope of `activation` at `x`.
 #[inline(always)]
 fn function(activation: ActivationFunction, x: f32) -> [f32; 2] {
     match activation {
@@ -49,15 +50,16 @@ fn function(activation: ActivationFunction, x: f32) -> [f32; 2] {
 }
 
 kernel! {
-    /// Adds `bias`, which may be empty, to each row of `inner`, and applies the activation: in place, or into `output`
-    /// with the slope in place.
+    /// Adds `bias`, which may be empty, to each row of `inner`, and applies the activation. Without `output`,
+    /// the results replace the values of `inner`. With `output`, the results are written there, and the
+    /// slopes replace the values of `inner`.
     pub(crate) fn activate_rows<S>(
         _simd: S,
         activation: ActivationFunction,
-        // Values of a row; the last one may be shorter without a bias.
+        // Number of values in a row. Without a bias, the last row may be shorter.
         width: usize,
         bias: &[f32],
-        // The rows if they are not in `inner`, which is to be written.
+        // The rows, if they still have to be copied into `inner`.
         source: Option<&[f32]>,
         inner: &mut [f32],
         output: Option<&mut [f32]>,
@@ -72,7 +74,7 @@ kernel! {
     }
 }
 
-/// [`activate_rows`] by this value and slope of an input.
+/// [`activate_rows`] with `function`, which returns the value and the slope at an input.
 #[inline(always)]
 fn rows(
     width: usize,
@@ -100,18 +102,19 @@ fn rows(
 }
 
 kernel! {
-    /// The gradient of the input of [`activate_rows`]' activation, which is not the identity.
+    /// Turns the gradient of the output of [`activate_rows`] into the gradient of its input. The activation
+    /// is not the identity.
     pub(crate) fn apply_slopes<S>(
         _simd: S,
         activation: ActivationFunction,
-        // What forward left in `inner`: the slope, or the output if the slope is known by that.
+        // What the forward pass stored: the slopes, or the outputs if they determine the slopes.
         known: &[f32],
-        // Of the output, and then of the input.
+        // Gradient of the output, which becomes the gradient of the input.
         gradient: &mut [f32],
     ) {
         let values = gradient.iter_mut().zip(known);
         if activation.is_known_by_output() {
-            // Not a product: it would be NaN for infinite gradients.
+            // Not a product: an infinite gradient times a slope of 0 would be NaN.
             values.for_each(|(gradient, output)| *gradient = if passes(*output) { *gradient } else { 0.0 });
         } else {
             values.for_each(|(gradient, slope)| *gradient *= slope);
@@ -119,7 +122,7 @@ kernel! {
     }
 }
 
-/// Rows that are summed before the sum is added to that of all, for its accuracy.
+/// Rows that are summed before their sum is added to the total, which makes the total more accurate.
 pub(crate) const ROWS: usize = 64;
 
 kernel! {

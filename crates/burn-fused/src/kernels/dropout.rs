@@ -1,21 +1,22 @@
-//! Masks of dropout, which are computed instead of stored.
+//! Dropout masks, which are computed instead of stored.
 
 use crate::kernels::simd::kernel;
 
 /// The factor of each value of a tensor under dropout: 0, or `1 / (1 - probability)`.
 ///
-/// It is a function of a key and of the value's index, so that any part of it can be computed at any time, on
-/// every SIMD level with the same result. It repeats after 2^32 values.
+/// The mask is a function of a key and of the value's index. Any part of it can therefore be computed at any
+/// time, with the same result on every SIMD level. It repeats after 2^32 values.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DropoutMask {
     key: [u32; 2],
-    /// Values whose random number is below it are kept.
+    /// A value is kept if its random number is below this limit.
     limit: u32,
-    /// The factor of values that are kept.
+    /// The factor of kept values.
     scale: f32,
 }
 
-/// The last step of SplitMix64 (Steele et al. 2014): results for similar keys differ as much as others do.
+/// The last step of SplitMix64 (Steele et al. 2014). The results for two similar keys differ as much as those
+/// for any two keys.
 fn mix(key: u64) -> u64 {
     let key = (key ^ (key >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let key = (key ^ (key >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -23,26 +24,26 @@ fn mix(key: u64) -> u64 {
 }
 
 impl DropoutMask {
-    /// The mask of a key.
+    /// Makes the mask of `key`, which drops values with probability `prob`.
     ///
     /// # Panics
-    /// If the probability is not in the range [0, 1).
+    /// If `prob` is not in the range [0, 1).
     pub fn new(prob: f64, key: u64) -> Self {
         let message = "Dropout probability must be finite and in the range [0, 1), but got";
         assert!((0.0..1.0).contains(&prob), "{message} {prob}");
         let keep = 1.0 - prob;
-        // Conversion to an integer saturates.
+        // The conversion to an integer saturates if `prob` is 0.
         let limit = (keep * 2f64.powi(32)).round() as u32;
         let key = mix(key);
         Self { key: [key as u32, (key >> 32) as u32], limit, scale: (1.0 / keep) as f32 }
     }
 
-    /// The factor of the value at `index`.
+    /// Returns the factor of the value at `index`.
     #[inline(always)]
     pub fn factor(self, index: usize) -> f32 {
-        // The constants are of Ettinger's hash `lowbias32`, in which each bit of the index changes each bit of
-        // the result with a probability near 1/2. Half of the key enters in the middle: otherwise the masks of
-        // two keys would be permutations of each other.
+        // The constants are those of Ettinger's hash `lowbias32`: each bit of the index changes each bit of
+        // the result with a probability near 1/2. Half of the key enters in the middle. Otherwise the masks
+        // of two keys would be permutations of each other.
         let mut x = index as u32 ^ self.key[0];
         x = (x ^ (x >> 16)).wrapping_mul(0x7feb_352d);
         x = (x ^ (x >> 15) ^ self.key[1]).wrapping_mul(0x846c_a68b);
@@ -50,7 +51,7 @@ impl DropoutMask {
         if x < self.limit { self.scale } else { 0.0 }
     }
 
-    /// The factors of the values from index `first` on.
+    /// Writes the factors of the values from index `first` on.
     #[inline(always)]
     pub fn factors(self, first: usize, factors: &mut [f32]) {
         for (at, factor) in factors.iter_mut().enumerate() {
@@ -59,16 +60,16 @@ impl DropoutMask {
     }
 }
 
-/// Where the samples of one process are in a training: the step, and their indices in the step's batch, which the
-/// processes divide among them.
+/// Which samples of a training run one process computes: the step, and the indices of its samples in the
+/// step's batch. The processes divide the batch of a step among themselves.
 ///
-/// A dropout mask at a place (`forward_at`) is a function of the seed, the step and the sample's index. It depends
-/// neither on the number of processes nor on interruptions.
+/// The dropout mask that `forward_at` applies is a function of the seed, the step and the sample's index. It
+/// depends neither on the number of processes nor on interruptions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BatchPlace {
-    /// The seed of the masks. Two layers with one seed have the same masks.
+    /// The seed of the masks. Two layers with the same seed have the same masks.
     pub seed: u64,
-    /// Steps before this one.
+    /// Number of steps before this one.
     pub step: u64,
     /// Index of the first sample in the step's batch over all processes.
     pub first: usize,
@@ -77,12 +78,12 @@ pub struct BatchPlace {
 }
 
 impl BatchPlace {
-    /// One mask for each sample of a batch.
+    /// Returns one mask for each of `batch` samples.
     ///
     /// # Panics
-    /// If the probability is not in the range [0, 1).
+    /// If `prob` is not in the range [0, 1).
     pub(crate) fn masks(&self, prob: f64, batch: usize) -> Vec<DropoutMask> {
-        // The increment of SplitMix64, so that a key of 0 does not stay 0.
+        // Adds the increment of SplitMix64, because `mix` maps a key of 0 to 0.
         let next = |key: u64, part: u64| mix(key.wrapping_add(0x9e37_79b9_7f4a_7c15)) ^ part;
         let key = |sample: usize| {
             let index = self.first + sample * self.stride;
@@ -93,22 +94,22 @@ impl BatchPlace {
 }
 
 kernel! {
-    /// `target = x * mask + residual`.
+    /// Computes `target = x * mask + residual`.
     pub(crate) fn drop_part<S>(
         _simd: S,
         mask: Option<DropoutMask>,
-        // Index of the first value.
+        // Index of the first value in the mask.
         first: usize,
         // None if the values are in `target`.
         x: Option<&[f32]>,
-        // As many values, or none beside a mask.
+        // As many values as `target`. With a mask, it may be empty.
         residual: &[f32],
         target: &mut [f32],
     ) {
         if let (Some(mask), true) = (mask, residual.is_empty()) {
             return each(x, target, |at, x| x * mask.factor(first + at));
         }
-        // As long as the target, which saves a check of each index.
+        // A slice as long as the target saves a check of each index.
         let residual = &residual[..target.len()];
         match mask {
             Some(mask) => each(x, target, |at, x| x * mask.factor(first + at) + residual[at]),

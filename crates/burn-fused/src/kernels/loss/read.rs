@@ -1,9 +1,10 @@
-//! Loss, accuracy and gradient of scores in one pass over them.
+//! Cross-entropy loss, accuracy and gradient, in one pass over the scores.
 
 use crate::kernels::simd::Level;
 use crate::kernels::simd::math::exp_each;
 
-/// The class with the highest of a sample's scores, the first of equal ones; 0 without scores.
+/// Returns the class with the highest score of a sample. Of equal scores the first wins; without scores the
+/// class is 0.
 pub fn argmax(row: &[f32]) -> usize {
     let Some((&first, others)) = row.split_first() else { return 0 };
     let better = |best: (usize, f32), (at, &x): (usize, &f32)| if x > best.1 { (at + 1, x) } else { best };
@@ -12,20 +13,20 @@ pub fn argmax(row: &[f32]) -> usize {
 
 /// Results of one pass over the scores.
 pub(crate) struct Read {
-    /// Mean of the samples.
+    /// Sum of the weighted losses, divided by the number of samples.
     pub loss: f64,
-    /// Samples whose highest score is that of their class.
+    /// Number of samples for which the label's score is the highest.
     pub correct: usize,
     /// Softmax of the scores.
     shares: Vec<f32>,
-    /// Of each sample; 1 without any.
+    /// The weight of each sample. Without weights, each sample counts as 1.
     weights: Option<Vec<f32>>,
     classes: usize,
     smoothing: f64,
 }
 
 impl Read {
-    /// Reads rows of scores; none without classes.
+    /// Reads one row of scores for each label. Returns `None` if there are no scores.
     pub fn from_scores(
         scores: &[f32],
         labels: &[u16],
@@ -62,7 +63,7 @@ impl Read {
         Some(Self { loss: loss / labels.len() as f64, correct, shares, weights, classes, smoothing })
     }
 
-    /// The gradient of the loss.
+    /// Returns the gradient of the loss with respect to the scores.
     pub fn gradient(self, labels: &[u16]) -> Vec<f32> {
         let Self { mut shares, weights, classes, smoothing, .. } = self;
         let share = 1.0 / labels.len() as f32;

@@ -1,16 +1,16 @@
-//! Losses of rows of scores, and their gradients, for one class each.
+//! Cross-entropy losses of rows of scores with one target class each, and their gradients.
 
 use crate::kernels::simd::kernel;
 use crate::kernels::simd::math::exp;
 
-/// How classes count.
+/// Number of classes, their weights, and label smoothing.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Classes<'a> {
-    /// Their number.
+    /// Number of classes.
     pub number: usize,
-    /// The weight of each, or empty.
+    /// The weight of each class. If it is empty, each class counts as 1.
     pub weights: &'a [f32],
-    /// The sum of the weights.
+    /// The sum of the weights of all classes.
     pub uniform: f32,
     /// The share of each target that is distributed uniformly over all classes.
     pub smoothing: Option<f32>,
@@ -24,30 +24,30 @@ impl Classes<'_> {
     }
 }
 
-/// A sample.
+/// A row of scores: its target, and the results of [`losses`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Row {
-    /// Index of its class.
+    /// Index of the target class.
     pub target: usize,
-    /// Whether it does not count.
+    /// Whether the row is padding, which does not count in the loss and has no gradient.
     pub is_padding: bool,
     /// The highest score.
     highest: f32,
-    /// The sum of the exponentials of the scores' distances from it.
+    /// The sum of `exp(score - highest)` over all scores.
     sum: f32,
-    /// Weighted, of a row that counts.
+    /// The weighted loss. Callers ignore the loss of padding.
     pub loss: f32,
 }
 
 impl Row {
-    /// A sample whose scores are not read yet.
+    /// Makes a row from its target, before its scores are read.
     pub fn new(target: usize, is_padding: bool) -> Self {
         Self { target, is_padding, highest: 0.0, sum: 0.0, loss: 0.0 }
     }
 }
 
 kernel! {
-    /// Sums and losses of rows.
+    /// Computes the sums and the loss of each row.
     pub(crate) fn losses<S>(_simd: S, classes: Classes<'_>, scores: &[f32], rows: &mut [Row]) {
         if classes.number < LANES {
             few_sums(rows, scores, classes.number);
@@ -61,7 +61,8 @@ kernel! {
             row.loss = match classes.smoothing {
                 None => -own,
                 Some(share) => {
-                    // Apart from the target's: a probability of 0 may be infinitely far from theirs.
+                    // The sum leaves out the target, which has a factor of its own. If the target's
+                    // probability is 0, its logarithm may be infinite.
                     let others = [0..row.target, row.target + 1..classes.number].map(|others| {
                         let scores = &scores[others.clone()];
                         if classes.weights.is_empty() {
@@ -84,7 +85,7 @@ fn larger(a: f32, b: f32) -> f32 {
     if b > a { b } else { a }
 }
 
-/// The highest score and the sum of exponentials of each row.
+/// Computes the highest score and the sum of exponentials of each row.
 #[inline(always)]
 fn sums(rows: &mut [Row], scores: &[f32], classes: usize) {
     for (row, scores) in rows.iter_mut().zip(scores.chunks_exact(classes)) {
@@ -94,7 +95,7 @@ fn sums(rows: &mut [Row], scores: &[f32], classes: usize) {
     }
 }
 
-/// As [`sums`], with the exponentials of several rows in the lanes of a vector.
+/// Does the same as [`sums`] for few classes: a vector computes the exponentials of several rows.
 #[inline(always)]
 fn few_sums(rows: &mut [Row], scores: &[f32], classes: usize) {
     const VALUES: usize = 16 * LANES;
@@ -114,10 +115,11 @@ fn few_sums(rows: &mut [Row], scores: &[f32], classes: usize) {
     }
 }
 
-/// Lanes of a sum: a few vectors.
+/// Number of partial sums in [`fold`]: a few vectors.
 const LANES: usize = 32;
 
-/// `values` combined into `first` lane by lane, and the lanes by `join`.
+/// Combines `values` with `add` into [`LANES`] partial results that start at `first`, and combines these with
+/// `join`.
 #[inline(always)]
 fn fold(values: &[f32], first: f32, add: impl Fn(f32, f32) -> f32, join: impl Fn(f32, f32) -> f32) -> f32 {
     if values.len() < LANES {
@@ -144,15 +146,15 @@ fn fold(values: &[f32], first: f32, add: impl Fn(f32, f32) -> f32, join: impl Fn
 }
 
 kernel! {
-    /// Gradients of rows of scores.
+    /// Writes the gradients of rows of scores to `target`.
     pub(crate) fn gradients<S>(
         _simd: S,
         classes: Classes<'_>,
         rows: &[Row],
-        // The scores, if they are not in the target.
+        // The scores, if they still have to be copied into `target`.
         source: Option<&[f32]>,
         target: &mut [f32],
-        // The gradient of the loss over the normalizer.
+        // The gradient of the loss, divided by the normalizer.
         factor: f32,
     ) {
         let share = classes.smoothing.unwrap_or(0.0);
@@ -163,7 +165,8 @@ kernel! {
             }
             let own = factor * (1.0 - share) * classes.weight(row.target);
             let (each, own) = if row.is_padding { (0.0, 0.0) } else { (each, own) };
-            // The terms of the loss, times the probability.
+            // The sum of the factors of all log-probabilities in the loss. Times an exponential, it is their
+            // gradient.
             let scale = (own + each * classes.uniform) / row.sum;
             if classes.weights.is_empty() || share == 0.0 {
                 scores.iter_mut().for_each(|x| *x = exp(*x - row.highest) * scale - each);
