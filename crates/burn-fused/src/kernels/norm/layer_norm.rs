@@ -8,28 +8,28 @@ use crate::kernels::simd::{Kernel, Lanes, MAX_LANES, kernel, load};
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rule {
     pub epsilon: f32,
-    /// Whether the mean is subtracted: layer normalisation, and not RMS normalisation.
+    /// Whether the mean is subtracted, as in layer normalisation. RMS normalisation does not subtract it.
     pub centred: bool,
 }
 
 /// Statistics of a row.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Statistics {
-    /// 0 if the rule does not subtract it.
+    /// 0 if the mean is not subtracted.
     mean: f32,
     inverse_deviation: f32,
 }
 
-/// Rows of a thread's part; and rows whose terms of the parameters' gradients are summed before the sum is added to
-/// that of all, for its accuracy.
+/// Rows in a thread's part. The parameters' gradients are summed over so many rows before the sum is added to
+/// the total, which makes the total more accurate.
 pub(crate) const ROWS: usize = 64;
 
-/// Rows that are computed side by side: the end of one row's sum overlaps with the next row's, and backward reads
-/// and writes sums of columns once for all of them.
+/// Rows that are computed together. In forward, the last additions of one row's sum overlap with the next
+/// row's additions. In backward, the sums of columns are read and written once for all rows of a group.
 const GROUP: usize = 4;
 
 kernel! {
-    /// `output = (rows - mean) * inverse deviation * gamma + beta`.
+    /// Computes `output = (rows - mean) * inverse deviation * gamma + beta`.
     pub(crate) fn rows_forward<S>(
         simd: S,
         rule: Rule,
@@ -49,7 +49,8 @@ kernel! {
                 statistics.mean = sum / width as f32;
             }
             for (row, statistics) in rows.clone().zip(&mut *statistics) {
-                // Of the distances from the mean: the difference of two large numbers would lose digits.
+                // The variance is computed from distances to the mean. As a difference of two large numbers,
+                // it would lose digits.
                 let variance = sum::<S, true>(simd, row, statistics.mean) / width as f32;
                 statistics.inverse_deviation = 1.0 / (variance + rule.epsilon).sqrt();
             }
@@ -67,16 +68,16 @@ kernel! {
     }
 }
 
-/// The sum of a row's distances from `origin`, or of their squares.
+/// Returns the sum of a row's distances from `origin`, or of their squares if `SQUARED`.
 #[inline(always)]
 fn sum<S: Lanes, const SQUARED: bool>(simd: S, row: &[f32], origin: f32) -> f32 {
     let (vectors, rest) = S::as_simd_f32s(row);
-    // Lanes without a value are at no distance.
+    // Lanes without a value contain `origin`, so their distance is 0.
     let mut last = [origin; MAX_LANES];
     last[..rest.len()].copy_from_slice(rest);
     let last = load(simd, &last[..S::F32_LANES]);
     let origin = simd.splat_f32s(origin);
-    // Additions overlap.
+    // Four independent sums, so that additions overlap.
     let mut sums = [simd.splat_f32s(0.0); 4];
     let (fours, ones) = vectors.as_chunks::<4>();
     for four in fours {
@@ -103,22 +104,23 @@ fn add_distance<S: Lanes, const SQUARED: bool>(
     if SQUARED { simd.fma(distance, distance, sum) } else { simd.add_f32s(sum, distance) }
 }
 
-/// The gradients of [`rows_forward`]' rows and parameters. With `h` the normalised row and `g` its gradient, that of
-/// the row is `(g - mean(g) - h * mean(g * h)) * inverse deviation`; without centring, `mean(g)` is not there.
+/// Backward of [`rows_forward`]: the gradients of its rows and parameters. With `h` the normalised row and
+/// `g` the gradient of `h`, the gradient of the row is `(g - mean(g) - h * mean(g * h)) * inverse deviation`.
+/// Without centring, the term `mean(g)` is left out.
 pub(crate) struct RowsBackward<'a> {
     /// Whether the mean was subtracted.
     pub centred: bool,
     /// Inputs of forward, `[rows, width]`.
     pub rows: &'a [f32],
-    /// Mean and deviation of each row.
+    /// Mean and inverse deviation of each row.
     pub statistics: &'a [Statistics],
     /// Factors of the columns, `[width]`.
     pub gamma: &'a [f32],
     /// Gradient of the outputs, `[rows, width]`, which becomes the gradient of the rows.
     pub gradient: &'a mut [f32],
-    /// Sums of the gradient of gamma so far, `[width]`.
+    /// Gradient of gamma, `[width]`, to which the terms of the rows are added.
     pub of_gamma: &'a mut [f32],
-    /// Sums of the gradient of beta so far, `[width]`.
+    /// Gradient of beta, `[width]`, to which the terms of the rows are added.
     pub of_beta: &'a mut [f32],
 }
 
@@ -154,8 +156,8 @@ impl Kernel for RowsBackward<'_> {
     }
 }
 
-/// Adds the terms of `R` rows to the gradients of gamma and beta, and returns the sums of `g` and `g * h` of each
-/// row.
+/// Adds the terms of `R` rows to the gradients of gamma and beta. Returns the sums of `g` and `g * h` for
+/// each row, as in [`RowsBackward`].
 #[inline(always)]
 fn column_sums<S: Lanes, const R: usize>(
     simd: S,
@@ -172,7 +174,7 @@ fn column_sums<S: Lanes, const R: usize>(
     let (of_gamma, of_gamma_rest) = S::as_mut_simd_f32s(of_gamma);
     let (of_beta, of_beta_rest) = S::as_mut_simd_f32s(of_beta);
     let mut row_sums = RowSums::new(simd, statistics);
-    // As long as each other, which saves checks in the loop.
+    // Slices of equal length save checks in the loop.
     let vectors = gamma.len();
     let (of_gamma, of_beta) = (&mut of_gamma[..vectors], &mut of_beta[..vectors]);
     let (x_vectors, g_vectors) = (x.map(|(x, _)| &x[..vectors]), g.map(|(g, _)| &g[..vectors]));
@@ -181,7 +183,7 @@ fn column_sums<S: Lanes, const R: usize>(
         [of_gamma[at], of_beta[at]] = row_sums.add(simd, x, g, gamma[at], [of_gamma[at], of_beta[at]]);
     }
     if !gamma_rest.is_empty() {
-        // Lanes without a value are 0, as are their gradients.
+        // Lanes without a value contain 0, in inputs and in gradients, and add nothing.
         let (x, g) = (from_fn(|r| load(simd, x[r].1)), from_fn(|r| load(simd, g[r].1)));
         let sums = [load(simd, of_gamma_rest), load(simd, of_beta_rest)];
         let [of_gamma, of_beta] = row_sums.add(simd, x, g, load(simd, gamma_rest), sums);
@@ -191,11 +193,11 @@ fn column_sums<S: Lanes, const R: usize>(
     row_sums.sums.map(|sums| sums.map(|sum| simd.reduce_sum_f32s(sum)))
 }
 
-/// The sums of `R` rows, in lanes.
+/// Sums of `R` rows, in the lanes of vectors.
 struct RowSums<S: Lanes, const R: usize> {
     means: [S::f32s; R],
     inverse_deviations: [S::f32s; R],
-    /// Of `g` and `g * h`.
+    /// Sums of `g` and of `g * h`, as in [`RowsBackward`].
     sums: [[S::f32s; 2]; R],
 }
 
@@ -209,7 +211,8 @@ impl<S: Lanes, const R: usize> RowSums<S, R> {
         }
     }
 
-    /// Adds a vector of columns to the sums of the rows, and returns those of the columns with it.
+    /// Adds a vector of columns to the sums of the rows. Returns the columns' gradients of gamma and beta,
+    /// with the terms of these rows added.
     #[inline(always)]
     #[allow(clippy::needless_range_loop, reason = "the index names a register")]
     fn add(

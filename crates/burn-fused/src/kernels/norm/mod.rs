@@ -1,5 +1,7 @@
-//! Batch normalisation with its epilogue: statistics, output and gradients of each channel; and [layer](layer_norm)
-//! normalisation.
+//! Batch normalisation with its epilogue, and [layer normalisation](layer_norm).
+//!
+//! Batch normalisation has two implementations. Images are computed channel by channel, and batches with a
+//! single value for each sample and channel row by row.
 
 pub(crate) mod layer_norm;
 mod planes;
@@ -20,8 +22,8 @@ pub(crate) struct BatchShape {
 }
 
 impl BatchShape {
-    /// Reads `[batch, channels, ...]`; none if the input or the output of `epilogue`
-    /// is empty.
+    /// Reads dimensions `[batch, channels, ...]`. Returns `None` if the input or the output of `epilogue` is
+    /// empty.
     pub fn from_dims(dims: &[usize], epilogue: Epilogue) -> Option<Self> {
         let [batch, channels, pixels @ ..] = dims else { return None };
         let height = pixels.first().copied().unwrap_or(1);
@@ -43,12 +45,12 @@ impl BatchShape {
         self.batch * self.pixels()
     }
 
-    /// Where the plane of `channel` of image `image` begins.
+    /// Index of the first value of `channel` in image `image`.
     pub fn plane(self, image: usize, channel: usize) -> usize {
         (image * self.channels + channel) * self.pixels()
     }
 
-    /// The dimensions of the output for an input of these.
+    /// Returns the dimensions of the output for an input of dimensions `input`.
     pub fn output_dims(self, input: &[usize], epilogue: Epilogue) -> Vec<usize> {
         let mut dims = input.to_vec();
         if epilogue == Epilogue::ReluPool {
@@ -62,14 +64,14 @@ impl BatchShape {
     }
 }
 
-/// What both directions read.
+/// What both forward and backward read.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Input<'a> {
     pub shape: BatchShape,
     pub epilogue: Epilogue,
     /// `[batch, channels, height, width]`.
     pub x: &'a [f32],
-    /// One factor and one summand for each channel.
+    /// Scale and shift of each channel.
     pub parameters: [&'a [f32]; 2],
 }
 
@@ -91,7 +93,8 @@ impl Moments {
 }
 
 kernel! {
-    /// The output, and the argmax of its pooling if `backward` follows.
+    /// Normalises with the statistics of the batch. Returns the output, the statistics, and the argmax of
+    /// pooling, which is empty unless `backward` is set.
     pub(crate) fn normalised<S>(simd: S, input: Input<'_>, epsilon: f64, backward: bool) -> (Buffer, Moments, Vec<u8>) {
         match input.shape.pixels() {
             1 => rows::forward(input, epsilon),
@@ -101,7 +104,7 @@ kernel! {
 }
 
 kernel! {
-    /// The output with these statistics.
+    /// Returns the output for the given statistics.
     pub(crate) fn inferred<S>(simd: S, input: Input<'_>, moments: &Moments) -> Buffer {
         match input.shape.pixels() {
             1 => rows::inference(input, moments),
@@ -111,7 +114,8 @@ kernel! {
 }
 
 kernel! {
-    /// The gradients of batch, scale and shift from that of the output.
+    /// Returns the gradients of the input, the scales and the shifts. `gradient` is the gradient of the
+    /// output.
     pub(crate) fn gradients<S>(
         simd: S,
         input: Input<'_>,
@@ -148,19 +152,20 @@ impl Affine {
     }
 }
 
-/// Gradient of a channel's values from that of the normalised values: the parts that
-/// flow through the mean and the variance are subtracted.
+/// Computes the gradient of a channel's values from the gradient of the channel's output before the epilogue.
+/// Subtracts the parts that flow through the mean and the variance.
 #[derive(Debug, Clone, Copy)]
 struct AffineBackward {
     mean: f32,
     factor: f32,
-    /// Of [`level_and_slope`].
+    /// `level` and `slope` are the results of [`level_and_slope`].
     level: f32,
     slope: f32,
 }
 
-/// The mean gradient of a channel, and that for a distance of 1 from the mean: from the sum of its `gradients`, and of
-/// their products with the `distances` of its values from the mean.
+/// Returns what [`AffineBackward`] subtracts from a channel's gradients: `level + slope * distance`, with the
+/// distance of the value from the mean. `level` is the mean gradient. `gradients` is the sum of the
+/// gradients, and `distances` is the sum of their products with the distances.
 #[inline(always)]
 pub(crate) fn level_and_slope(inverse: f32, gradients: f64, distances: f64, values: usize) -> [f32; 2] {
     let (values, inverse) = (values as f64, f64::from(inverse));

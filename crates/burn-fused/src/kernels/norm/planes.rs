@@ -1,7 +1,8 @@
 //! Batch normalisation of images: one channel at a time, plane by plane.
 //!
-//! The order of each sum is fixed, so all SIMD levels give the same bits. Loops instead of closures: the closures of
-//! iterators may be compiled apart, without the level.
+//! The order of each sum is fixed, so all SIMD levels compute the same bits. Loops are used instead of
+//! closures, because the closures of iterators may be compiled as separate functions, without the level's
+//! instructions.
 
 use super::{Affine, AffineBackward, BatchShape, Input, Moments, level_and_slope};
 use crate::kernels::epilogue::{Epilogue, passes, relu};
@@ -11,7 +12,7 @@ use crate::runtime::memory::Buffer;
 
 /// Independent partial sums, so that no addition waits for another.
 const PARTS: usize = 32;
-/// Values that are summed in f32; sums of blocks are summed in f64.
+/// Values that are summed in f32. The sums of these blocks are summed in f64.
 const BLOCK: usize = 1024;
 
 /// See [`normalised`](super::normalised).
@@ -57,7 +58,7 @@ pub(super) fn inference<S: Lanes>(simd: S, input: Input<'_>, moments: &Moments) 
 /// The output, channel by channel.
 struct Target {
     output: Buffer,
-    /// Of pooling, if backward follows.
+    /// Argmax of pooling; empty if no backward follows.
     argmax: Vec<u8>,
     squares: Squares,
     /// A plane before it is pooled.
@@ -163,19 +164,19 @@ pub(super) fn backward<S: Lanes>(
     (of_x, [of_scale, of_shift])
 }
 
-/// Pools a plane, if `epilogue` does.
+/// Returns the pooling of a plane. It has no squares if `epilogue` does not pool.
 fn squares(shape: BatchShape, epilogue: Epilogue) -> Squares {
     let pooled = epilogue == Epilogue::ReluPool;
     Squares::new(if pooled { [shape.height, shape.width] } else { [0, 0] })
 }
 
-/// The terms of `K` sums.
+/// Computes the terms of `K` sums over pairs of values.
 trait Terms<const K: usize>: Copy {
-    /// Of pairs of values.
+    /// Returns the terms for each pair of lanes.
     fn compute<S: Lanes>(self, simd: S, x: S::f32s, y: S::f32s) -> [S::f32s; K];
 }
 
-/// The first value.
+/// The term is the first value of the pair.
 #[derive(Clone, Copy)]
 struct ValueTerms;
 
@@ -186,7 +187,7 @@ impl Terms<1> for ValueTerms {
     }
 }
 
-/// The square of the first value's distance from the mean.
+/// The term is the square of the first value's distance from the mean.
 #[derive(Clone, Copy)]
 struct DistanceTerms {
     mean: f32,
@@ -200,7 +201,8 @@ impl Terms<1> for DistanceTerms {
     }
 }
 
-/// A gradient, and its product with its value's distance from the mean.
+/// The pair is a gradient and its value. The terms are the gradient, and the gradient times the value's
+/// distance from the mean.
 #[derive(Clone, Copy)]
 struct GradientTerms {
     mean: f32,
@@ -214,13 +216,13 @@ impl Terms<2> for GradientTerms {
     }
 }
 
-/// The sums of `terms` of all pairs of `x` and `y`, in a fixed order.
+/// Returns the sums of `terms` over all pairs of `x` and `y`, added in a fixed order.
 #[inline(always)]
 fn sums<S: Lanes, T: Terms<K>, const K: usize>(simd: S, x: &[f32], y: &[f32], terms: T) -> [f64; K] {
     let mut found = [0.0; K];
     let lanes = S::F32_LANES;
     for (x, y) in x.chunks(BLOCK).zip(y.chunks(BLOCK)) {
-        // As many vectors as have the parts in their lanes.
+        // The lanes of these vectors are the partial sums.
         let mut parts = [[simd.splat_f32s(0.0); K]; PARTS];
         let parts = &mut parts[..PARTS / lanes];
         let whole = x.len() / PARTS * PARTS;
@@ -254,7 +256,7 @@ fn sums<S: Lanes, T: Terms<K>, const K: usize>(simd: S, x: &[f32], y: &[f32], te
     found
 }
 
-/// The sum of all parts, pairwise.
+/// Returns the sum of all parts, added pairwise.
 #[inline(always)]
 fn total(mut parts: [f32; PARTS]) -> f64 {
     let mut half = PARTS / 2;

@@ -48,7 +48,7 @@ pub(super) fn backward(input: Input<'_>, moments: &Moments, gradient: &[f32]) ->
     let Input { shape, epilogue, x, .. } = input;
     let channels = shape.channels;
     let affines = Affines::for_channels(&input, moments);
-    // What ReLU passes on of a row of the gradient.
+    // A row of the gradient before the epilogue.
     let mut passed = vec![0.0; channels];
     let (mut gradients, mut distances) = (vec![0.0f64; channels], vec![0.0f64; channels]);
     for (row, of_row) in x.chunks_exact(channels).zip(gradient.chunks_exact(channels)) {
@@ -85,8 +85,7 @@ pub(super) fn backward(input: Input<'_>, moments: &Moments, gradient: &[f32]) ->
     (of_x, [of_scale, gradients.iter().map(|&sum| sum as f32).collect()])
 }
 
-/// [`Affine`] of all channels, one vector for each of its numbers, so that a row is computed
-/// in lanes.
+/// [`Affine`] of all channels, with one `Vec` for each number, so that vectors compute a row.
 struct Affines {
     mean: Vec<f32>,
     factor: Vec<f32>,
@@ -101,7 +100,7 @@ impl Affines {
         Self { mean: moments.mean.clone(), factor, shift }
     }
 
-    /// Normalises the values of a sample.
+    /// Normalises, scales and shifts the values of a sample.
     #[inline(always)]
     fn apply(&self, row: &[f32], output: &mut [f32]) {
         let channels = self.mean.iter().zip(&self.factor).zip(&self.shift);
@@ -110,7 +109,7 @@ impl Affines {
         }
     }
 
-    /// What the epilogue passes on of a sample's gradient.
+    /// Writes to `passed` the gradient of a sample before the epilogue.
     #[inline(always)]
     fn pass(&self, epilogue: Epilogue, row: &[f32], gradient: &[f32], passed: &mut [f32]) {
         if epilogue == Epilogue::Identity {

@@ -7,10 +7,10 @@ use thiserror::Error;
 #[derive(Debug, Clone, PartialEq, Error)]
 #[non_exhaustive]
 pub enum Int8Error {
-    /// An observed range without values.
+    /// A range was computed from no values.
     #[error("the range of 0 values was asked for; calibrate with at least one sample")]
     NoValues,
-    /// NaN or infinite values, or a range with such an end.
+    /// Values are NaN or infinite, or the ends of a range are.
     #[error("the values to quantize contain NaN or infinite ones")]
     NonFinite,
     /// Minimum above maximum.
@@ -21,7 +21,7 @@ pub enum Int8Error {
         /// Maximum.
         max: f32,
     },
-    /// Quantization parameters of an observer that has not observed a batch.
+    /// Quantization parameters were requested from an observer that has not observed a batch.
     #[error("the observer was never calibrated: it has seen no values")]
     NotCalibrated,
     /// A scale that is not positive and finite, or a zero point outside the
@@ -51,17 +51,17 @@ pub enum Int8Error {
     Length {
         /// Which values.
         what: &'static str,
-        /// Their number.
+        /// Actual number of values.
         got: usize,
-        /// The number that the shape asks for.
+        /// Number of values that the shape requires.
         expected: usize,
     },
-    /// Sizes that do not fit the input.
+    /// Sizes of a layer that do not fit its input.
     #[error("a {layer} of {sizes} does not fit an input of {input:?} (channels, height, width)")]
     Shape {
         /// Kind of layer.
         layer: &'static str,
-        /// Its sizes.
+        /// Sizes of the layer.
         sizes: String,
         /// Input shape.
         input: [usize; 3],
@@ -69,7 +69,7 @@ pub enum Int8Error {
     /// Multipliers or shifts that are inconsistent with the scales.
     #[error("multiplier {multiplier} and shift {shift} of output {output} do not follow from the scales")]
     Multiplier {
-        /// Output channel, or 0 if one multiplier is for all.
+        /// Output channel, or 0 if all outputs share one multiplier.
         output: usize,
         /// Multiplier.
         multiplier: i32,
@@ -82,7 +82,7 @@ pub enum Int8Error {
     /// An invalid layer.
     #[error("layer {layer}: {error}")]
     Layer {
-        /// Its index.
+        /// Index of the layer.
         layer: usize,
         /// What is wrong.
         error: Box<Int8Error>,
@@ -90,13 +90,13 @@ pub enum Int8Error {
 }
 
 impl Int8Error {
-    /// The same, at a layer.
+    /// Adds the index of the layer that has the error.
     pub(crate) fn at(self, layer: usize) -> Self {
         Self::Layer { layer, error: Box::new(self) }
     }
 }
 
-/// Checks a number of values.
+/// Checks that there are as many values as expected.
 pub(crate) fn expect_len(what: &'static str, got: usize, expected: usize) -> Result<(), Int8Error> {
     if got == expected { Ok(()) } else { Err(Int8Error::Length { what, got, expected }) }
 }

@@ -1,26 +1,28 @@
-//! Fake quantization of slices, and ranges of columns.
+//! Fake quantization of slices (quantize, then dequantize), and ranges of columns.
 
 use super::{Grid, Int8Error, QParams, Scheme};
 use crate::kernels::simd::kernel;
 
-/// Values checked at once for clipped ones.
+/// Values in a chunk. The indices of clipped values are searched only in chunks with a clipped value.
 const CHUNK: usize = 64;
 
-/// The grids of a tensor.
+/// The quantization grids of a tensor.
 #[derive(Debug, Clone)]
 pub(crate) struct Grids {
-    /// One for all, or one for each index of a dimension.
+    /// One grid for all values, or one for each index of dimension `axis`.
     pub each: Vec<Grid>,
-    /// The dimension, and the number of contiguous values of one of its indices.
+    /// The dimension that has one grid for each index.
     pub axis: usize,
+    /// Number of contiguous values with the same grid.
     inner: usize,
 }
 
 impl Grids {
-    /// The grids of a tensor of this shape.
+    /// Makes the grids of a tensor of this shape.
     ///
     /// # Panics
-    /// If the number of parameters is another, or one is invalid.
+    /// If `parameters` has neither one element nor one for each index of `axis`, if one of them is invalid,
+    /// or if the shape has 2^32 values or more.
     pub fn new(scheme: Scheme, parameters: &[QParams], shape: &[usize], axis: usize) -> Self {
         let fits = parameters.len() == 1 || shape.get(axis) == Some(&parameters.len());
         assert!(fits, "{} parameters for dimension {axis} of {shape:?}", parameters.len());
@@ -35,7 +37,7 @@ impl Grids {
 }
 
 kernel! {
-    /// The fake-quantized values, and the indices of clipped ones.
+    /// Writes the fake-quantized values to `output`, and appends the indices of clipped values to `clipped`.
     pub(crate) fn quantize_parts<S>(
         _simd: S,
         values: &[f32],
@@ -45,7 +47,8 @@ kernel! {
     ) {
         let Grids { each, inner, .. } = grids;
         if *inner == 1 {
-            // As many whole rows as make long loops, with the numbers of grids in arrays.
+            // Neighbouring values have different grids. The numbers of the grids are repeated in arrays, for
+            // as many whole rows as make the inner loop long.
             let period = each.len() * CHUNK.div_ceil(each.len());
             let cycle =
                 |number: fn(&Grid) -> f32| each.iter().map(number).cycle().take(period).collect::<Vec<f32>>();
@@ -69,7 +72,7 @@ kernel! {
     }
 }
 
-/// Values with a grid each.
+/// Fake-quantizes values that each have their own grid. `first` is the index of the first value.
 #[inline(always)]
 fn part(
     values: &[f32],
@@ -92,7 +95,7 @@ fn part(
 }
 
 kernel! {
-    /// Ranges of the columns of rows of so many values.
+    /// Returns the minimum and maximum of each column of a matrix with this many columns.
     pub(crate) fn column_ranges<S>(_simd: S, values: &[f32], columns: usize) -> Result<Vec<[f32; 2]>, Int8Error> {
         let (mut min, mut max) = (vec![f32::INFINITY; columns], vec![f32::NEG_INFINITY; columns]);
         let mut finite = vec![0.0f32; columns];

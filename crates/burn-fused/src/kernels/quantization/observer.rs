@@ -3,7 +3,7 @@
 use super::{Int8Error, QParams, Scheme};
 use crate::kernels::simd::{Level, kernel};
 
-/// Minimum and maximum of values, -0 as 0.
+/// Returns the minimum and maximum of `values`. -0 is returned as 0.
 ///
 /// # Errors
 /// If `values` is empty or contains NaN or infinite values.
@@ -15,7 +15,7 @@ pub fn min_max(values: &[f32]) -> Result<[f32; 2], Int8Error> {
     extremes(Level::current(), values).range()
 }
 
-/// Minimum and maximum for each of `channels` equal parts of `values`.
+/// Returns the minimum and maximum for each of `channels` equal parts of `values`.
 ///
 /// # Errors
 /// As [`min_max`].
@@ -47,15 +47,17 @@ pub(crate) struct Extremes {
 }
 
 impl Extremes {
-    /// Those of no values.
+    /// Starts without values.
     pub fn new() -> Self {
         Self { range: [f32::INFINITY, f32::NEG_INFINITY], finite: true }
     }
 
-    /// Includes the first `images` of each `lanes` values, a power of two up to 32.
+    /// Includes the values of the first `images` images. Each group of `lanes` values has one value of each
+    /// image; `lanes` is a power of two up to 32.
     #[inline(always)]
     pub fn include(&mut self, values: &[f32], lanes: usize, images: usize) {
-        // Independent of one another, so that the compiler compares them in vectors.
+        // Partial minima and maxima are independent of one another, so that the compiler computes them in
+        // vectors.
         const PARTS: usize = 32;
         let (mut min, mut max) = ([f32::INFINITY; PARTS], [f32::NEG_INFINITY; PARTS]);
         // x · 0 is NaN if x is not finite, and NaN propagates through the sum.
@@ -80,7 +82,7 @@ impl Extremes {
         }
     }
 
-    /// The minimum and the maximum, -0 as 0.
+    /// Returns the minimum and the maximum. -0 is returned as 0.
     ///
     /// # Errors
     /// If there are no values, or one is NaN or infinite.
@@ -132,11 +134,10 @@ impl Observer {
         Ok(())
     }
 
-    /// The parameters for the averages.
+    /// Returns the quantization parameters for the averaged range.
     ///
     /// # Errors
-    /// [`Int8Error::NotCalibrated`] before the first batch; those of
-    /// [`Scheme::parameters`].
+    /// [`Int8Error::NotCalibrated`] before the first batch, and the errors of [`Scheme::parameters`].
     pub fn parameters(&self, scheme: Scheme) -> Result<QParams, Int8Error> {
         let [min, max] = self.range.ok_or(Int8Error::NotCalibrated)?;
         scheme.parameters(min, max)

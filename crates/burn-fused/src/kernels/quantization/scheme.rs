@@ -36,7 +36,7 @@ impl Scheme {
     /// with a scale of at least [`SMALLEST_SCALE`].
     ///
     /// # Errors
-    /// If an end is NaN or infinite, `min` is above `max`, or the range is wider than f32.
+    /// If an end is NaN or infinite, if `min` is above `max`, or if the width of the range overflows f32.
     pub fn parameters(self, min: f32, max: f32) -> Result<QParams, Int8Error> {
         if !(min.is_finite() && max.is_finite()) {
             return Err(Int8Error::NonFinite);
@@ -68,7 +68,7 @@ impl Scheme {
 pub struct QParams {
     /// Width of one step.
     pub scale: f32,
-    /// The quantized value that is the real 0.
+    /// The quantized value of the real 0.
     pub zero_point: i32,
 }
 

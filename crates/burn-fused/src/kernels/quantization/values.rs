@@ -3,8 +3,8 @@
 use super::{QParams, Scheme};
 use crate::kernels::simd::{Level, kernel};
 
-/// Quantizes real values: q = clamp(round(x · (1 / scale)) + zero point), half to
-/// even. NaN becomes the smallest.
+/// Quantizes real values: q = clamp(round(x · (1 / scale)) + zero point), half to even. NaN becomes the
+/// smallest quantized value.
 ///
 /// # Panics
 /// If lengths differ, or the parameters are invalid for [`Scheme::Affine`].
@@ -49,13 +49,13 @@ pub fn dequantize(quantized: &[u8], parameters: QParams, values: &mut [f32]) {
 /// that.
 const ROUND: f32 = 12_582_912.0;
 
-/// The quantization grid of some parameters, as kernels need it.
+/// A quantization grid: scale and bounds, in the form that kernels need.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Grid {
     pub scale: f32,
     /// PyTorch multiplies by the inverse instead of dividing.
     pub inverse: f32,
-    /// Bounds, minus the zero point.
+    /// The bounds of quantized values, `low` and `high`, minus the zero point.
     pub low: f32,
     pub high: f32,
 }
@@ -70,12 +70,13 @@ impl Grid {
         Self { scale, inverse: 1.0 / scale, low, high }
     }
 
-    /// The dequantized value, and whether the gradient passes.
+    /// Returns the fake-quantized value, and whether its gradient passes, that is, whether it was not
+    /// clipped.
     #[inline(always)]
     pub fn apply(self, value: f32) -> (f32, bool) {
         let Self { scale, inverse, low, high } = self;
-        // Beyond 2^22 the sum is rounded to more than an integer, which the bounds clip
-        // all the same. Comparisons in this order keep NaN, and NaN does not pass.
+        // Beyond 2^22 the sum is rounded more coarsely than to integers, but the bounds clip such values
+        // anyway. Comparisons in this order keep NaN. The gradient of NaN does not pass.
         let rounded = (value * inverse + ROUND) - ROUND;
         let clamped = if rounded < low { low } else { rounded };
         let clamped = if clamped > high { high } else { clamped };
@@ -83,11 +84,11 @@ impl Grid {
         (clamped * scale, passes)
     }
 
-    /// The multiple of the scale nearest to `value`, within the bounds; NaN becomes the lowest.
+    /// Returns `value` as a number of steps of the scale, rounded and within the bounds. NaN becomes `low`.
     #[inline(always)]
     fn nearest(self, value: f32) -> i32 {
         let steps = value * self.inverse;
-        // In this order, NaN becomes `low`.
+        // Comparisons in this order turn NaN into `low`.
         let steps = if steps > self.low { steps } else { self.low };
         let steps = if steps < self.high { steps } else { self.high };
         (steps + ROUND).to_bits() as i32 - ROUND.to_bits() as i32

@@ -1,4 +1,9 @@
-//! Steps of a GRU.
+//! Forward and backward steps of a GRU.
+//!
+//! The products of the inputs with their weights are computed before, for all steps at once. A step
+//! multiplies the hidden states by their weights and computes the gates, [`MAX_LANES`] units at a time. In
+//! the shapes below, `rows` are all steps of all sequences, and `width` is the number of hidden units rounded
+//! up to whole vectors.
 
 use super::panel::{Columns, Gates};
 use super::sequences::Sequences;
@@ -8,13 +13,13 @@ use crate::kernels::simd::{Kernel, Lanes, MAX_LANES, Scalars};
 use crate::runtime::memory::Buffer;
 use crate::runtime::poll;
 
-/// Numbers of the gates.
+/// Indices of the gates.
 const UPDATE: usize = 0;
 const RESET: usize = 1;
 const NEW: usize = 2;
 pub const GATES: usize = 3;
 
-/// The steps of forward.
+/// The forward pass over all steps.
 pub struct Steps<'a> {
     pub sequences: Sequences,
     /// Weights of the hidden state, `[hidden, hidden]` for each gate.
@@ -23,10 +28,10 @@ pub struct Steps<'a> {
     pub biases: [&'a [f32]; 2],
     /// Hidden states before the first step, `[batch, width]`.
     pub before: Buffer,
-    /// Products of the inputs, `[rows, gates, width]`, which become gates.
+    /// Products of the inputs with their weights, `[rows, gates, width]`. The gates replace them.
     pub gates: &'a mut [f32],
-    /// Products of the new gate with hidden states, which its reset gate scales, `[rows, width]`; empty without
-    /// backward.
+    /// Products of the hidden states with the weights of the new gate, before the reset gate scales them,
+    /// `[rows, width]`. Empty if no backward follows.
     pub saved_products: &'a mut [f32],
     /// Hidden states after each step, `[rows, hidden]`.
     pub output: &'a mut [f32],
@@ -84,7 +89,8 @@ impl Kernel for Steps<'_> {
     }
 }
 
-/// A step of units: `gates` are products of the inputs with their biases, and become gates.
+/// Computes a step of some units. `gates` contains the products of the inputs plus their biases; the gates
+/// replace them. `products` are the products of the hidden states plus their biases.
 #[inline(always)]
 fn step(gates: &mut [Units; GATES], products: [&Units; GATES], clip: f32, before: &Units, after: &mut Units) {
     for lane in 0..MAX_LANES {
@@ -96,9 +102,9 @@ fn step(gates: &mut [Units; GATES], products: [&Units; GATES], clip: f32, before
     }
 }
 
-/// The steps of backward. Returns the gradients of the hidden states before the first step, `[batch, width]`; of the
-/// products of hidden states, `[rows, gates, width]`; and of the biases of the input and of the hidden state,
-/// `[gates, width]` each.
+/// The backward pass over all steps. Returns three gradients: of the hidden states before the first step,
+/// `[batch, width]`; of the products of the hidden states, `[rows, gates, width]`; and of the biases of the
+/// input and of the hidden state, `[gates, width]` each.
 pub struct StepsBack<'a> {
     pub sequences: Sequences,
     /// Weights of the hidden state, `[hidden, hidden]` for each gate.
@@ -107,9 +113,10 @@ pub struct StepsBack<'a> {
     pub gradient: &'a [f32],
     /// Hidden states before each row, `[rows, width]`.
     pub before: &'a [f32],
-    /// Products of the new gate with hidden states, `[rows, width]`.
+    /// Products of the hidden states with the weights of the new gate, as forward saved them,
+    /// `[rows, width]`.
     pub products: &'a [f32],
-    /// Gates, `[rows, gates, width]`, which become gradients of the products of inputs.
+    /// Gates, `[rows, gates, width]`. The gradients of the products of the inputs replace them.
     pub gates: &'a mut [f32],
     /// Whether the gradient of the hidden states before the first step is needed.
     pub of_state: bool,
@@ -161,7 +168,8 @@ impl Kernel for StepsBack<'_> {
                     }
                 }
                 for gate in gates.chunks_exact_mut(width).chain(of_products.chunks_exact_mut(width)) {
-                    // Zero times the infinite gradient of a unit beyond the hidden ones would be NaN.
+                    // The padding may contain infinite gradients. Times the zeros of the padded weights, they
+                    // would be NaN.
                     gate[hidden..].fill(0.0);
                 }
             }
@@ -182,8 +190,9 @@ impl Kernel for StepsBack<'_> {
     }
 }
 
-/// The gradients of a [`step`]: of the products of inputs into `gates`, and of the hidden states before, but for those
-/// through products, into `of_hidden`. Returns the gradient of the new gate's product with hidden states.
+/// Backward of [`step`]. Replaces the gates by the gradients of the products of the inputs. Replaces
+/// `of_hidden` by the gradient of the hidden states before the step, without the part that flows through
+/// their products. Returns the gradient of the product of the hidden states with the new gate's weights.
 #[inline(always)]
 fn step_back(
     gates: &mut [Units; GATES],

@@ -1,4 +1,11 @@
-//! Steps of an LSTM.
+//! Forward and backward steps of an LSTM.
+//!
+//! The products of the inputs with their weights are computed before, for all steps at once. A step
+//! multiplies the hidden states by their weights and computes the gates, [`MAX_LANES`] units at a time. In
+//! the shapes below, `rows` are all steps of all sequences, and `width` is the number of hidden units rounded
+//! up to whole vectors.
+//!
+//! `G` is the number of gates. If it is 3, there is no forget gate, and its value is 1 minus the input gate.
 
 use super::panel::{Columns, Gates};
 use super::sequences::Sequences;
@@ -8,13 +15,13 @@ use crate::kernels::simd::{Kernel, Lanes, MAX_LANES, Scalars};
 use crate::runtime::memory::Buffer;
 use crate::runtime::poll;
 
-/// Numbers of the gates.
+/// Indices of the gates.
 const INPUT: usize = 0;
 const OUTPUT: usize = 1;
 const CELL: usize = 2;
 pub const FORGET: usize = 3;
 
-/// The steps of forward.
+/// The forward pass over all steps.
 pub struct Steps<'a, const G: usize> {
     pub sequences: Sequences,
     /// Weights of the hidden state, `[hidden, hidden]` for each gate.
@@ -23,11 +30,11 @@ pub struct Steps<'a, const G: usize> {
     pub bias: &'a [f32],
     /// Hidden states before the first step, `[batch, width]`.
     pub before: Buffer,
-    /// Cells before the first step, `[batch, width]`, which become the cells after the last.
+    /// Cells before the first step, `[batch, width]`. The cells after the last step replace them.
     pub cell: &'a mut [f32],
-    /// Products of the inputs, `[rows, gates, width]`, which become gates.
+    /// Products of the inputs with their weights, `[rows, gates, width]`. The gates replace them.
     pub gates: &'a mut [f32],
-    /// Cells after each step, `[rows, width]`; empty without backward.
+    /// Cells after each step, `[rows, width]`. Empty if no backward follows.
     pub cells: &'a mut [f32],
     /// Hidden states after each step, `[rows, hidden]`.
     pub output: &'a mut [f32],
@@ -47,8 +54,9 @@ impl<const G: usize> Kernel for Steps<'_, G> {
             for first in (0..width).step_by(MAX_LANES) {
                 panel.multiply(simd, first, (batch, &before, width), &mut products);
                 let row = |sequence| sequences.row(sequence, sequences.step(time));
-                // Two loops, because a processor looks ahead a few hundred instructions: not as far as past
-                // functions of the cell to the next one.
+                // Two loops over the sequences instead of one. A processor looks ahead a few hundred
+                // instructions. In one loop, the functions of a cell and of its hidden state are longer than
+                // that, so the next cell would not overlap with them.
                 for (sequence, products) in products.chunks_exact(G * MAX_LANES).enumerate() {
                     let gates = &mut gates[row(sequence) * G * width..][..G * width];
                     let mut values = Values { bias, products, gates, width, first };
@@ -72,18 +80,19 @@ impl<const G: usize> Kernel for Steps<'_, G> {
     }
 }
 
-/// What the gates of units are computed of.
+/// What the gates of some units are computed from.
 struct Values<'a> {
     bias: &'a [f32],
     products: &'a [f32],
-    /// Products of the inputs, which become gates.
+    /// Products of the inputs. The gates replace them.
     gates: &'a mut [f32],
     width: usize,
     first: usize,
 }
 
 impl Values<'_> {
-    /// The sums that a gate is a function of.
+    /// Returns the sums that a gate applies its function to: products of inputs and hidden states, plus
+    /// biases.
     #[inline(always)]
     fn sums(&self, gate: usize) -> Units {
         let at = gate * self.width + self.first;
@@ -102,7 +111,7 @@ impl Values<'_> {
     }
 }
 
-/// The gates of cells, and their new values.
+/// Computes the input, candidate and forget gates, and the new cells.
 #[inline(always)]
 fn new_cells<const G: usize>(values: &mut Values<'_>, clip: f32, cell: &mut Units) {
     let [mut input, mut candidate] = [INPUT, CELL].map(|gate| values.sums(gate));
@@ -120,7 +129,7 @@ fn new_cells<const G: usize>(values: &mut Values<'_>, clip: f32, cell: &mut Unit
     }
 }
 
-/// The output gate, and the new hidden states.
+/// Computes the output gate and the new hidden states.
 #[inline(always)]
 fn new_hidden_states(values: &mut Values<'_>, cell: &Units, hidden: &mut Units) {
     let mut output = values.sums(OUTPUT);
@@ -131,8 +140,8 @@ fn new_hidden_states(values: &mut Values<'_>, cell: &Units, hidden: &mut Units) 
     values.set(OUTPUT, &output);
 }
 
-/// The steps of backward. Returns the gradients of the hidden states before the first step, `[batch, width]`, and of
-/// the bias, `[gates, width]`.
+/// The backward pass over all steps. Returns two gradients: of the hidden states before the first step,
+/// `[batch, width]`, and of the bias, `[gates, width]`.
 pub struct StepsBack<'a, const G: usize> {
     pub sequences: Sequences,
     /// Weights of the hidden state, `[hidden, hidden]` for each gate.
@@ -143,10 +152,11 @@ pub struct StepsBack<'a, const G: usize> {
     pub first_cells: &'a [f32],
     /// Cells after each step, `[rows, width]`.
     pub cells: &'a [f32],
-    /// Gates, `[rows, gates, width]`, which become gradients of the sums.
+    /// Gates, `[rows, gates, width]`. The gradients of the sums that the gates were computed from replace
+    /// them.
     pub gates: &'a mut [f32],
-    /// Gradient of the last cells, `[batch, width]`, which becomes the gradient of the cells before the first
-    /// step.
+    /// Gradient of the cells after the last step, `[batch, width]`. The gradient of the cells before the
+    /// first step replaces it.
     pub of_cell: &'a mut [f32],
     /// Whether the gradient of the hidden states before the first step is needed.
     pub of_state: bool,
@@ -193,7 +203,8 @@ impl<const G: usize> Kernel for StepsBack<'_, G> {
                     }
                 }
                 for gate in gates.chunks_exact_mut(width) {
-                    // Zero times the infinite gradient of a unit beyond the hidden ones would be NaN.
+                    // The padding may contain infinite gradients. Times the zeros of the padded weights, they
+                    // would be NaN.
                     gate[hidden..].fill(0.0);
                 }
             }
@@ -210,7 +221,8 @@ impl<const G: usize> Kernel for StepsBack<'_, G> {
     }
 }
 
-/// The gradients of a step: of the sums into `gates`, and of the cells before, into `of_cell`.
+/// Backward of a step of some units. Replaces the gates by the gradients of their sums, and `of_cell` by the
+/// gradient of the cells before the step.
 #[inline(always)]
 fn step_back<const G: usize>(
     gates: &mut [Units; G],

@@ -1,4 +1,4 @@
-//! Steps of recurrent layers.
+//! Forward and backward steps of recurrent layers.
 
 pub(crate) mod gru;
 pub(crate) mod lstm;

@@ -1,15 +1,17 @@
-//! Products of a step with hidden weights, which are packed once for all steps.
+//! Products with the weights of the hidden state. All steps use the same weights, so they are packed once.
 
 use crate::kernels::simd::{Lanes, MAX_LANES, Scalars, Target, load, multiply_rows, transpose};
 use crate::runtime::memory::Buffer;
 
-/// Terms of a panel that stays in the L1 cache while all rows pass: of four vectors, 32 KiB.
+/// Terms in a block of a panel. With four vectors, a block takes 32 KiB; it stays in the L1 cache while all
+/// rows are multiplied by it.
 const TERMS: usize = 128;
 
 /// Vectors of columns that [`Columns`] multiplies at a time.
 const GROUP: usize = 4;
 
-/// Weights `[hidden, hidden]` of gates: for each vector of units and each term, one vector for each gate.
+/// The weights of forward, packed from `[hidden, hidden]` for each gate. For each vector of units and each
+/// term, the vectors of all gates are next to each other.
 pub struct Gates<const G: usize> {
     values: Buffer,
     hidden: usize,
@@ -34,8 +36,8 @@ impl<const G: usize> Gates<G> {
         Self { values, hidden }
     }
 
-    /// The products of the gates of [`MAX_LANES`] units from `first` on with `rows` rows of hidden states, for each
-    /// row and gate.
+    /// Multiplies `rows` rows of hidden states by the weights of [`MAX_LANES`] units, from unit `first` on.
+    /// Writes products `[rows, gates, MAX_LANES]`.
     #[inline(always)]
     pub fn multiply<S: Lanes>(
         &self,
@@ -54,8 +56,8 @@ impl<const G: usize> Gates<G> {
     }
 }
 
-/// Weights `[hidden, hidden]` of gates, transposed: the terms are all gates of all units, and a vector is of the
-/// hidden states that they are computed of.
+/// The weights of backward, packed from `[hidden, hidden]` for each gate, transposed. The terms of a sum are
+/// all gates of all units. The lanes of a vector are the hidden states that these gates depend on.
 pub struct Columns<const G: usize> {
     values: Buffer,
     width: usize,
@@ -81,7 +83,7 @@ impl<const G: usize> Columns<G> {
         Self { values, width }
     }
 
-    /// The first value of the group of vectors that this is in, and the number of values of the group.
+    /// Returns the first value and the number of values of the group of vectors that contains value `at`.
     #[inline(always)]
     fn group<S: Lanes>(at: usize, width: usize) -> (usize, usize) {
         let group = GROUP * S::F32_LANES;
@@ -89,7 +91,7 @@ impl<const G: usize> Columns<G> {
         if start + group <= width { (start, group) } else { (at, S::F32_LANES) }
     }
 
-    /// The products `[rows, width]` of rows of gates.
+    /// Multiplies rows of the gates' gradients by the weights. Writes products `[rows, width]`.
     #[inline(always)]
     pub fn multiply<S: Lanes>(&self, simd: S, rows: usize, gates: Scalars<'_>, products: &mut [f32]) {
         let (width, mut first) = (self.width, 0);
@@ -108,8 +110,8 @@ impl<const G: usize> Columns<G> {
     }
 }
 
-/// The products of rows of scalars with a panel, `N` vectors for each term: of row `r` and vector `n` at
-/// `r * row_step + n * vector_step`.
+/// Multiplies rows of scalars by a panel, which has `N` vectors for each term. The product of row `r` and
+/// vector `n` is stored at `r * row_step + n * vector_step`.
 #[inline(always)]
 fn multiply<S: Lanes, const N: usize>(
     simd: S,

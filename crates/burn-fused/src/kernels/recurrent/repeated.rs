@@ -1,5 +1,8 @@
-//! Rows of inputs that repeat, as those of an embedding do: equal rows have equal products, so that one of each is
-//! multiplied, and the gradients of equal rows are summed before they are.
+//! Finds equal rows among inputs, so that each different row is multiplied only once.
+//!
+//! The output of an embedding has many equal rows. Equal rows have equal products, so forward multiplies one
+//! of them and copies the product. Backward first sums the gradients of equal rows, and then multiplies the
+//! sum.
 
 use std::collections::HashMap;
 
@@ -12,30 +15,30 @@ use crate::kernels::simd::Level;
 use crate::runtime::memory::Buffer;
 use crate::runtime::poll;
 
-/// Values at the beginning of a row by which equal ones are found.
+/// Equal rows are looked up by this many values at their beginning.
 const BEGINNING: usize = 8;
-/// Values of a row that takes longer to multiply than to find.
+/// Shortest rows that are searched. A shorter row takes less time to multiply than to look up.
 const LEAST: usize = 16;
-/// Rows that are summed before their sum is added to that of all: one long chain of additions is less exact.
+/// Rows that are summed before their sum is added to the total: one long chain of additions is less exact.
 const ROWS: usize = 512;
 
-/// The different ones among rows.
+/// The distinct rows of a matrix.
 #[derive(Debug, Clone)]
 pub struct Repeated {
-    /// The first row of each.
+    /// Index of the first row that equals each distinct row.
     firsts: Vec<usize>,
-    /// For each row, which of them it is.
+    /// For each row, the index of its distinct row in `firsts`.
     numbers: Vec<usize>,
 }
 
 impl Repeated {
-    /// Of rows of `width` values; none if they are short, if more than half of them differ, or if two begin alike and
-    /// differ.
+    /// Finds the distinct ones among rows of `width` values. Returns `None` if the rows are short, if more
+    /// than half of them are distinct, or if two different rows have the same beginning.
     pub fn find(rows: &[f32], width: usize) -> Option<Self> {
         if width < LEAST {
             return None;
         }
-        // Bits, because NaN is not equal to itself, and 0 is to -0.
+        // Compares bits: as a number, NaN is not equal to itself, and 0 equals -0.
         let rows = rows.chunks_exact(width).map(cast_slice::<f32, u32>);
         let count = rows.len();
         let (mut found, mut firsts) = (HashMap::new(), Vec::new());
@@ -53,17 +56,17 @@ impl Repeated {
         Some(Self { firsts, numbers })
     }
 
-    /// One row of each.
+    /// Copies each distinct row once.
     pub fn once(&self, rows: &[f32], width: usize) -> Buffer {
         copy_rows(&self.firsts, rows, width)
     }
 
-    /// All rows, of one row of each.
+    /// Copies the rows of `once`, one for each distinct row, to all rows.
     pub fn all(&self, once: &[f32], width: usize) -> Buffer {
         copy_rows(&self.numbers, once, width)
     }
 
-    /// The sum of the equal rows of each, in their order, of `rows` for all.
+    /// Returns one sum for each distinct row: the sum, in order, of those rows of `rows` that stand for it.
     pub fn sums(&self, level: Level, rows: &[f32], width: usize) -> Buffer {
         let [mut sums, mut some] = [(); 2].map(|()| Buffer::zeroed(self.firsts.len() * width));
         let poll = poll::current();
@@ -77,8 +80,8 @@ impl Repeated {
     }
 }
 
-/// The gradient of weights side by side, `[terms, gates, width]`: of rows of `terms` inputs or states, and of the
-/// gradient of their products, `columns` for each row.
+/// Returns the gradient of the weights of all gates, `[terms, gates, width]`. `terms` has rows of inputs or
+/// hidden states. `gates` has the gradients of their products, `columns` for each row.
 pub fn of_weights(level: Level, terms: &[f32], gates: &[f32], columns: usize) -> Buffer {
     let rows = gates.len() / columns;
     let terms = Matrix::new(terms, [rows, terms.len() / rows]).transpose();
@@ -89,7 +92,7 @@ pub fn of_weights(level: Level, terms: &[f32], gates: &[f32], columns: usize) ->
     of_weights
 }
 
-/// The same of inputs, which may be `repeated`, of `width` values.
+/// Does the same as [`of_weights`] for rows of `width` inputs, which may be `repeated`.
 pub fn of_input_weights(
     level: Level,
     (x, width): (&[f32], usize),

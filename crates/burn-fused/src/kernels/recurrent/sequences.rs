@@ -1,6 +1,7 @@
-//! Sizes of a batch of sequences, and rows of their states.
+//! Sizes of a batch of sequences, and the layout of its rows.
 //!
-//! Rows of gates are padded to whole vectors: each has `width` values, of which `hidden` are of units.
+//! A row is one sequence at one step. Rows of gates and states are padded to whole vectors: they have `width`
+//! values, of which the first `hidden` belong to units.
 
 use crate::kernels::simd::MAX_LANES;
 use crate::runtime::memory::Buffer;
@@ -10,19 +11,19 @@ use crate::runtime::memory::Buffer;
 pub struct Sequences {
     pub batch: usize,
     pub steps: usize,
-    /// Values of an input.
+    /// Number of values in a row of inputs.
     pub inputs: usize,
-    /// Hidden units.
+    /// Number of hidden units.
     pub hidden: usize,
     pub order: Order,
     /// Maximum magnitude of a hidden state of GRU, or of a cell of LSTM.
     pub clip: f32,
 }
 
-/// The order of steps.
+/// The order of rows in memory and of steps in time.
 #[derive(Debug, Clone, Copy)]
 pub struct Order {
-    /// Whether the steps of a sequence are side by side in memory, or the sequences of a step.
+    /// Whether the steps of a sequence are contiguous in memory. If not, the sequences of a step are.
     pub batch_first: bool,
     /// Whether time runs from the last step to the first.
     pub reverse: bool,
@@ -35,12 +36,12 @@ impl Sequences {
         if self.order.batch_first { [batch, steps, hidden] } else { [steps, batch, hidden] }
     }
 
-    /// Values of a padded row.
+    /// Number of values in a padded row.
     pub fn width(self) -> usize {
         self.hidden.next_multiple_of(MAX_LANES)
     }
 
-    /// Rows of a batch.
+    /// Number of rows in a batch.
     pub fn rows(self) -> usize {
         self.batch * self.steps
     }
@@ -51,18 +52,18 @@ impl Sequences {
         if self.order.batch_first { sequence * self.steps + step } else { step * self.batch + sequence }
     }
 
-    /// Rows from a sequence to the next at the same step.
+    /// Number of rows from a sequence to the next one at the same step.
     pub fn stride(self) -> usize {
         if self.order.batch_first { self.steps } else { 1 }
     }
 
-    /// The step that is computed at this time.
+    /// The step that is computed at `time`, which counts the computed steps from 0.
     #[inline(always)]
     pub fn step(self, time: usize) -> usize {
         if self.order.reverse { self.steps - 1 - time } else { time }
     }
 
-    /// Rows of states, padded with zeros: all zeros if there is no state.
+    /// Copies states into padded rows. The padding is zero. If `state` is empty, all values are zero.
     pub fn padded(self, state: &[f32]) -> Buffer {
         let mut padded = Buffer::zeroed(self.batch * self.width());
         for (target, row) in padded.chunks_exact_mut(self.width()).zip(state.chunks(self.hidden)) {
@@ -71,8 +72,9 @@ impl Sequences {
         padded
     }
 
-    /// Each row of inputs and the hidden state before it, `[rows, inputs + padded]`, with zeros behind the state.
-    /// `output` has the states after each row, and the first are `initial`, or zeros if that is empty.
+    /// Joins each row of inputs and the hidden state before it, `[rows, inputs + padded]`, with zeros after
+    /// the state. `output` has the states after each row. The states before the first step are `initial`, or
+    /// zeros if `initial` is empty.
     pub fn inputs_and_states(self, x: &[f32], output: &[f32], initial: &[f32], padded: usize) -> Buffer {
         let Self { inputs, hidden, .. } = self;
         let mut rows = Buffer::new(self.rows() * (inputs + padded));

@@ -1,23 +1,24 @@
-//! Units of padded rows, of which a kernel computes some at a time.
+//! Blocks of units in padded rows. Kernels compute one block at a time.
 
 use crate::kernels::simd::MAX_LANES;
 
-/// Values of units: one vector or a few of any SIMD level.
+/// The values of a block of units: one to four vectors, depending on the SIMD level.
 pub type Units = [f32; MAX_LANES];
 
-/// The units from `first` on.
+/// Returns the block that starts at unit `first`.
 #[inline(always)]
 pub fn units(values: &[f32], first: usize) -> &Units {
     values[first..].first_chunk().expect("rows are padded")
 }
 
-/// As [`units`], to be written.
+/// Returns the block that starts at unit `first`, for writing.
 #[inline(always)]
 pub fn units_mut(values: &mut [f32], first: usize) -> &mut Units {
     values[first..].first_chunk_mut().expect("rows are padded")
 }
 
-/// Stores units in a row that is not padded, from `first` on.
+/// Stores a block of units in a row that is not padded, from `first` on. Drops the units beyond the row's
+/// end.
 #[inline(always)]
 pub fn store_units(row: &mut [f32], first: usize, units: &Units) {
     let target = &mut row[first..];
@@ -27,7 +28,7 @@ pub fn store_units(row: &mut [f32], first: usize, units: &Units) {
     }
 }
 
-/// `x` within `-clip` and `clip`; NaN stays.
+/// Returns `x` limited to the range from `-clip` to `clip`. NaN stays NaN.
 #[inline(always)]
 pub fn clipped(x: f32, clip: f32) -> f32 {
     let below = if x > clip { clip } else { x };
