@@ -1,10 +1,11 @@
-//! Products with AMX tiles: the processor's matrix unit, at up to eight times the rate of
-//! AVX-512 BF16's products.
+//! Matrix products with AMX tiles: the processor's matrix unit, at up to eight times the rate of AVX-512
+//! BF16.
 //!
-//! A tile has 16 rows of 64 bytes. One instruction, `tdpbf16ps`, multiplies a tile of 16 x 32
-//! values of bf16 by one of 32 x 16, stored as 16 rows of pairs of neighbouring values, and adds to
-//! 16 x 16 sums in f32 (Intel's Architecture Instruction Set Extensions Programming Reference,
-//! chapter 3). Rust's functions for it are not stable, so it is written as `asm!`.
+//! A tile has 16 rows of 64 bytes. One instruction, `tdpbf16ps`, multiplies a tile of 16 x 32 values of bf16
+//! by a tile of 32 x 16 values, and adds the products to 16 x 16 sums in f32. The second tile is stored as 16
+//! rows of pairs of neighbouring values (Intel's Architecture Instruction Set Extensions Programming
+//! Reference, chapter 3). Rust's functions for these instructions are not stable, so they are written as
+//! `asm!`.
 
 #[cfg(all(test, target_os = "linux"))]
 pub(crate) mod testing;
@@ -22,8 +23,9 @@ use crate::kernels::matrix::Matrix;
 /// Pairs of values in a row of a tile.
 const PAIRS: usize = 16;
 
-/// Whether the processor has the instructions, and Linux permits them to this process, which has to ask
-/// (its documentation, arch/x86/xstate.rst). It refuses where it does not save the tiles. Asked once.
+/// Whether the processor has the instructions, and Linux permits them to this process. A process has to ask
+/// Linux for the permission (its documentation, arch/x86/xstate.rst). Linux refuses if it does not save the
+/// tiles. The process asks only once.
 #[cfg(target_os = "linux")]
 pub(crate) fn is_available() -> bool {
     /// Bits of leaf 7's EDX: AMX-BF16 and AMX-TILE.
@@ -35,12 +37,12 @@ pub(crate) fn is_available() -> bool {
     *AVAILABLE.get_or_init(|| {
         __cpuid(0).eax >= 7
             && __cpuid_count(7, 0).edx & AMX == AMX
-            // SAFETY: changes nothing but the permissions of this process.
+            // SAFETY: the call passes no pointers, and changes only the permissions of this process.
             && unsafe { libc::syscall(libc::SYS_arch_prctl, REQUEST, TILE_DATA) } == 0
     })
 }
 
-/// How other systems permit them is not known here.
+/// False: how other systems permit the instructions is not known here.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn is_available() -> bool {
     false
@@ -55,30 +57,33 @@ fn is_usable() -> bool {
     emulated || is_available()
 }
 
-/// The tiles of this thread, until they are dropped; none without the instructions.
+/// Configures the tiles of this thread, until the result is dropped. Returns `None` if the instructions are
+/// not usable.
 pub(crate) fn tiles() -> Option<Tiles> {
-    // SAFETY: the instructions are available or emulated.
+    // SAFETY: the closure is called only if the instructions are available or emulated.
     is_usable().then(|| unsafe { Tiles::configure() })
 }
 
-/// Adds `a` times `b`, not empty, to `sums` by row; whether the instructions are there.
+/// Adds `a` times `b` to `sums`, row by row. The matrices must not be empty. Returns whether it did: false if
+/// the instructions are not usable.
 pub(crate) fn multiply(a: Bits<'_>, b: Bits<'_>, sums: &mut [f32]) -> bool {
-    // SAFETY: the instructions are available or emulated, or this is not called.
+    // SAFETY: the closure is called only if the instructions are available or emulated.
     is_usable().then(|| product(a, b, sums, || unsafe { adder() })).is_some()
 }
 
-/// Adds products with the tiles of this thread.
+/// Configures the tiles of this thread. Returns a function that adds products with them.
 ///
 /// # Safety
-/// The instructions exist and are permitted, or are emulated.
+/// The instructions must exist and be permitted, or be emulated.
 unsafe fn adder() -> impl Fn(Operands<'_>) {
-    // SAFETY: as of this function.
+    // SAFETY: the caller guarantees the same condition.
     let tiles = unsafe { Tiles::configure() };
     move |operands| tiles.add_products(operands)
 }
 
-/// Adds `a` times `b` to `product` by blocks, with what `begin` returns. It is called when
-/// everything is packed and allocated: an allocator may be any code.
+/// Adds `a` times `b` to `product`, block by block, with the function that `begin` returns. `begin` is called
+/// after everything is packed and allocated: an allocator may be any code, and could use the tiles that
+/// `begin` configures.
 pub(crate) fn product<A: Fn(Operands<'_>)>(
     a: Bits<'_>,
     b: Bits<'_>,
@@ -120,8 +125,8 @@ pub(crate) fn product<A: Fn(Operands<'_>)>(
     }
 }
 
-/// Pairs of neighbouring values of each row as words, in tiles: `[rows / 32, steps, 2, 16 x 16]`.
-/// In a tile, rows are `of_row` words apart and pairs `of_pair`. Zeros fill what is missing.
+/// Packs pairs of neighbouring values of each row as words, into tiles `[rows / 32, steps, 2, 16 x 16]`. In a
+/// tile, rows are `of_row` words apart, and pairs are `of_pair` words apart. Tiles are filled up with zeros.
 fn pack(matrix: Bits<'_>, steps: usize, [of_row, of_pair]: [usize; 2]) -> Vec<u32> {
     let Matrix { values: bits, rows, columns, transposed } = matrix;
     let mut packed = vec![0; rows.div_ceil(BLOCK) * steps * 2 * WORDS];
@@ -131,7 +136,7 @@ fn pack(matrix: Bits<'_>, steps: usize, [of_row, of_pair]: [usize; 2]) -> Vec<u3
             + pair % PAIRS * of_pair
     };
     let word = |even: u16, odd: u16| u32::from(even) | u32::from(odd) << 16;
-    // In the order of `bits`.
+    // Both cases read `bits` in order.
     if transposed {
         let none = vec![0; rows];
         for (pair, two) in bits.chunks(2 * rows).enumerate() {
@@ -141,7 +146,7 @@ fn pack(matrix: Bits<'_>, steps: usize, [of_row, of_pair]: [usize; 2]) -> Vec<u3
                 let words = packed[tile(at * TILE, pair)..].iter_mut();
                 let pairs = even.iter().zip(odd).map(|(&even, &odd)| word(even, odd));
                 match of_row {
-                    // Neighbours, as vectors.
+                    // The words are contiguous, and are written as vectors.
                     1 => words.zip(pairs).for_each(|(packed, pair)| *packed = pair),
                     _ => words.step_by(of_row).zip(pairs).for_each(|(packed, pair)| *packed = pair),
                 }
@@ -152,7 +157,7 @@ fn pack(matrix: Bits<'_>, steps: usize, [of_row, of_pair]: [usize; 2]) -> Vec<u3
             for (at, values) in values.chunks(2 * PAIRS).enumerate() {
                 let words = &mut packed[tile(row, at * PAIRS)..];
                 if of_pair == 1 {
-                    // The bits of two neighbours are a word as they are: x86 has the lower half first.
+                    // Two neighbouring values already are a word: x86 stores the lower half first.
                     bytemuck::cast_slice_mut(words)[..values.len()].copy_from_slice(values);
                     continue;
                 }
@@ -166,54 +171,55 @@ fn pack(matrix: Bits<'_>, steps: usize, [of_row, of_pair]: [usize; 2]) -> Vec<u3
     packed
 }
 
-/// Rows of a tile.
+/// Number of rows in a tile.
 pub(crate) const TILE: usize = 16;
 /// Rows and columns of a block of sums: two tiles by two.
 pub(crate) const BLOCK: usize = 2 * TILE;
-/// Words of a tile.
+/// Number of words in a tile.
 pub(crate) const WORDS: usize = TILE * TILE;
-/// Values of a tile's row.
+/// Number of bf16 values in a row of a tile.
 const VALUES: usize = 2 * TILE;
 
 thread_local! {
-    /// How many [`Tiles`] this thread has.
+    /// Number of [`Tiles`] that exist on this thread.
     static CONFIGURED: Cell<usize> = const { Cell::new(0) };
 }
 
-/// The tiles of this thread, until dropped. Not to be held while code outside this crate runs, which may
-/// use them otherwise: the callback of [`crate::set_poll`] is such code.
+/// The configured tiles of this thread, until dropped. Do not hold them while code outside this crate runs,
+/// for example the callback of [`crate::set_poll`]: that code may use the tiles for something else.
 pub(crate) struct Tiles {
     _of_this_thread: PhantomData<*const ()>,
 }
 
-/// Where the four tiles of a block's sums are, and the bytes from a row of theirs to the next.
+/// The addresses of the four tiles of a block's sums, and the distance between their rows in bytes. The
+/// layout is fixed because `asm!` reads the fields by their offsets.
 #[repr(C)]
 struct Corners {
     tiles: [*mut f32; 4],
     row: usize,
 }
 
-/// What [`Tiles::add_products`] multiplies: 32 rows by 32 columns, in steps of 32 values.
+/// The operands of [`Tiles::add_products`]: 32 rows times 32 columns, in steps of 32 values.
 pub(crate) struct Operands<'a> {
-    /// The values of the left matrix; 32 neighbouring ones are a row's in a step.
+    /// Values of the left matrix. In each step, a row has 32 neighbouring values.
     pub left: &'a [u16],
-    /// Values from a row to the next, and from row 0 to row 16.
+    /// Distance in values from one row to the next, and from row 0 to row 16.
     pub left_strides: [usize; 2],
-    /// The first value of row 0 in each step.
+    /// Index of the first value of row 0, for each step.
     pub steps: &'a [usize],
-    /// The right matrix in packed tiles: rows of pairs of neighbouring values of 16 columns. The
-    /// tile of the first 16 columns and that of the others are side by side.
+    /// The right matrix in packed tiles: rows of pairs of neighbouring values, for 16 columns. Each step has
+    /// two tiles, the one of the first 16 columns and, directly after it, the one of the last 16.
     pub right: &'a [u32],
-    /// Words from a step's tiles to the next one's.
+    /// Distance in words from the tiles of one step to the tiles of the next.
     pub right_stride: usize,
-    /// The sums that products are added to.
+    /// The sums to which the products are added.
     pub sums: &'a mut [f32],
-    /// Sums from a row to the next, from row 0 to row 16, and from column 0 to column 16.
+    /// Distance in sums from one row to the next, from row 0 to row 16, and from column 0 to column 16.
     pub sums_strides: [usize; 3],
 }
 
 impl Operands<'_> {
-    /// Whether all that the instructions read and write is in the slices.
+    /// Whether everything that the instructions read and write lies in the slices.
     pub fn fit(&self) -> bool {
         let beyond = |start: usize, [row, half]: [usize; 2], values: usize| {
             row.saturating_mul(TILE - 1).saturating_add(half).saturating_add(start).saturating_add(values)
@@ -228,27 +234,29 @@ impl Operands<'_> {
 }
 
 impl Tiles {
-    /// Eight tiles of 16 rows of 64 bytes.
+    /// Configures eight tiles of 16 rows of 64 bytes.
     ///
     /// # Safety
-    /// The instructions exist and are permitted, or are emulated.
+    /// The instructions must exist and be permitted, or be emulated.
     pub unsafe fn configure() -> Self {
         #[repr(C, align(64))]
         struct Config([u8; 64]);
-        // Palette 1; bytes of a row from byte 16 on, two for each tile, and rows from byte 48 on.
+        // Palette 1: the bytes in a row from byte 16 on, two bytes for each tile, and the number of rows from
+        // byte 48 on.
         let mut config = Config([0; 64]);
         config.0[0] = 1;
         for tile in 0..8 {
             config.0[16 + 2 * tile] = 64;
             config.0[48 + tile] = TILE as u8;
         }
-        // SAFETY: as of this function; it reads 64 bytes.
+        // SAFETY: the caller guarantees that the instructions are usable. This one reads the 64 bytes of
+        // `config`.
         unsafe { asm!("ldtilecfg [{}]", in(reg) &config, options(nostack, readonly, preserves_flags)) };
         CONFIGURED.set(CONFIGURED.get() + 1);
         Self { _of_this_thread: PhantomData }
     }
 
-    /// Adds the products of 32 rows and 32 columns to their sums.
+    /// Adds the products of 32 rows and 32 columns to the sums.
     ///
     /// # Panics
     /// If a slice is too short, or there are no steps.
@@ -261,9 +269,12 @@ impl Tiles {
             tiles: [0, columns, rows, rows + columns].map(|first| sums.wrapping_add(first)),
             row: 4 * row,
         };
-        // SAFETY: the instructions exist, and this thread's tiles are configured while `self` lives, by all
-        // `Tiles` alike; in between, no other code runs but copies of memory, which use no tiles. Each step reads two tiles on either side, and
-        // sums are loaded from and stored to four tiles, all of which `fit` found in their slices.
+        // SAFETY: `Tiles` exist only if the instructions are usable. This thread's tiles are configured while
+        // `self` lives, because all `Tiles` have the same configuration and only the last one releases it.
+        // While `Tiles` exist, the only other code that runs copies memory, and uses no tiles. Each step
+        // reads two tiles of the left and two of the right matrix. The sums are loaded from and stored to
+        // four tiles. `fit` has checked that all of these lie in their slices. There is at least one step, so
+        // the loop ends.
         unsafe {
             asm!(
                 "mov {row}, [{corners} + 32]",
@@ -303,7 +314,7 @@ impl Tiles {
                 steps = inout(reg) steps.as_ptr() => _,
                 end = in(reg) steps.as_ptr_range().end,
                 left = in(reg) left.as_ptr(),
-                // Bytes of two for each value, and of four for each word.
+                // In bytes: a value has two, and a word four.
                 left_row = in(reg) 2 * left_strides[0],
                 left_half = in(reg) 2 * left_strides[1],
                 right = inout(reg) right.as_ptr() => _,
@@ -323,8 +334,9 @@ impl Drop for Tiles {
     fn drop(&mut self) {
         CONFIGURED.set(CONFIGURED.get() - 1);
         if CONFIGURED.get() == 0 {
-            // SAFETY: as of `configure`, without which there is no `Tiles`, and no other needs them.
-            // Without this the system saves 8 KiB of tiles at each switch of threads.
+            // SAFETY: `Tiles` exist only if the instructions are usable, and no other `Tiles` of this thread
+            // need the configuration. If the tiles were not released, the system would save 8 KiB of them at
+            // each switch of threads.
             unsafe { asm!("tilerelease", options(nostack, nomem, preserves_flags)) };
         }
     }
@@ -334,7 +346,7 @@ impl Drop for Tiles {
 mod tests {
     use super::*;
 
-    /// What [`Tiles::add_products`] computes, in software.
+    /// Computes in software what [`Tiles::add_products`] computes.
     fn model(operands: Operands<'_>) {
         let Operands { left, left_strides, steps, right, right_stride, sums, sums_strides } = operands;
         let halves = |word: u32| [word << 16, word & 0xffff_0000].map(f32::from_bits);
@@ -354,7 +366,7 @@ mod tests {
         }
     }
 
-    /// The layout, with the model in the place of the instructions, on any processor.
+    /// Checks the layout on any processor, with the model in the place of the instructions.
     #[test]
     fn packed_tiles_have_the_products_of_both_layouts() {
         for [rows, inner, columns] in [[1, 1, 1], [16, 32, 16], [33, 65, 47], [70, 31, 65]] {
@@ -384,7 +396,7 @@ mod tests {
         }
     }
 
-    /// On processors without them, the instructions themselves, emulated.
+    /// Checks the instructions themselves. They are emulated on processors that lack them.
     #[test]
     #[cfg(target_os = "linux")]
     fn the_instructions_compute_what_the_model_does() {
@@ -400,14 +412,14 @@ mod tests {
         // SAFETY: the instructions are permitted or emulated.
         testing::run_where_needed(|| product(a, b, &mut found, || unsafe { adder() }));
         assert_eq!(found, expected);
-        // Products are added to what is there.
+        // Products are added to the values that are there.
         let twice: Vec<f32> = expected.iter().map(|sum| 2.0 * sum).collect();
         if super::super::avx512bf16::multiply(a, b, &mut found) {
             assert_eq!(found, twice);
         }
     }
 
-    /// Rows and tiles at any distance from one another, and steps in any order.
+    /// Checks operands with any distances between rows and tiles, and with steps in any order.
     #[test]
     #[cfg(target_os = "linux")]
     fn operands_are_where_their_strides_say() {

@@ -1,4 +1,4 @@
-//! Products with the instructions of AVX-512 BF16, of operands in the layouts of tiles.
+//! Matrix products with the instructions of AVX-512 BF16, on operands that are packed as for AMX tiles.
 
 use std::arch::x86_64::{
     __m512bh, __m512i, _mm512_dpbf16_ps, _mm512_loadu_ps, _mm512_set1_epi32, _mm512_setzero_ps,
@@ -9,7 +9,8 @@ use std::mem::transmute;
 use super::Bits;
 use super::amx::{BLOCK, Operands, TILE, WORDS, product};
 
-/// Rows whose sums stay in registers: with two vectors each, and two of the right matrix, 18 of 32.
+/// Rows whose sums stay in registers. With two registers for each row, and two for the right matrix, 18 of 32
+/// are in use.
 const ROWS: usize = 8;
 
 /// Whether the processor has the instructions.
@@ -17,14 +18,15 @@ pub(crate) fn is_available() -> bool {
     is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bf16")
 }
 
-/// Adds `a` times `b`, not empty, to `sums` by row; whether the instructions are there.
+/// Adds `a` times `b` to `sums`, row by row. The matrices must not be empty. Returns whether it did: false if
+/// the processor lacks the instructions.
 pub(crate) fn multiply(a: Bits<'_>, b: Bits<'_>, sums: &mut [f32]) -> bool {
-    // SAFETY: the processor has the instructions, or this is not called.
+    // SAFETY: the closure is called only if `is_available()`, which checks both target features.
     let add = || |operands: Operands<'_>| unsafe { add_products(operands) };
     is_available().then(|| product(a, b, sums, add)).is_some()
 }
 
-/// Adds the products of 32 rows and 32 columns to their sums.
+/// Adds the products of 32 rows and 32 columns to the sums.
 #[target_feature(enable = "avx512f,avx512bf16")]
 fn add_products(operands: Operands<'_>) {
     let Operands { left, left_strides, steps, right, right_stride, sums, sums_strides } = operands;
@@ -53,7 +55,7 @@ fn add_products(operands: Operands<'_>) {
                 for (sums, left) in found.iter_mut().zip(left) {
                     let word = u32::from(left[pair][0]) | u32::from(left[pair][1]) << 16;
                     let left = _mm512_set1_epi32(word.cast_signed());
-                    // SAFETY: two types of vectors of 64 bytes, in both of which all bits are valid.
+                    // SAFETY: both types are vectors of 64 bytes, and all bits are valid in both.
                     let left = unsafe { transmute::<__m512i, __m512bh>(left) };
                     sums[0] = _mm512_dpbf16_ps(sums[0], left, right[0]);
                     sums[1] = _mm512_dpbf16_ps(sums[1], left, right[1]);
@@ -62,7 +64,7 @@ fn add_products(operands: Operands<'_>) {
         }
         for (at, &found) in found.as_flattened().iter().enumerate() {
             let sums = &mut sums[start + at / 2 * row + at % 2 * columns..][..TILE];
-            // SAFETY: as of the load.
+            // SAFETY: the slice has the 16 values of a vector; the store needs no alignment.
             unsafe { _mm512_storeu_ps(sums.as_mut_ptr(), found) };
         }
     }

@@ -30,7 +30,7 @@ impl Half {
     /// Converts to f32, exactly.
     ///
     /// # Panics
-    /// If lengths differ, as in the next.
+    /// If `bits` and `values` have different lengths.
     pub(crate) fn widen(self, level: Level, bits: &[u16], values: &mut [f32]) {
         assert_eq!(bits.len(), values.len());
         match self {
@@ -39,15 +39,18 @@ impl Half {
         }
     }
 
-    /// The values in f32.
+    /// Returns the values in f32.
     pub(crate) fn widened(self, level: Level, bits: &[u16]) -> Vec<f32> {
         let mut values = vec![0.0; bits.len()];
         self.widen(level, bits, &mut values);
         values
     }
 
-    /// Rounds to nearest, ties to even. NaN and infinity are preserved; f16 rounds
-    /// magnitudes from 65520 to infinity.
+    /// Rounds to nearest, ties to even. NaN and infinity are preserved. f16 rounds magnitudes from 65520 on
+    /// to infinity.
+    ///
+    /// # Panics
+    /// If `values` and `bits` have different lengths.
     pub(crate) fn narrow(self, level: Level, values: &[f32], bits: &mut [u16]) {
         assert_eq!(bits.len(), values.len());
         match self {
@@ -56,20 +59,21 @@ impl Half {
         }
     }
 
-    /// The bits of the rounded values.
+    /// Returns the bits of the rounded values.
     pub(crate) fn narrowed(self, level: Level, values: &[f32]) -> Vec<u16> {
         let mut bits = vec![0; values.len()];
         self.narrow(level, values, &mut bits);
         bits
     }
 
-    /// The rounded values, as f32.
+    /// Returns the rounded values in f32.
     pub(crate) fn rounded(self, level: Level, values: &[f32]) -> Vec<f32> {
         self.widened(level, &self.narrowed(level, values))
     }
 
-    /// Rounds the gradient of weights to what the weights' own type stores: f32 for bf16. In
-    /// f16 it is that of a f16 copy, as with PyTorch's autocast, so that it overflows.
+    /// Rounds the gradient of f32 weights as it is stored. With bf16 it stays in f32. With f16 it is rounded
+    /// to f16, like the gradient of the f16 copy that PyTorch's autocast makes, so that it overflows as
+    /// there.
     pub(crate) fn weight_gradient(self, level: Level, gradient: &mut [f32]) {
         if self == Self::F16 {
             gradient.copy_from_slice(&self.rounded(level, gradient));
@@ -78,7 +82,7 @@ impl Half {
 }
 
 kernel! {
-    /// bf16 to f32: the upper half of its bits.
+    /// Converts bf16 to f32: bf16 is the upper half of the bits.
     fn widen_bf16<S>(_simd: S, bits: &[u16], values: &mut [f32]) {
         for (value, &bits) in values.iter_mut().zip(bits) {
             *value = f32::from_bits(u32::from(bits) << 16);
@@ -87,13 +91,14 @@ kernel! {
 }
 
 kernel! {
-    /// f32 to bf16.
+    /// Converts f32 to bf16, rounding to nearest, ties to even.
     fn narrow_bf16<S>(_simd: S, values: &[f32], bits: &mut [u16]) {
         for (bits, &value) in bits.iter_mut().zip(values) {
             let all = value.to_bits();
-            // Half of the last place is added, less one where the result would be odd.
+            // Adds half of the last place if the upper half is odd, and one less if it is even.
             let rounded = all.wrapping_add(0x7fff + ((all >> 16) & 1)) >> 16;
-            // A NaN whose lower half was all of it must not become infinity.
+            // If all set bits of a NaN's payload are in the lower half, the upper half alone would be
+            // infinity. The quiet bit keeps it NaN.
             let quiet = (all >> 16) | 0x40;
             *bits = (if value.is_nan() { quiet } else { rounded }) as u16;
         }

@@ -1,8 +1,8 @@
 //! Matrix products of 16-bit values, summed in f32.
 //!
-//! AVX-512 BF16 multiplies pairs of bf16 values and adds both products to an f32 in one
-//! instruction, at twice the rate of f32; AMX multiplies tiles. Elsewhere, and for f16, values are
-//! widened, and the caller multiplies in f32.
+//! AVX-512 BF16 multiplies pairs of bf16 values and adds both products to an f32 in one instruction, at twice
+//! the rate of f32. AMX multiplies whole tiles. On other processors, and for f16, the caller widens the
+//! values and multiplies in f32.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -14,24 +14,24 @@ use crate::kernels::simd::Level;
 /// A matrix of the bits of 16-bit values.
 pub(crate) type Bits<'a> = Matrix<'a, u16>;
 
-/// How products of bf16 activations are computed. The three differ in rounding, and
-/// the instructions of the last two take denormal values for zero.
+/// How products of bf16 activations are computed. The three kinds round differently. `Avx512` and `Amx` treat
+/// denormal values as zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Bf16Products {
     /// In f32, on widened values.
     Widened,
-    /// On the instructions of AVX-512 BF16.
+    /// With the instructions of AVX-512 BF16.
     Avx512,
-    /// On AMX tiles.
+    /// With AMX tiles.
     Amx,
 }
 
 impl Bf16Products {
-    /// All, in the order of their speed.
+    /// All kinds, slowest first.
     pub const ALL: [Self; 3] = [Self::Widened, Self::Avx512, Self::Amx];
 
-    /// Its name: `f32`, `avx512` or `amx`.
+    /// The name of the kind: `f32`, `avx512` or `amx`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Widened => "f32",
@@ -44,8 +44,9 @@ impl Bf16Products {
 /// The fastest kind that [`limit_bf16_products`] allows.
 static LIMIT: AtomicU8 = AtomicU8::new(Bf16Products::Amx as u8);
 
-/// How this process computes products of bf16 activations: the fastest way of its processor at
-/// [`Level::Avx512`], and in f32 at other levels; no faster than [`limit_bf16_products`] allows.
+/// Returns how this process computes products of bf16 activations. At [`Level::Avx512`], this is the fastest
+/// kind that the processor supports and [`limit_bf16_products`] allows. At other levels, it is
+/// [`Bf16Products::Widened`].
 pub fn bf16_products() -> Bf16Products {
     let limit = Bf16Products::ALL[usize::from(LIMIT.load(Ordering::Relaxed))];
     match Level::current() {
@@ -54,8 +55,8 @@ pub fn bf16_products() -> Bf16Products {
     }
 }
 
-/// Makes all later operators of this process compute products in this way at most. Processes that
-/// train together should have the same, the least of all.
+/// Limits all later operators of this process to `limit` and slower kinds of products. Processes that train
+/// together should use the same limit: the slowest of their [`bf16_products`].
 ///
 /// ```
 /// use burn_fused::precision::{Bf16Products, bf16_products, limit_bf16_products};
@@ -77,7 +78,8 @@ fn fastest() -> Bf16Products {
     Bf16Products::Widened
 }
 
-/// Adds the product of bf16 values to `sums` by row; whether this process has instructions for it.
+/// Adds the product of two bf16 matrices to `sums`, row by row. Returns whether it did: false if this process
+/// has no instructions for such products.
 ///
 /// # Panics
 /// If `b` does not have as many rows as `a` has columns, or a matrix is empty.

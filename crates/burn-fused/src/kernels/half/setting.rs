@@ -1,4 +1,4 @@
-//! The setting of the products of f32 activations.
+//! The setting that selects how f32 activations are multiplied.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -6,8 +6,8 @@ use super::product::{Bf16Products, add_product, bf16_products};
 use super::{Half, Matrix};
 use crate::kernels::simd::Level;
 
-/// How linear layers multiply activations in f32, alone and within other modules: what PyTorch's
-/// `set_float32_matmul_precision` selects with `highest` and with `medium`.
+/// How linear layers multiply f32 activations, alone and within other modules. The two values are what
+/// PyTorch's `set_float32_matmul_precision` selects with `highest` and with `medium`.
 ///
 /// ```
 /// use burn_fused::precision::MatmulPrecision;
@@ -20,15 +20,16 @@ use crate::kernels::simd::Level;
 pub enum MatmulPrecision {
     /// In f32.
     F32,
-    /// Both factors of each product, forward and backward, are rounded to bf16, and products are summed in f32.
-    /// Activations, parameters and gradients remain in f32. Products remain in f32 as well where [`bf16_products`] has
-    /// no instructions for them, and where a layer has fewer than 64 inputs, outputs or rows: rounding would take
-    /// longer than it saves. Denormal values are zero in products of bf16.
+    /// Both factors of each product, forward and backward, are rounded to bf16, and products are summed in
+    /// f32. Denormal values count as zero. Activations, parameters and gradients remain in f32.
+    ///
+    /// Products remain in f32 as well if [`bf16_products`] has no instructions for bf16, or if a layer has
+    /// fewer than 64 inputs, outputs or rows: rounding would take longer than it saves.
     Bf16,
 }
 
-/// Smallest height, width and number of terms of a product in bf16: in smaller ones, each rounded value is in too few
-/// products.
+/// Smallest number of rows, columns and terms of a product in bf16. In smaller products, a rounded value is
+/// used too rarely to pay for its rounding.
 const LEAST: usize = 64;
 
 static IS_BF16: AtomicBool = AtomicBool::new(false);
@@ -39,13 +40,14 @@ impl MatmulPrecision {
         if IS_BF16.load(Ordering::Relaxed) { Self::Bf16 } else { Self::F32 }
     }
 
-    /// Makes later linear layers of this process use `self`; the backward of an earlier one has the precision of its
-    /// forward. Processes that train together should use the same, and the same [`bf16_products`].
+    /// Makes later linear layers of this process use `self`. The backward of a layer uses the precision of
+    /// its forward. Processes that train together should use the same precision, and the same
+    /// [`bf16_products`].
     pub fn use_precision(self) {
         IS_BF16.store(self == Self::Bf16, Ordering::Relaxed);
     }
 
-    /// `product = a b`, stored row by row.
+    /// Computes `product = a b`, stored row by row.
     ///
     /// # Panics
     /// If the sizes of the matrices do not match.

@@ -1,6 +1,9 @@
-//! Emulates the tiles' instructions in the handler of SIGILL, so that their code runs on processors
-//! without them. Decoded and computed as in Intel's Architecture Instruction Set Extensions
-//! Programming Reference, chapter 3.
+//! Emulation of the AMX instructions in a handler of SIGILL, so that tests can run them on any x86-64
+//! processor.
+//!
+//! A processor without AMX raises SIGILL at each of these instructions. The handler decodes the instruction,
+//! computes it, and continues after it. Source: Intel's Architecture Instruction Set Extensions Programming
+//! Reference, chapter 3.
 
 use std::cell::Cell;
 use std::mem::MaybeUninit;
@@ -14,23 +17,24 @@ use libc::{REG_RIP, c_int, c_void, greg_t, siginfo_t, ucontext_t};
 const ROW: usize = 64;
 const TILE: usize = 16 * ROW;
 
-/// The tiles, and for each the bytes of a row and the rows, all 0 until configured.
+/// The emulated tiles. The shape of a tile is the bytes in a row and the number of rows, both 0 until
+/// configured.
 struct State {
     tiles: [[u8; TILE]; 8],
     shapes: [(usize, usize); 8],
 }
 
 static STATE: Mutex<State> = Mutex::new(State { tiles: [[0; TILE]; 8], shapes: [(0, 0); 8] });
-/// Products of tiles.
+/// Number of tile products that were emulated.
 static PRODUCTS: AtomicUsize = AtomicUsize::new(0);
-/// One emulation at a time.
+/// Locked during an emulation, so that only one runs at a time.
 static RUNNING: Mutex<()> = Mutex::new(());
 
 thread_local! {
     static IN_THIS_THREAD: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this thread runs inside of [`run_where_needed`] and the instructions are emulated.
+/// Whether this thread is inside [`run_where_needed`] and the instructions are emulated.
 pub fn is_running() -> bool {
     IN_THIS_THREAD.get()
 }
@@ -38,7 +42,7 @@ pub fn is_running() -> bool {
 /// Runs `job`, which multiplies tiles, with the instructions emulated where the processor lacks them.
 ///
 /// # Panics
-/// If it multiplied no tiles while they were emulated.
+/// If the instructions were emulated, and `job` did not multiply tiles.
 pub fn run_where_needed<T>(job: impl FnOnce() -> T) -> T {
     if super::is_available() {
         return job();
@@ -50,12 +54,13 @@ pub fn run_where_needed<T>(job: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Runs `job` with the instructions emulated; whether it multiplied tiles, too.
+/// Runs `job` with the instructions emulated. Returns its result, and whether tiles were multiplied.
 fn run<T>(job: impl FnOnce() -> T) -> (T, bool) {
     let _running = RUNNING.lock().unwrap();
     let before = PRODUCTS.load(Ordering::Relaxed);
     let mut previous = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: the handler has the signature of SA_SIGINFO, and the previous one is put back.
+    // SAFETY: the handler has the signature that SA_SIGINFO requires, zeros are a valid `sigaction`, and the
+    // previous handler is restored.
     let result = unsafe {
         let mut action: libc::sigaction = MaybeUninit::zeroed().assume_init();
         action.sa_sigaction = on_illegal as *const () as usize;
@@ -68,10 +73,11 @@ fn run<T>(job: impl FnOnce() -> T) -> (T, bool) {
     (result, PRODUCTS.load(Ordering::Relaxed) > before)
 }
 
-/// Computes the instruction and goes on behind it; ends the process at any other one. It allocates
-/// nothing, and only its own lock is held.
+/// Executes the instruction that raised SIGILL, and continues after it. Aborts the process if it is not an
+/// AMX instruction. The handler allocates nothing, and no other code waits for its lock.
 extern "C" fn on_illegal(_signal: c_int, _info: *mut siginfo_t, context: *mut c_void) {
-    // SAFETY: the kernel passes the registers, and the instruction is where they say.
+    // SAFETY: the kernel passes the registers in `context`, and RIP is the address of the instruction that
+    // raised the signal.
     unsafe {
         let registers = &mut (*context.cast::<ucontext_t>()).uc_mcontext.gregs;
         let at = registers[REG_RIP as usize] as *const u8;
@@ -103,10 +109,11 @@ const REGISTERS: [c_int; 16] = [
 ];
 
 impl State {
-    /// Executes the instruction at `at`; its length, or `None` if it is none of the tiles'.
+    /// Executes the instruction at `at`. Returns its length, or `None` if it is not an AMX instruction.
     ///
     /// # Safety
-    /// An instruction is at `at`, and it may use the memory that it names.
+    /// `at` must be the address of an instruction, and the memory that the instruction reads or writes must
+    /// be accessible.
     unsafe fn execute(&mut self, at: *const u8, registers: &[greg_t; 23]) -> Option<usize> {
         // SAFETY: an instruction with this prefix has at least five bytes, and as many more as its
         // operand says.
@@ -128,7 +135,8 @@ impl State {
             }
             return Some(5);
         }
-        // An address: a base, with a second byte a scaled index, and a distance of 0, 1 or 4 bytes.
+        // An address is a base, plus a scaled index if there is a second operand byte, plus a displacement of
+        // 0, 1 or 4 bytes.
         let value = |number: usize| registers[REGISTERS[number] as usize] as usize;
         let (base, stride, start) = match low {
             4 if byte(5) & 7 == 5 && mode == 0 => return None,
@@ -147,14 +155,14 @@ impl State {
         };
         let address = base.wrapping_add_signed(distance as isize);
         match (prefix, opcode) {
-            // SAFETY: the instruction reads 64 bytes there.
+            // SAFETY: the instruction reads 64 bytes at this address.
             (0, 0x49) => unsafe { self.configure(&*(address as *const [u8; 64])) },
             (3, 0x4b) | (2, 0x4b) if low == 4 => {
                 let (bytes, rows) = self.shapes[register];
                 for row in 0..rows {
                     let memory = address.wrapping_add(row * stride) as *mut u8;
                     let tile = &mut self.tiles[register][row * ROW..][..bytes];
-                    // SAFETY: the instruction reads or writes this row there.
+                    // SAFETY: the instruction reads or writes this row at this address.
                     match prefix {
                         3 => unsafe { memory.copy_to_nonoverlapping(tile.as_mut_ptr(), bytes) },
                         _ => unsafe { memory.copy_from_nonoverlapping(tile.as_ptr(), bytes) },
@@ -166,7 +174,8 @@ impl State {
         Some(start + length)
     }
 
-    /// Palette 1: bytes of a row from byte 16 on, two for each tile, and rows from byte 48 on.
+    /// Reads a configuration of palette 1. From byte 16 on it has the bytes in a row, two bytes for each
+    /// tile, and from byte 48 on the number of rows, one byte for each tile.
     fn configure(&mut self, config: &[u8; 64]) {
         for (tile, shape) in self.shapes.iter_mut().enumerate() {
             let bytes = u16::from_le_bytes([config[16 + 2 * tile], config[17 + 2 * tile]]);
@@ -179,7 +188,8 @@ impl State {
         self.tiles = [[0; TILE]; 8];
     }
 
-    /// `tdpbf16ps`: the even and the odd products of a row are summed apart, then added.
+    /// Executes `tdpbf16ps`, which sums the even and the odd products of a row separately, and then adds the
+    /// two sums.
     fn multiply(&mut self, sums: usize, left: usize, right: usize) {
         PRODUCTS.fetch_add(1, Ordering::Relaxed);
         let word = |tile: &[u8; TILE], row: usize, column: usize| {
