@@ -1,4 +1,4 @@
-//! The setting of the algorithm of convolutions.
+//! The setting that selects the algorithm of convolutions.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::{Deserialize, Serialize};
 
-/// Algorithm of convolutions with many channels on flex. Those with few channels are
-/// computed directly with either, and bf16 images by AMX tiles with either where the
+/// Algorithm of convolutions with many channels on flex. The setting has no effect on two other kinds of
+/// convolutions: those with few channels are computed directly, and those of bf16 images on AMX tiles if the
 /// processor has them ([`Bf16Products`](crate::precision::Bf16Products)).
 ///
 /// ```
@@ -21,9 +21,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Algorithm {
-    /// Winograd F(4x4, 3x3) where it is faster, and im2col + GEMM elsewhere. Its largest
-    /// error is 1 to 3e-6 of the largest value, two to six times that of im2col + GEMM. It
-    /// runs on one thread.
+    /// Winograd F(4x4, 3x3) for the shapes for which it is faster, and im2col + GEMM for the others. Its
+    /// largest error is 1 to 3e-6 of the largest value, which is two to six times the error of im2col + GEMM.
+    /// It runs on one thread.
     Winograd,
     /// im2col + GEMM.
     Gemm,
@@ -35,7 +35,7 @@ impl Algorithm {
     /// All algorithms; the first is the default.
     pub const ALL: [Self; 2] = [Self::Winograd, Self::Gemm];
 
-    /// Its name: `winograd` or `gemm`.
+    /// The name: `winograd` or `gemm`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Winograd => "winograd",
@@ -49,8 +49,8 @@ impl Algorithm {
         if USES_GEMM.load(Ordering::Relaxed) { Self::Gemm } else { Self::Winograd }
     }
 
-    /// Makes later convolutions of this process use `self`, where it has a choice; the backward of an
-    /// earlier one uses the algorithm of its forward.
+    /// Makes later convolutions of this process use `self`, if their shape leaves a choice. The backward of a
+    /// convolution uses the algorithm of its forward.
     pub fn use_algorithm(self) {
         USES_GEMM.store(self == Self::Gemm, Ordering::Relaxed);
     }

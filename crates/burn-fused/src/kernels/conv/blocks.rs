@@ -6,8 +6,8 @@ use super::plane::Plane;
 use crate::kernels::epilogue::NO_MAXIMUM;
 use crate::kernels::simd::{Lanes, MAX_LANES};
 
-/// Backward of pooling: stores each gradient of a channel's pooled pixels, of this
-/// height and width, at its maximum, and zeros everywhere else. Returns their sum.
+/// Backward of pooling, for one channel. Stores the gradient of each pooled pixel at its maximum, and zeros
+/// everywhere else. `height` and `width` are the size of the pooled plane. Returns the sum of the gradients.
 #[inline(always)]
 pub(super) fn spread<S: Lanes>(
     simd: S,
@@ -21,7 +21,7 @@ pub(super) fn spread<S: Lanes>(
     let zero = simd.splat_f32s(0.0);
     match plane.size {
         [rows, columns] if rows % 2 + columns % 2 == 0 => plane.clear_border(simd, lanes),
-        // No square covers an odd last row or column.
+        // No square contains an odd last row or column.
         _ => lanes[..plane.len].fill(zero),
     }
     for y in 0..height {
@@ -41,8 +41,8 @@ pub(super) fn spread<S: Lanes>(
     sum
 }
 
-/// Takes the value of each pooled pixel's maximum out of a plane: `maxima` receives them, and of the gradients in
-/// `pooled` those stay that are passed on.
+/// Copies the value of each pooled pixel's maximum from a plane to `maxima`. Sets the gradients in `pooled`
+/// to zero if they have no maximum.
 #[inline(always)]
 pub(super) fn gather<S: Lanes>(
     simd: S,
@@ -71,7 +71,7 @@ pub(super) fn gather<S: Lanes>(
     }
 }
 
-/// The argmax of a pooled pixel, of which there is a byte for each lane.
+/// Returns the argmax of a pooled pixel in all lanes. `argmax` has a byte for each lane.
 #[inline(always)]
 fn index_at<S: Lanes>(argmax: &[u8], pixel: usize) -> S::u32s {
     let mut wide = [NO_MAXIMUM; MAX_LANES];
@@ -81,7 +81,7 @@ fn index_at<S: Lanes>(argmax: &[u8], pixel: usize) -> S::u32s {
     bytemuck::pod_read_unaligned(bytemuck::cast_slice(&wide[..S::F32_LANES]))
 }
 
-/// The sum of vectors, lane by lane, in eight independent sums.
+/// Returns the sum of vectors, lane by lane. It is computed in eight independent sums.
 #[inline(always)]
 pub(super) fn total<S: Lanes>(simd: S, vectors: &[S::f32s]) -> S::f32s {
     let mut sums = [simd.splat_f32s(0.0); 8];
@@ -91,7 +91,7 @@ pub(super) fn total<S: Lanes>(simd: S, vectors: &[S::f32s]) -> S::f32s {
             *sum = simd.add_f32s(*sum, vector);
         }
     }
-    // Loops, because a closure may be compiled apart, without the SIMD level.
+    // Loops, because a closure may be compiled as a separate function, without the level's instructions.
     let mut total = simd.splat_f32s(0.0);
     for part in [&sums[..], rest] {
         for &vector in part {
@@ -101,7 +101,7 @@ pub(super) fn total<S: Lanes>(simd: S, vectors: &[S::f32s]) -> S::f32s {
     total
 }
 
-/// First image of a block, and its number of images.
+/// Returns the first image of a block and its number of images.
 #[inline(always)]
 pub(super) fn images_of<S: Lanes>(batch: usize, block: usize) -> (usize, usize) {
     let first = block * S::F32_LANES;
@@ -126,7 +126,7 @@ pub(super) fn load_input<S: Lanes>(
     }
 }
 
-/// Stores the planes of all channels of a block's images in `target` `[batch, channels, ...]`.
+/// Stores the planes of all channels of a block in `target`, `[batch, channels, ...]`.
 #[inline(always)]
 pub(super) fn store_block<S: Lanes>(
     simd: S,
@@ -145,17 +145,17 @@ pub(super) fn store_block<S: Lanes>(
     }
 }
 
-/// Stores argmaxes as a byte each.
+/// Stores each argmax as a byte.
 #[inline(always)]
 pub(super) fn keep_argmax<V: bytemuck::Pod>(index: &[V], argmax: &mut [u8]) {
     let found: &[u32] = bytemuck::cast_slice(index);
-    // A loop, because `extend` may be compiled apart, without the SIMD level.
+    // A loop, because `extend` may be compiled as a separate function, without the level's instructions.
     for (byte, &index) in argmax.iter_mut().zip(found) {
         *byte = index as u8;
     }
 }
 
-/// Appends the argmax of one of so many blocks, a byte each.
+/// Appends the argmax of a block as bytes. The first call reserves memory for all `blocks`.
 #[inline(always)]
 pub(super) fn append_argmax<V: bytemuck::Pod>(index: &[V], blocks: usize, argmax: &mut Vec<u8>) {
     let (before, len) = (argmax.len(), size_of_val(index) / size_of::<u32>());
@@ -164,7 +164,7 @@ pub(super) fn append_argmax<V: bytemuck::Pod>(index: &[V], blocks: usize, argmax
     keep_argmax(index, &mut argmax[before..]);
 }
 
-/// The sum of the lanes of each vector.
+/// Returns the sum of the lanes of each vector.
 #[inline(always)]
 pub(super) fn lane_sums<S: Lanes>(simd: S, vectors: &[S::f32s]) -> Vec<f32> {
     let mut sums = vec![0.0; vectors.len()];
@@ -174,8 +174,8 @@ pub(super) fn lane_sums<S: Lanes>(simd: S, vectors: &[S::f32s]) -> Vec<f32> {
     sums
 }
 
-/// Flipped weights `[inputs, outputs, 3, 3]`, each 3x3 rotated by 180 degrees: the
-/// input's gradient is the output's gradient convolved with them.
+/// Returns flipped weights `[inputs, outputs, 3, 3]`, with each 3x3 square rotated by 180 degrees. The
+/// gradient of the input is the gradient of the output convolved with them.
 pub(super) fn flipped(shape: Shape, weights: &[f32]) -> Vec<f32> {
     let mut flipped = Vec::with_capacity(weights.len());
     for input in 0..shape.inputs {

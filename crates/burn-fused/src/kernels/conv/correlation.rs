@@ -1,5 +1,5 @@
-//! The two inner loops of the direct convolution: outputs, and gradients of the
-//! weights. The input's gradient is the first loop with flipped weights.
+//! The two inner loops of the direct convolution. One computes outputs, the other gradients of the weights.
+//! The gradient of the input is the first loop with flipped weights.
 
 use super::Shape;
 use super::epilogue::relu;
@@ -16,27 +16,27 @@ pub struct Correlation<'a> {
     pub outputs: usize,
     /// 3x3 for each output and input channel.
     pub weights: &'a [f32],
-    /// One for each output channel; none for zeros.
+    /// One for each output channel. `None` stands for zeros.
     pub bias: Option<&'a [f32]>,
     /// Applied to the convolution's result.
     pub epilogue: Epilogue,
 }
 
 impl<'a> Correlation<'a> {
-    /// A convolution's forward.
+    /// Makes the forward pass of a convolution.
     pub fn forward(shape: Shape, epilogue: Epilogue, [weights, bias]: [&'a [f32]; 2]) -> Self {
         let Shape { inputs, outputs, .. } = shape;
         Self { inputs, outputs, weights, bias: Some(bias), epilogue }
     }
 
-    /// The gradient of its input, with weights that are [`flipped`](super::blocks::flipped).
+    /// Makes the gradient of a convolution's input. `weights` are [`flipped`](super::blocks::flipped).
     pub fn backward(Shape { inputs, outputs, .. }: Shape, weights: &'a [f32]) -> Self {
         Self { inputs: outputs, outputs: inputs, weights, bias: None, epilogue: Epilogue::Identity }
     }
 
-    /// All outputs of a block of images: `input` has bordered planes of the layout
-    /// `plane`; `output` has planes without borders, rounded up to even sizes;
-    /// `index` receives each argmax if the epilogue pools, unless it is empty.
+    /// Computes all outputs of a block of images. `input` has bordered planes in the layout of `plane`.
+    /// `output` has planes without borders, rounded up to even sizes. `index` receives each argmax if the
+    /// epilogue pools, unless `index` is empty.
     ///
     /// # Panics
     /// If `plane` is not [bordered](Plane::bordered), or lengths do not fit.
@@ -64,7 +64,7 @@ impl<'a> Correlation<'a> {
         }
     }
 
-    /// The outputs of `N` channels. Returns `N`.
+    /// Computes the outputs of `N` channels. Returns `N`.
     #[inline(always)]
     fn channels<S: Lanes, const N: usize>(
         &self,
@@ -87,16 +87,16 @@ impl<'a> Correlation<'a> {
                     let corner = i * plane.len + 2 * y * plane.stride + 2 * x;
                     for tap in 0..9 {
                         let at = corner + (tap / 3) * plane.stride + tap % 3;
-                        // A tile has 2x2 pixels of the image, or one more row or column where its size
-                        // is odd; with its neighbours that is 4x4 vectors.
-                        // SAFETY: `run` checked that `plane` is bordered, so it contains them, and that
-                        // `input` has `inputs` such planes.
+                        // A tile has 2x2 pixels. If the image has an odd size, its last tiles include a row
+                        // or column beyond the image. With its neighbours, a tile has 4x4 vectors.
+                        // SAFETY: `run` checked that `plane` is bordered, so that it contains these vectors,
+                        // and that `input` has `inputs` such planes.
                         let pixels = unsafe {
                             [0, 1, plane.stride, plane.stride + 1]
                                 .map(|offset| *input.get_unchecked(at + offset))
                         };
                         for n in 0..N {
-                            // SAFETY: each slice of weights has `inputs * 9`, as sliced above.
+                            // SAFETY: each slice of weights has `inputs * 9` values, as sliced above.
                             let weight = simd.splat_f32s(unsafe { *weights[n].get_unchecked(i * 9 + tap) });
                             for p in 0..4 {
                                 sums[n][p] = simd.fma(pixels[p], weight, sums[n][p]);
@@ -112,7 +112,7 @@ impl<'a> Correlation<'a> {
         N
     }
 
-    /// Stores the four outputs of a tile, or the largest of them.
+    /// Stores the four outputs of a tile or, if the epilogue pools, the largest of them.
     #[inline(always)]
     fn put<S: Lanes>(
         &self,
@@ -141,9 +141,9 @@ impl<'a> Correlation<'a> {
     }
 }
 
-/// Accumulates a block's contribution to the gradients of the weights, `sums`, 9 vectors for each
-/// output and input, whose lanes are summed when all blocks are done. Both `input`
-/// and `gradient` have bordered planes.
+/// Adds a block's part of the gradients of the weights to `sums`. It has 9 vectors for each output and input
+/// channel; their lanes are summed when all blocks are done. Both `input` and `gradient` have bordered
+/// planes.
 ///
 /// # Panics
 /// If `plane` is not [bordered](Plane::bordered), or lengths do not fit.
@@ -171,8 +171,8 @@ pub fn weight_gradient<S: Lanes>(
     }
 }
 
-/// The sums of one input and `N` outputs, the first of which is at `first`, and the others `step` after
-/// one another. Returns `N`.
+/// Adds to the sums of one input channel and `N` output channels. The sums of output channel `n` are 9
+/// vectors from `9 * (first + n * step)` on. Returns `N`.
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "the index names a register")]
 fn taps<S: Lanes, const N: usize>(
@@ -192,13 +192,13 @@ fn taps<S: Lanes, const N: usize>(
     for y in 0..height {
         for x in 0..width {
             let corner = y * plane.stride + x;
-            // SAFETY: pixel (y, x) of an image and its eight neighbours are within a bordered
-            // plane; that it is one, and that there are `N` of the gradient, was checked above.
+            // SAFETY: a bordered plane contains pixel (y, x) of an image and its eight neighbours. The
+            // assertion above checks that the plane is bordered and that `gradient` has `N` such planes.
             let gradients: [S::f32s; N] = std::array::from_fn(|n| unsafe {
                 *gradient.get_unchecked(n * plane.len + corner + plane.first)
             });
             for tap in 0..9 {
-                // SAFETY: as above, of the one plane of the input.
+                // SAFETY: as above. The assertion also checks that `input` has one such plane.
                 let pixel = unsafe { *input.get_unchecked(corner + (tap / 3) * plane.stride + tap % 3) };
                 for n in 0..N {
                     taps[n][tap] = simd.fma(gradients[n], pixel, taps[n][tap]);

@@ -1,5 +1,7 @@
-//! Direct convolution, for few channels, over blocks of images, one image per SIMD lane: of one layer, or
-//! of two in a chain, between which a block stays in lanes and in the cache.
+//! Direct convolution, for few channels, with one image in each SIMD lane.
+//!
+//! A block is as many images as a vector has lanes. A pass computes one layer, or two layers in a chain. In a
+//! chain, a block stays in lanes and in the cache from one layer to the next.
 
 use super::blocks::{append_argmax, flipped, images_of, lane_sums, load_input, spread, store_block, total};
 use super::correlation::{Correlation, weight_gradient};
@@ -13,18 +15,18 @@ use crate::kernels::quantization::{Extremes, Grid, Int8Error, QParams, Scheme};
 use crate::kernels::simd::{Kernel, Lanes};
 use crate::runtime::memory::Buffer;
 
-/// The parameters, affine, for activations of this minimum and maximum; `None` leaves them as
-/// they are.
+/// Returns affine quantization parameters for activations with this minimum and maximum, or `None` to leave
+/// the activations as they are.
 pub type Parameters<'a> = dyn FnMut(Result<[f32; 2], Int8Error>) -> Option<QParams> + 'a;
 
-/// Whether two layers with ReLU and pooling are supported: few channels, and height and width multiples
-/// of 4, so that 2x2 pooling covers both images.
+/// Whether a chain of two layers with ReLU and pooling is supported. Both layers need few channels. Height
+/// and width must be multiples of 4, so that 2x2 pooling covers the images of both layers.
 pub fn pair_fits(shapes: [Shape; 2]) -> bool {
     let [Shape { height, width, .. }, _] = shapes;
     shapes.iter().all(Shape::is_small) && height.is_multiple_of(4) && width.is_multiple_of(4)
 }
 
-/// Saved by forward for backward, in the layout of its SIMD level.
+/// What forward saves for backward. The layout depends on the SIMD level.
 #[derive(Debug, Default)]
 pub struct Between {
     /// Input of the second layer: bordered planes in lanes.
@@ -33,16 +35,16 @@ pub struct Between {
     pub argmax: [Vec<u8>; 2],
 }
 
-/// The output of `N` layers, and what backward reads if it follows, for any SIMD level. Each layer but the
+/// Forward of `N` layers. Returns the output, and what backward reads if it follows. Each layer except the
 /// last pools.
 pub struct ForwardPass<'a, 'p, const N: usize> {
     pub shapes: [Shape; N],
-    /// Of the last layer.
+    /// Epilogue of the last layer.
     pub epilogue: Epilogue,
     pub input: &'a [f32],
-    /// Weights and biases of each.
+    /// Weights and biases of each layer.
     pub layers: [[&'a [f32]; 2]; N],
-    /// Of the fake quantization between the layers, if any.
+    /// Parameters of the fake quantization between the layers, if there is one.
     pub quantize: Option<&'a mut Parameters<'p>>,
     pub backward: bool,
     pub buffers: &'a mut [Buffers; 2],
@@ -59,8 +61,8 @@ impl<const N: usize> Kernel for ForwardPass<'_, '_, N> {
         let blocks = first.batch.div_ceil(S::F32_LANES);
         let planed = last.inputs * after.len;
         let mut argmax = [const { Vec::new() }; 2];
-        // Parameters depend on all blocks: with them, the second convolution comes when the
-        // first is done with all, and otherwise block by block.
+        // Quantization parameters depend on all blocks. With them, the first layer computes all blocks before
+        // the second layer starts. Without them, each block passes through both layers at once.
         let apart = quantize.is_some();
         let keep = N > 1 && (backward || apart);
         let mut middle = if keep { Kept::new::<S::f32s>(blocks * planed) } else { Kept::default() };
@@ -132,14 +134,14 @@ fn add_borders<S: Lanes>(simd: S, shape: Shape, plane: Plane, middle: &[S::f32s]
     }
 }
 
-/// The gradients of `N` layers, for any SIMD level.
+/// Backward of `N` layers. Returns the gradients of each layer.
 pub struct BackwardPass<'a, const N: usize> {
     pub shapes: [Shape; N],
     pub epilogue: Epilogue,
     /// The input of the first layer, and the output of the last with its argmax and gradient.
     pub back: Back<'a>,
     pub weights: [&'a [f32]; N],
-    /// From forward at the same level.
+    /// What forward saved, at the same SIMD level.
     pub between: Option<&'a Between>,
     /// Called after each block of the work.
     pub poll: &'a mut dyn FnMut(),
@@ -190,7 +192,8 @@ impl<const N: usize> Kernel for BackwardPass<'_, N> {
                             Planes { first: first * outputs + channel, step: outputs, count, vector };
                         source.load(simd, planes, [0, height], plane, half, lanes)
                     } else {
-                        // The gradient of the next layer's input, which is this one's pooled output.
+                        // The gradient of this layer's pooled output, which the next layer has stored as the
+                        // gradient of its input.
                         let size = shape.output_size(Epilogue::ReluPool);
                         let pixels = size[0] * size[1];
                         let pooled = later[0].part.take::<S::f32s>(outputs * pixels);

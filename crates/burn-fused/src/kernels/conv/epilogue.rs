@@ -1,4 +1,4 @@
-//! ReLU, 2x2 max pooling and fake quantization on vectors, each lane on its own.
+//! ReLU, 2x2 max pooling and fake quantization on vectors. Each lane is computed on its own.
 
 use super::blocks::keep_argmax;
 use super::plane::Plane;
@@ -7,15 +7,16 @@ use crate::kernels::quantization::Grid;
 use crate::kernels::simd::Lanes;
 use crate::kernels::squares::{largest, passes};
 
-/// ReLU, which propagates NaN.
+/// ReLU. NaN stays NaN.
 #[inline(always)]
 pub fn relu<S: Lanes>(simd: S, x: S::f32s) -> S::f32s {
     simd.select_f32s(passes(simd, x), x, simd.splat_f32s(0.0))
 }
 
-/// Stores one image's sums of some channels, one in each lane of `plane`, with the epilogue: those of
-/// `channels` channels, `step` values apart, and the argmax of each pooled pixel with all lanes side by side
-/// unless `argmax` is empty. `scratch` has half as many vectors as the plane.
+/// Applies the epilogue to a plane of sums, and stores `channels` of its lanes in `target`, `step` values
+/// apart. Each lane is a channel of one image, or an image of one channel. If the epilogue pools and `argmax`
+/// is not empty, it gets the argmax of each pooled pixel, with all lanes side by side. `scratch` has half as
+/// many vectors as the plane.
 #[inline(always)]
 pub fn finish<S: Lanes>(
     simd: S,
@@ -27,7 +28,7 @@ pub fn finish<S: Lanes>(
     argmax: &mut [u8],
 ) {
     if epilogue == Epilogue::Relu {
-        // A loop, because a closure is compiled apart, without the SIMD level.
+        // A loop, because a closure may be compiled as a separate function, without the level's instructions.
         for value in sums.iter_mut() {
             *value = relu(simd, *value);
         }
@@ -50,9 +51,8 @@ pub fn finish<S: Lanes>(
     keep_argmax(index, argmax);
 }
 
-/// Fake-quantizes the pixels of a plane. Where a value is clipped, `argmax`, a byte for each
-/// pixel and lane, becomes [`NO_MAXIMUM`]: no pixel in front of the pooling gets a gradient.
-/// It may be empty.
+/// Fake-quantizes the pixels of a plane. `argmax` has a byte for each pixel and lane, or is empty. If a value
+/// is clipped, its byte becomes [`NO_MAXIMUM`], so that no pixel before the pooling gets a gradient.
 #[inline(always)]
 pub fn fake_quantize<S: Lanes>(_simd: S, grid: Grid, plane: Plane, lanes: &mut [S::f32s], argmax: &mut [u8]) {
     let [height, width] = plane.size;

@@ -1,5 +1,7 @@
-//! im2col + GEMM, for many channels: the 3x3 neighbourhoods of a group of pixels
-//! are the columns of a matrix, which stays in the cache.
+//! im2col + GEMM, for many channels.
+//!
+//! The 3x3 neighbourhoods of a group of pixels are copied to the columns of a matrix. The convolution is then
+//! the product of the weights and this matrix. The groups are small, so that the matrix stays in the cache.
 
 use std::ops::Range;
 
@@ -12,7 +14,7 @@ use crate::kernels::simd::kernel;
 use crate::kernels::squares::Squares;
 use crate::runtime::memory::Buffer;
 
-/// See [`Convolution::forward`]; the argmax is kept if `keeps`.
+/// See [`Convolution::forward`]. The argmax is returned only if `keeps`.
 pub fn forward(
     conv: Convolution,
     input: &[f32],
@@ -68,7 +70,7 @@ pub fn backward(conv: Convolution, back: Back<'_>, between: &mut dyn FnMut()) ->
     gradients
 }
 
-/// Approximate number of pixels of a group, so that their columns stay in the cache.
+/// Approximate number of pixels in a group. Their columns stay in the cache.
 const GROUP: usize = 256;
 
 /// Pixels whose columns make one matrix: whole images, or rows of one image.
@@ -78,7 +80,7 @@ pub(super) struct Group {
     pub first: usize,
     /// Number of images.
     pub images: usize,
-    /// First row, and the one after the last.
+    /// First row, and the row after the last.
     pub rows: [usize; 2],
 }
 
@@ -89,8 +91,8 @@ impl Group {
         Self::split(shape, GROUP, 2)
     }
 
-    /// Groups of about `most` pixels, in order, whose first rows are multiples of
-    /// `multiple`.
+    /// Splits a batch into groups of about `most` pixels, in order. The first row of each group is a multiple
+    /// of `multiple`.
     pub fn split(shape: Shape, most: usize, multiple: usize) -> impl Iterator<Item = Self> {
         let images = (most / shape.pixels()).clamp(1, shape.batch.max(1));
         let rows = (most / shape.width).max(1).next_multiple_of(multiple);
@@ -104,34 +106,34 @@ impl Group {
         })
     }
 
-    /// Pixels of one image's part.
+    /// Number of pixels in the part of one image.
     pub fn part(&self, shape: Shape) -> usize {
         (self.rows[1] - self.rows[0]) * shape.width
     }
 
-    /// Pixels of all images' parts.
+    /// Number of pixels in the parts of all images.
     pub fn pixels(&self, shape: Shape) -> usize {
         self.images * self.part(shape)
     }
 
-    /// Pools one image's part, of an even number of rows but for the last odd one.
+    /// Returns the pooling of one image's part. Only the last part of an image may have an odd number of
+    /// rows.
     fn squares(&self, shape: Shape, epilogue: Epilogue) -> Squares {
         let rows = if epilogue == Epilogue::ReluPool { self.rows[1] - self.rows[0] } else { 0 };
         Squares::new([rows, shape.width])
     }
 }
 
-/// One tap of the kernel over a part of a plane: where the neighbours begin in the
-/// plane, and which pixels of the part have that neighbour, apart from those at the
-/// left or right edge.
+/// One tap of the kernel over a part of a plane. The tap reads the same neighbour of each pixel: where these
+/// neighbours begin in the plane, and which pixels of the part have one.
 struct Shift {
-    /// First pixel of the part that has the neighbour.
+    /// First pixel of the part that has the neighbour in a row of the plane.
     from: usize,
-    /// One past the last pixel that has it.
+    /// One past the last pixel that has the neighbour in a row of the plane.
     to: usize,
-    /// The neighbour of pixel `from`.
+    /// Position in the plane of the neighbour of pixel `from`.
     source: usize,
-    /// Column whose pixels do not have it.
+    /// Column of pixels that lack the neighbour, because they are at the left or right edge.
     edge: Option<usize>,
 }
 
@@ -156,7 +158,7 @@ impl Shift {
         }
     }
 
-    /// Zeros where the neighbour would be in another row.
+    /// Sets the pixels to zero whose neighbour would be in another row.
     #[inline(always)]
     fn clear_edge(&self, shape: Shape, part: &mut [f32]) {
         if let Some(edge) = self.edge {
@@ -165,8 +167,8 @@ impl Shift {
     }
 }
 
-/// Calls `each` with the row `9 channel + tap` of `columns` of each image, the image's plane and the
-/// tap's shift.
+/// Calls `each` for each channel, tap and image. The arguments are the image's part of row
+/// `9 * channel + tap` of `columns`, the start of the channel's plane in the images, and the tap's shift.
 #[inline(always)]
 fn rows(shape: Shape, group: Group, columns: &mut [f32], mut each: impl FnMut(&mut [f32], usize, &Shift)) {
     let (part, pixels) = (group.part(shape), group.pixels(shape));
@@ -187,8 +189,9 @@ enum Images<'a> {
 }
 
 kernel! {
-    /// Images to columns (im2col): row `9 input + tap` has that neighbour of each pixel. Or gradients of columns
-    /// to images (col2im): each pixel accumulates the gradients of the pixels that it was a neighbour of.
+    /// Copies images to columns (im2col): row `9 * input + tap` has that neighbour of each pixel. Or adds
+    /// gradients of columns to images (col2im): each pixel accumulates the gradients of the pixels that it is
+    /// a neighbour of.
     fn copy_columns<S>(_simd: S, shape: Shape, group: Group, columns: &mut [f32], images: Images<'_>) {
         match images {
             Images::Gather(input) => rows(shape, group, columns, |row, plane, shift| {
@@ -214,7 +217,8 @@ kernel! {
     }
 }
 
-/// The rows of a product of each channel and image: where they are in it, the channel, and where they are in the output.
+/// Splits a product into one part for each channel and image. Returns the part's range in the product, the
+/// channel, and the part's position in the output.
 #[inline(always)]
 fn planes(
     shape: Shape,
@@ -232,7 +236,7 @@ fn planes(
 }
 
 kernel! {
-    /// From a product to the output: bias, ReLU and pooling.
+    /// Turns a product into the output: adds the bias, and applies ReLU and pooling.
     fn from_product<S>(
         simd: S,
         conv: Convolution,
@@ -262,7 +266,8 @@ kernel! {
 }
 
 kernel! {
-    /// From the output's gradient to those of the product and the biases.
+    /// Turns the gradient of the output into the gradient of the product. Adds the sums of the channels to
+    /// the gradient of the biases.
     fn to_product<S>(
         simd: S,
         conv: Convolution,
@@ -296,7 +301,7 @@ kernel! {
     }
 }
 
-/// A sum in 16 independent parts: the same bits at every SIMD level.
+/// Returns the sum in 16 independent parts, with the same bits at every SIMD level.
 #[inline(always)]
 fn sum(values: &[f32]) -> f32 {
     let mut parts = [0.0f32; 16];

@@ -1,8 +1,8 @@
-//! Convolutions of 16-bit images: on AMX tiles, or blocks of images
-//! are widened to f32 and run the same kernels.
+//! Convolutions of 16-bit images.
 //!
-//! Winograd in f32 is faster than direct convolutions with AVX-512's bf16 instructions, so without
-//! tiles the 16 bits save memory, not arithmetic. Only a block at a time exists in f32.
+//! With AMX, they run on tiles. Otherwise a block of images at a time is widened to f32, and runs the same
+//! kernels as f32 images. Winograd in f32 is faster than direct convolutions with AVX-512's bf16
+//! instructions. Without tiles, the 16 bits therefore save memory, not arithmetic.
 
 use super::{Back, Convolution, Gradients, Shape};
 #[cfg(target_arch = "x86_64")]
@@ -11,20 +11,21 @@ use crate::kernels::half::Half;
 use crate::kernels::simd::Level;
 use crate::runtime::memory::Buffer;
 
-/// Images of a block at least: a vector of the direct convolution.
+/// Minimum number of images in a block: one vector of the direct convolution.
 const IMAGES: usize = 16;
-/// Pixels of a block, if those are more images: weights are prepared once for a block.
+/// Number of pixels in a block of small images. Large blocks pay because the weights are prepared once for
+/// each block.
 const PIXELS: usize = 4096;
 
-/// The blocks of a batch: the first image, and the convolution.
+/// Splits a batch into blocks. Returns the first image and the convolution of each block.
 fn blocks(conv: Convolution) -> impl Iterator<Item = (usize, Convolution)> {
     let Shape { height, width, .. } = conv.shape;
-    // Whole vectors here too.
+    // A multiple of whole vectors.
     let images = (PIXELS / (height * width)).max(IMAGES).next_multiple_of(IMAGES);
     conv.shape.blocks(images).map(move |(first, shape)| (first, Convolution { shape, ..conv }))
 }
 
-/// A block of images of `size` values in f32; the buffer is reused by the next block.
+/// Widens a block of images, with `size` values each, to f32. The next block reuses `buffer`.
 fn widened<'a>(
     (half, level): (Half, Level),
     bits: &[u16],
@@ -37,7 +38,7 @@ fn widened<'a>(
     buffer
 }
 
-/// The output in the images' type, and the argmax of each block.
+/// Returns the output, in the type of the images, and the argmax of each block.
 pub(crate) fn forward(
     half: Half,
     conv: Convolution,
@@ -65,7 +66,8 @@ pub(crate) fn forward(
     (output, argmax)
 }
 
-/// The gradients from that of the output, which has the images' type. The argmax is that of each block.
+/// Computes the gradients from the gradient of the output, which has the type of the images. `argmax` has one
+/// entry for each block.
 pub(crate) fn backward(
     half: Half,
     conv: Convolution,

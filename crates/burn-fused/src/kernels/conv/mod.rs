@@ -1,9 +1,8 @@
-//! 3x3 convolutions with padding 1 on the CPU: forward and backward, epilogue
-//! included.
+//! 3x3 convolutions with padding 1: forward and backward, with their epilogue.
 //!
-//! Few channels run the direct convolution ([`direct`]), one image per SIMD lane;
-//! many channels run Winograd ([`winograd`]) or im2col + GEMM ([`im2col`]), and in bf16 AMX
-//! tiles where the processor has them ([`tiles`]): [`Route::for_shape`].
+//! [`Route::for_shape`] selects the algorithm by the shape. With few channels it is the direct convolution
+//! ([`direct`]), with one image in each SIMD lane. With many channels it is Winograd ([`winograd`]) or im2col
+//! + GEMM ([`im2col`]). Images in bf16 are convolved on AMX tiles ([`tiles`]) if the processor has them.
 
 mod algorithm;
 mod blocks;
@@ -35,15 +34,15 @@ use crate::runtime::memory::Buffer;
 /// Sizes of a convolution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
-    /// Images.
+    /// Number of images.
     pub batch: usize,
-    /// Input channels.
+    /// Number of input channels.
     pub inputs: usize,
-    /// Output channels.
+    /// Number of output channels.
     pub outputs: usize,
-    /// Height of the images.
+    /// Height of the images, in pixels.
     pub height: usize,
-    /// Width of the images.
+    /// Width of the images, in pixels.
     pub width: usize,
 }
 
@@ -53,17 +52,17 @@ impl Shape {
         epilogue.size([self.height, self.width])
     }
 
-    /// Values of the output.
+    /// Number of values in the output.
     pub fn output_len(&self, epilogue: Epilogue) -> usize {
         self.batch * self.outputs * self.output_size(epilogue).iter().product::<usize>()
     }
 
-    /// Values of the input.
+    /// Number of values in the input.
     pub fn input_len(&self) -> usize {
         self.batch * self.inputs * self.pixels()
     }
 
-    /// Values of the weights.
+    /// Number of weights.
     pub fn weight_len(&self) -> usize {
         self.outputs * self.inputs * 9
     }
@@ -72,7 +71,8 @@ impl Shape {
         self.height * self.width
     }
 
-    /// Blocks of at most so many images: the first image, and the shape.
+    /// Splits the batch into blocks of at most `images` images. Returns the first image and the shape of each
+    /// block.
     pub fn blocks(self, images: usize) -> impl Iterator<Item = (usize, Self)> {
         let first = (0..self.batch).step_by(images);
         first.map(move |first| (first, Self { batch: images.min(self.batch - first), ..self }))
@@ -87,53 +87,56 @@ impl Shape {
 /// A convolution, and how it is computed.
 #[derive(Debug, Clone, Copy)]
 pub struct Convolution {
-    /// SIMD level.
+    /// The SIMD level that the loops run on.
     pub level: Level,
-    /// Algorithm.
+    /// The algorithm.
     pub route: Route,
-    /// Sizes.
+    /// The sizes.
     pub shape: Shape,
-    /// Applied to the output.
+    /// The epilogue that is applied to the output.
     pub epilogue: Epilogue,
 }
 
-/// What backward reads: inputs and results of forward, and the gradient; images and their gradients in
-/// f32, or as bits of 16 bits.
+/// What backward reads: inputs and results of forward, and the gradient of the output. Images and their
+/// gradients are f32, or the bits of 16-bit values.
 #[derive(Debug, Clone, Copy)]
 pub struct Back<'a, T = f32> {
     /// `[batch, inputs, height, width]`.
     pub input: &'a [T],
     /// `[outputs, inputs, 3, 3]`.
     pub weights: &'a [f32],
-    /// `[batch, outputs, ...]`, with the epilogue.
+    /// `[batch, outputs, ...]`, after the epilogue.
     pub output: &'a [T],
-    /// From forward of the same [`Convolution`].
+    /// Argmax of the pooling, from forward of the same [`Convolution`].
     pub argmax: &'a [u8],
-    /// Of the output.
+    /// Gradient of the output.
     pub gradient: &'a [T],
-    /// The normalisation that follows, if one does; then `output` is not read.
+    /// The batch normalisation that follows the convolution, if there is one. `output` is then not read.
     pub normed: Option<&'a Normed<'a>>,
-    /// Whether the input's gradient is requested.
+    /// Whether the gradient of the input is requested.
     pub of_input: bool,
 }
 
 /// The gradients of a convolution.
 #[derive(Debug, Clone)]
 pub struct Gradients<T = Buffer> {
-    /// Of the input, if requested.
+    /// Gradient of the input, if requested.
     pub input: Option<T>,
-    /// Of the weights.
+    /// Gradient of the weights.
     pub weights: Buffer,
-    /// Of the biases.
+    /// Gradient of the biases.
     pub bias: Vec<f32>,
 }
 
 impl Convolution {
-    /// The output of `input` `[batch, inputs, height, width]` and, if `backward` follows and there is
-    /// pooling, its argmax: for each 2x2 square 0 to 3 in reading order, or
+    /// Computes the output of `input`, `[batch, inputs, height, width]`, for these weights and biases. Also
+    /// returns the argmax of the pooling if `backward` is set and the epilogue pools; otherwise the argmax is
+    /// empty.
+    ///
+    /// The argmax of a 2x2 square is 0 to 3 in reading order, or
     /// [`NO_MAXIMUM`](crate::kernels::epilogue::NO_MAXIMUM). Its layout depends on the route and the level:
-    /// in the order of the output with im2col, images in lanes with the direct convolution, channels in
-    /// lanes with the others.
+    /// the order of the output with im2col, images in lanes with the direct convolution, and channels in
+    /// lanes with the other routes.
     pub fn forward(self, input: &[f32], parameters: [&[f32]; 2], backward: bool) -> (Buffer, Vec<u8>) {
         let Self { level, route, shape, epilogue } = self;
         let keeps = backward && epilogue == Epilogue::ReluPool;
@@ -150,7 +153,7 @@ impl Convolution {
         }
     }
 
-    /// The gradients from that of the output. `between` is called after each block of the
+    /// Computes the gradients from the gradient of the output. `between` is called after each block of the
     /// work.
     pub fn backward(self, back: Back<'_>, between: &mut dyn FnMut()) -> Gradients {
         let Self { level, route, shape, epilogue } = self;
@@ -171,18 +174,18 @@ impl Convolution {
 /// The algorithm of one convolution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Route {
-    /// [`direct`].
+    /// Direct convolution: [`direct`].
     Direct,
-    /// [`im2col`].
+    /// im2col + GEMM: [`im2col`].
     Gemm,
-    /// [`winograd`].
+    /// Winograd: [`winograd`].
     Winograd,
-    /// On AMX tiles, bf16 images only.
+    /// AMX tiles, for bf16 images only.
     Tiles,
 }
 
 impl Route {
-    /// The fastest of those that `algorithm` allows.
+    /// Returns the fastest route for `shape` that `algorithm` allows.
     pub fn for_shape(shape: Shape, algorithm: Algorithm) -> Self {
         if shape.is_small() {
             return Self::Direct;
@@ -193,10 +196,10 @@ impl Route {
         }
     }
 
-    /// The fastest for bf16 images, where `self` is that for f32: tiles, whichever algorithm is
-    /// set, where products of bf16 run on them.
+    /// Returns the fastest route for bf16 images of this shape, if `self` is the fastest for f32. If products
+    /// of bf16 run on AMX, it is tiles, whichever algorithm is set.
     pub fn in_bf16(self, shape: Shape) -> Self {
-        // A tile's step takes 32 input channels, and its sums are 32 output channels.
+        // A step of tiles takes 32 input channels, and its sums are 32 output channels.
         let suits = self != Self::Direct && shape.inputs >= 16 && shape.outputs >= 16;
         if suits && bf16_products() == Bf16Products::Amx { Self::Tiles } else { self }
     }
@@ -206,10 +209,10 @@ impl Route {
 /// input and 4 to 128 output channels, 13 sizes of images up to 28x28, and batches of 1, 4
 /// and 32, forward and backward together:
 ///
-/// - Transforming the weights takes as long as some tens of pixels: it is faster from
-///   64 pixels in a batch on, up to twice slower below.
-/// - A tile takes as long for one pixel as for its 16. It is faster from 4 pixels
-///   on; an image of one pixel is slower.
+/// - Transforming the weights takes as long as computing some tens of pixels. Winograd is faster from 64
+///   pixels in a batch on, and up to twice slower below.
+/// - A tile takes as long for one pixel as for its 16. Winograd is faster from 4 pixels in a tile on. It is
+///   slower for images of one pixel.
 /// - With fewer than 16 input channels, most lanes of a wide vector would be empty.
 fn suits_winograd(shape: Shape) -> bool {
     let tiles = shape.height.div_ceil(4) * shape.width.div_ceil(4);

@@ -1,5 +1,8 @@
-//! Batch normalisation of the sums of a convolution, which stay in the lanes in which they are computed until backward:
-//! algorithm 1 of Ioffe and Szegedy, "Batch normalization" (2015), and its gradients.
+//! Batch normalisation of a convolution's sums, and its gradients: algorithm 1 of Ioffe and Szegedy, "Batch
+//! normalization" (2015).
+//!
+//! Forward computes the sums, the statistics of each channel, and then the output. The sums stay in the lanes
+//! in which they are computed until backward has read them, and are never copied to images.
 
 use super::blocks::{gather, load_input, total};
 use super::correlation::Correlation;
@@ -15,8 +18,9 @@ use crate::kernels::simd::{Kernel, Lanes, MAX_LANES, load};
 use crate::kernels::squares::passes;
 use crate::runtime::memory::Buffer;
 
-/// Where sums are: one plane after the other, of all channels of a block of images with the direct convolution, whose
-/// lanes are images, and of all vectors of channels of an image with Winograd.
+/// The layout of sums: one plane in lanes after the other. With the direct convolution, lanes are images, and
+/// a block of images has one plane for each output channel. With Winograd, lanes are channels, and an image
+/// has one plane for each vector of output channels.
 #[derive(Debug, Clone, Copy)]
 pub struct Layout {
     shape: Shape,
@@ -32,20 +36,20 @@ impl Layout {
         Self { shape, by_image, plane }
     }
 
-    /// Planes of a block of images, or of an image.
+    /// Number of planes in a block of images or, if lanes are channels, in an image.
     #[inline(always)]
     fn groups<S: Lanes>(self) -> usize {
         if self.by_image { self.shape.outputs } else { self.shape.outputs.div_ceil(S::F32_LANES) }
     }
 
-    /// All planes.
+    /// Number of planes in the batch.
     #[inline(always)]
     fn vectors<S: Lanes>(self) -> usize {
         let lanes = if self.by_image { S::F32_LANES } else { 1 };
         self.shape.batch.div_ceil(lanes) * self.groups::<S>()
     }
 
-    /// The planes of images that are in plane `vector`.
+    /// Returns the planes of images that are in the lanes of plane `vector`.
     #[inline(always)]
     fn planes<S: Lanes>(self, vector: usize) -> Planes {
         let (Shape { batch, outputs, .. }, lanes) = (self.shape, S::F32_LANES);
@@ -58,7 +62,8 @@ impl Layout {
         Planes { first: block * outputs + channel, step: 1, count: lanes.min(outputs - channel), vector }
     }
 
-    /// The sum of a channel's values, one for each plane and lane; `values` has as many lanes for each plane.
+    /// Returns the sum of `value` over the planes and lanes of a channel. `value` takes the index
+    /// `plane * lanes + lane`.
     #[inline(always)]
     fn total<S: Lanes>(self, channel: usize, mut value: impl FnMut(usize) -> f64) -> f64 {
         let (groups, lanes) = (self.groups::<S>(), S::F32_LANES);
@@ -72,44 +77,44 @@ impl Layout {
         (0..self.shape.batch).map(place).map(|(vector, lane)| value(vector * lanes + lane)).sum()
     }
 
-    /// A number of each channel, for each plane of a block in its lanes.
+    /// Arranges one number of each channel in lanes, with a vector for each plane of a block.
     fn in_lanes<S: Lanes>(self, value: impl Fn(usize) -> f32) -> Vec<f32> {
         let channel = |at: usize| if self.by_image { at / S::F32_LANES } else { at };
         let number = |at: usize| if channel(at) < self.shape.outputs { value(channel(at)) } else { 0.0 };
         (0..self.groups::<S>() * S::F32_LANES).map(number).collect()
     }
 
-    /// The rows of pixels of a plane.
+    /// Returns the rows of pixels of a plane.
     #[inline(always)]
     fn rows<S: Lanes>(self, sums: &[S::f32s], vector: usize) -> impl Iterator<Item = &[S::f32s]> {
         self.plane.rows(&sums[vector * self.plane.len..])
     }
 }
 
-/// What forward saves of a normalisation.
+/// What forward saves for backward.
 #[derive(Debug)]
 pub struct SavedNorm {
-    /// Of the convolution, bias included.
+    /// Sums of the convolution, bias included.
     sums: Buffer,
     pub moments: Moments,
-    /// Of a pooling, if backward follows.
+    /// Argmax of the pooling, as bytes. Empty without pooling, or if no backward follows.
     argmax: Buffer,
 }
 
 impl SavedNorm {
-    /// Of a pooling.
+    /// The argmax of the pooling.
     pub fn argmax(&self) -> &[u8] {
         bytemuck::cast_slice(&self.argmax)
     }
 }
 
-/// The convolution, normalised, with its epilogue.
+/// Forward of a convolution, its batch normalisation and the epilogue.
 pub struct NormForward<'a> {
     pub conv: Convolution,
     pub input: &'a [f32],
     /// Weights and biases.
     pub layer: [&'a [f32]; 2],
-    /// Factor and summand of each channel.
+    /// Scale and shift of each channel.
     pub parameters: [&'a [f32]; 2],
     pub epsilon: f64,
     pub backward: bool,
@@ -152,7 +157,7 @@ impl Kernel for NormForward<'_> {
 }
 
 impl NormForward<'_> {
-    /// Stores the sums of the convolution.
+    /// Computes the convolution and stores its sums.
     #[inline(always)]
     fn convolve<S: Lanes>(self, simd: S, layout: Layout, sums: &mut [S::f32s]) {
         let (shape, [weights, bias]) = (self.conv.shape, self.layer);
@@ -182,12 +187,12 @@ impl NormForward<'_> {
     }
 }
 
-/// What is summed of each value, and of its gradient if there are any.
+/// The terms of `K` sums over values, or over pairs of a value and its gradient.
 trait Terms<const K: usize>: Copy {
     fn add<S: Lanes>(self, simd: S, affine: [S::f32s; 3], pair: [S::f32s; 2], parts: &mut [S::f32s; K]);
 }
 
-/// The value.
+/// The term is the value.
 #[derive(Clone, Copy)]
 struct ValueTerms;
 
@@ -198,7 +203,7 @@ impl Terms<1> for ValueTerms {
     }
 }
 
-/// The distance from the mean, and its square.
+/// The terms are the distance from the mean and its square.
 #[derive(Clone, Copy)]
 struct DistanceTerms;
 
@@ -217,7 +222,7 @@ impl Terms<2> for DistanceTerms {
     }
 }
 
-/// The gradient, and its product with the distance from the mean.
+/// The terms are the gradient, and the gradient times the value's distance from the mean.
 #[derive(Clone, Copy)]
 struct GradientTerms {
     relu: bool,
@@ -241,7 +246,7 @@ impl Terms<2> for GradientTerms {
 /// Values that are summed in f32 before their sum is added in f64.
 const BLOCK: usize = 1024;
 
-/// The sums of each lane over rows of values and gradients.
+/// Returns the sums of each lane over rows of values and gradients.
 #[inline(always)]
 fn sums_of<'a, S: Lanes, T: Terms<K>, const K: usize>(
     simd: S,
@@ -276,15 +281,15 @@ fn sums_of<'a, S: Lanes, T: Terms<K>, const K: usize>(
 #[inline(always)]
 fn flush<S: Lanes, const K: usize>(simd: S, parts: [[S::f32s; K]; 4], found: &mut [[f64; MAX_LANES]; K]) {
     for (k, found) in found.iter_mut().enumerate() {
-        // Not by `map`, whose closure may be compiled apart, as in `total`.
+        // Without `map`: its closure may be compiled as a separate function, as in `total`.
         let sum = total(simd, &[parts[0][k], parts[1][k], parts[2][k], parts[3][k]]);
         let lanes: &[f32] = bytemuck::cast_slice(std::slice::from_ref(&sum));
         found.iter_mut().zip(lanes).for_each(|(found, &lane)| *found += f64::from(lane));
     }
 }
 
-/// The statistics of the channels: of each plane the mean, and then the sums of the distances from it and of their
-/// squares, so that what the mean is rounded by does not count.
+/// Computes the statistics of the channels. Each plane gets its mean first, and then the sums of the
+/// distances from this mean and of their squares. The sum of the distances corrects the rounding of the mean.
 #[inline(always)]
 fn moments<S: Lanes>(simd: S, layout: Layout, sums: &[S::f32s], epsilon: f64) -> Moments {
     let Shape { batch, outputs, .. } = layout.shape;
@@ -307,14 +312,14 @@ fn moments<S: Lanes>(simd: S, layout: Layout, sums: &[S::f32s], epsilon: f64) ->
             let off = means[at] - mean;
             squares[at] + 2.0 * off * rests[at] + pixels * off * off
         });
-        // Rounding may leave less than nothing of equal values; NaN stays.
+        // If all values are equal, rounding may make the variance negative. NaN stays NaN.
         let variance = (square / (batch as f64 * pixels)).clamp(0.0, f64::INFINITY);
         moments.push(mean as f32, variance, epsilon);
     }
     moments
 }
 
-/// `N` numbers of each channel, in lanes: one vector of each number for each plane of a block.
+/// `N` numbers of each channel, in lanes. Each plane of a block has one vector of each number.
 #[derive(Debug)]
 struct Numbers<const N: usize>([Vec<f32>; N]);
 
@@ -329,7 +334,7 @@ impl<const N: usize> Numbers<N> {
     }
 }
 
-/// The mean of each channel, the factor of the distances from it, and the summand.
+/// Returns the mean of each channel, the factor of the distance from the mean, and the shift.
 fn affines<S: Lanes>(layout: Layout, [scale, shift]: [&[f32]; 2], moments: &Moments) -> Numbers<3> {
     let Moments { mean, inverse, .. } = moments;
     Numbers::from_fn::<S>(layout, |channel| {
@@ -337,13 +342,13 @@ fn affines<S: Lanes>(layout: Layout, [scale, shift]: [&[f32]; 2], moments: &Mome
     })
 }
 
-/// The normalised value, not fused, so that the same values pass on every level.
+/// Returns the normalised value. Nothing is fused, so that ReLU passes the same values on every level.
 #[inline(always)]
 fn apply<S: Lanes>(simd: S, [mean, factor, shift]: [S::f32s; 3], x: S::f32s) -> S::f32s {
     simd.add_f32s(simd.mul_f32s(simd.sub_f32s(x, mean), factor), shift)
 }
 
-/// The gradient of a convolution's sums from that of what is normalised.
+/// Turns the gradient of the normalised values into the gradient of the convolution's sums.
 #[derive(Debug)]
 pub struct Normed<'a> {
     layout: Layout,
@@ -351,12 +356,12 @@ pub struct Normed<'a> {
     affine: Numbers<3>,
     /// Whether ReLU follows, without pooling.
     relu: bool,
-    /// [`level_and_slope`].
+    /// The two results of [`level_and_slope`] for each channel.
     back: Numbers<2>,
 }
 
 impl Normed<'_> {
-    /// Replaces the gradient of the normalised values in `rows` of planes by that of the sums.
+    /// Replaces the gradient of the normalised values, in `rows` of planes, by the gradient of the sums.
     #[inline(always)]
     pub fn apply<S: Lanes>(
         &self,
@@ -382,18 +387,19 @@ impl Normed<'_> {
     }
 }
 
-/// What ReLU of a normalised value passes on of its gradient.
+/// Returns the gradient if ReLU passes the normalised value, and zero otherwise.
 #[inline(always)]
 fn relu_back<S: Lanes>(simd: S, affine: [S::f32s; 3], x: S::f32s, gradient: S::f32s) -> S::f32s {
     simd.select_f32s(passes(simd, apply(simd, affine, x)), gradient, simd.splat_f32s(0.0))
 }
 
-/// The gradients of factors and summands, and what the gradient of the sums is computed with.
+/// First half of backward. Returns the gradients of scales and shifts, and the [`Normed`] with which the
+/// convolution's backward computes the gradient of the sums.
 pub struct Means<'a, 'p> {
     pub conv: Convolution,
     pub parameters: [&'a [f32]; 2],
     pub saved: &'a SavedNorm,
-    /// Of the output.
+    /// Gradient of the output.
     pub gradient: &'a [f32],
     pub between: &'p mut dyn FnMut(),
 }
@@ -411,7 +417,7 @@ impl<'a> Kernel for Means<'a, '_> {
         let pools = epilogue == Epilogue::ReluPool;
         let size = shape.output_size(epilogue);
         let pixels = size[0] * size[1];
-        // A pooling passes a gradient on at its maximum alone.
+        // With pooling, only the maximum of a square gets a gradient, so only maxima are summed.
         let summed = if pools { Plane::plain([1, pixels]) } else { plane };
         let mut scratch = vec![zero; 2 * summed.len];
         let (lanes, maxima) = scratch.split_at_mut(summed.len);

@@ -12,17 +12,17 @@ use crate::kernels::squares::passes;
 pub struct Plane {
     /// Height and width of the images.
     pub size: [usize; 2],
-    /// Vectors of a row, border included.
+    /// Number of vectors in a row, border included.
     pub stride: usize,
-    /// Vectors before the first pixel.
+    /// Number of vectors before the first pixel.
     pub first: usize,
-    /// Vectors of the plane.
+    /// Number of vectors in the plane.
     pub len: usize,
 }
 
 impl Plane {
-    /// A plane with a border of one pixel, and another row or column if
-    /// height or width are odd: kernels work on squares of 2x2 pixels.
+    /// A plane with a border of one pixel. If height or width is odd, it has one more row or column: kernels
+    /// work on squares of 2x2 pixels.
     #[inline(always)]
     pub fn bordered(height: usize, width: usize) -> Self {
         let stride = width.next_multiple_of(2) + 2;
@@ -30,8 +30,7 @@ impl Plane {
         Self { size: [height, width], stride, first: stride + 1, len }
     }
 
-    /// A plane without a border, but with another row or column if height or
-    /// width are odd.
+    /// A plane without a border. If height or width is odd, it has one more row or column.
     pub fn rounded_up([height, width]: [usize; 2]) -> Self {
         let stride = width.next_multiple_of(2);
         Self { size: [height, width], stride, first: 0, len: height.next_multiple_of(2) * stride }
@@ -48,8 +47,8 @@ impl Plane {
         Self { size: [height, width], stride: width, first: 0, len: height * width }
     }
 
-    /// A plane of images of this size at any place in it: the first pixel is vector
-    /// `first`, and rows are `stride` apart.
+    /// A plane of `len` vectors with images of this size anywhere in it. The first pixel is vector `first`,
+    /// and rows are `stride` apart.
     ///
     /// # Panics
     /// If rows overlap, or pixels are beyond `len`.
@@ -59,14 +58,15 @@ impl Plane {
         Self { size, stride, first, len }
     }
 
-    /// Whether it has the layout of [`bordered`](Self::bordered).
+    /// Whether the plane has the layout of [`bordered`](Self::bordered).
     #[inline(always)]
     pub fn is_bordered(self) -> bool {
         let [height, width] = self.size;
         self == Self::bordered(height, width)
     }
 
-    /// The vector of the pixel behind that of `at`, with which so many are left in its row.
+    /// Returns the vector of the pixel after the pixel of vector `at`. `left` counts the pixels left in the
+    /// row, the one at `at` included.
     #[inline(always)]
     fn next(self, at: usize, left: &mut usize) -> usize {
         *left -= 1;
@@ -77,7 +77,7 @@ impl Plane {
         at + 1 + self.stride - self.size[1]
     }
 
-    /// The rows of its pixels.
+    /// Returns the rows of pixels, without borders.
     #[inline(always)]
     pub fn rows<V>(self, plane: &[V]) -> impl Iterator<Item = &[V]> {
         let [height, width] = self.size;
@@ -97,9 +97,9 @@ impl Plane {
         plane[from..self.len].fill(zero);
     }
 
-    /// Loads images into lanes: lane `i` gets the pixels of `source` from `i * step`
-    /// on, or zeros from image `images` on, and where `outputs`, in the layout of `source`, are not
-    /// passed on by ReLU. Outside the pixels it stores zeros.
+    /// Loads images into lanes. Lane `i` gets the pixels of `source` from `i * step` on; lanes from `images`
+    /// on get zeros. If there are `outputs`, in the layout of `source`, a pixel becomes zero if ReLU set its
+    /// output to zero. Vectors outside the pixels become zero.
     ///
     /// # Panics
     /// If `images` is 0 or more than there are lanes, or lengths do not fit.
@@ -142,8 +142,7 @@ impl Plane {
         }
     }
 
-    /// Stores the images from their lanes in `target`, `step` values apart: all
-    /// pixels of each image are initialised afterwards.
+    /// Stores the images from their lanes in `target`, `step` values apart. Writes all pixels of each image.
     ///
     /// # Panics
     /// If `images` is 0 or more than there are lanes, or lengths do not fit.

@@ -11,7 +11,7 @@ pub(super) use crate::runtime::memory::Scratch;
 pub struct Kept(Scratch);
 
 impl Kept {
-    /// A buffer of `len` values: those of an earlier use, or zeros.
+    /// Returns a buffer of `len` values, which are zero or left from an earlier use.
     pub fn new<T: Pod>(len: usize) -> Self {
         let mut kept = KEPT.take();
         kept.0.take::<T>(len);
@@ -32,7 +32,7 @@ impl Kept {
 impl Drop for Kept {
     fn drop(&mut self) {
         let scratch = std::mem::take(&mut self.0);
-        // A thread that is ending has dropped `KEPT` already.
+        // If the thread is ending, `KEPT` may have been dropped already.
         let _ = KEPT.try_with(|kept| {
             if kept.borrow().0.values::<u8>().len() < scratch.values::<u8>().len() {
                 kept.borrow_mut().0 = scratch;
@@ -59,8 +59,8 @@ thread_local! {
     static KEPT: RefCell<Kept> = RefCell::default();
 }
 
-/// Calls `body` with this thread's buffers, for two convolutions: taken out rather than borrowed, because
-/// `body` may call the poll callback, which may use operators itself.
+/// Calls `body` with this thread's buffers, for up to two convolutions. The buffers are taken out rather than
+/// borrowed, because `body` may call the poll callback, and the callback may run operators.
 pub fn with_buffers<R>(body: impl FnOnce(&mut [Buffers; 2]) -> R) -> R {
     let mut taken = BUFFERS.take();
     let result = body(&mut taken);

@@ -1,4 +1,7 @@
-//! What a convolution reads: images, or the gradient of an output before its epilogue.
+//! What a convolution reads.
+//!
+//! Forward reads images. Backward reads the gradient of the output, and computes the gradient before the
+//! epilogue while it loads the values.
 
 use super::blocks::spread;
 use super::norm::Normed;
@@ -10,50 +13,50 @@ use crate::kernels::simd::Lanes;
 /// Values `[batch, channels, height, width]`, in f32 or as bits of bf16.
 #[derive(Debug, Clone, Copy)]
 pub struct Source<'a, T = f32> {
-    /// The values; of pooled pixels with [`Mask::Pool`].
+    /// The values. With [`Mask::Pool`], there is one for each pooled pixel.
     pub values: &'a [T],
-    /// Which of them are passed on.
+    /// Which of the values pass through the epilogue.
     pub mask: Mask<'a, T>,
     /// Channels.
     pub channels: usize,
     /// Height and width, before pooling.
     pub size: [usize; 2],
-    /// The normalisation whose gradient it is, if one follows.
+    /// The normalisation through which the values flow back, if there is one.
     pub normed: Option<&'a Normed<'a>>,
 }
 
-/// What the epilogue passes on of a gradient.
+/// Which gradients flow back through the epilogue.
 #[derive(Debug, Clone, Copy)]
 pub enum Mask<'a, T> {
-    /// Everything.
+    /// All gradients.
     All,
-    /// Zero where this output of ReLU is.
+    /// Gradients are zero where this output of ReLU is zero.
     Relu(&'a [T]),
-    /// A pooled pixel's gradient, at the maximum of its 2x2 square.
+    /// A pooled pixel's gradient goes to the maximum of its 2x2 square, by this argmax.
     Pool(&'a [u8]),
 }
 
 /// Planes of a source that are loaded into one vector.
 #[derive(Debug, Clone, Copy)]
 pub struct Planes {
-    /// That of the first lane.
+    /// The plane of the first lane.
     pub first: usize,
-    /// From that of a lane to that of the next.
+    /// Distance from the plane of a lane to the plane of the next lane.
     pub step: usize,
-    /// Number of planes; lanes from there on are zero.
+    /// Number of planes. The lanes after them are zero.
     pub count: usize,
-    /// Number of the vector in the argmax.
+    /// Index of the vector in the argmax.
     pub vector: usize,
 }
 
 impl<'a, T> Source<'a, T> {
-    /// The input of a convolution.
+    /// Makes a source from the input of a convolution.
     pub fn input(shape: Shape, values: &'a [T]) -> Self {
         let size = [shape.height, shape.width];
         Self { values, mask: Mask::All, channels: shape.inputs, size, normed: None }
     }
 
-    /// The gradient of a convolution's sums from that of its output.
+    /// Makes a source that turns the gradient of a convolution's output into the gradient of its sums.
     pub fn gradient(shape: Shape, epilogue: Epilogue, back: Back<'a, T>) -> Self {
         let mask = match epilogue {
             Epilogue::Relu if back.normed.is_none() => Mask::Relu(back.output),
@@ -64,7 +67,7 @@ impl<'a, T> Source<'a, T> {
         Self { values: back.gradient, mask, channels: shape.outputs, size, normed }
     }
 
-    /// Vectors of all channels of a pixel.
+    /// Number of vectors that contain all channels of a pixel.
     #[inline(always)]
     pub fn groups<S: Lanes>(&self) -> usize {
         self.channels.div_ceil(S::F32_LANES)
@@ -84,8 +87,9 @@ impl<'a, T> Source<'a, T> {
 }
 
 impl Source<'_> {
-    /// Loads `rows` of planes into the lanes of `plane`, with zeros outside its pixels. `pooled` is
-    /// scratch of the pooled pixels. Returns the sum of a pooled gradient, which comes with it.
+    /// Loads `rows` of planes into the lanes of `plane`, with zeros outside its pixels. `pooled` is scratch
+    /// for the pooled pixels. With [`Mask::Pool`] and without a normalisation, returns the sum of the
+    /// gradient, which is then known without another loop.
     #[inline(always)]
     pub fn load<S: Lanes>(
         &self,

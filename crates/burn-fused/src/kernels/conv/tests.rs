@@ -1,4 +1,4 @@
-//! Direct convolution and im2col + GEMM at each SIMD level are compared with a scalar f64 reference.
+//! Checks direct convolution and im2col + GEMM at each SIMD level against a scalar f64 reference.
 
 use super::*;
 
@@ -16,7 +16,7 @@ impl Numbers {
         1 + self.next() as usize % most
     }
 
-    /// Values in -2 to 2, `steps` to 1. With few steps, sums of products are exact in
+    /// Returns values from -2 to 2 in steps of `1 / steps`. With few steps, sums of products are exact in
     /// f32: values that are equal or zero in the reference are so at every level.
     fn values(&mut self, len: usize, steps: u64) -> Vec<f32> {
         (0..len).map(|_| (self.next() % (4 * steps + 1)) as f32 / steps as f32 - 2.0).collect()
@@ -30,7 +30,7 @@ struct Reference {
     bias: Vec<f64>,
 }
 
-/// The definition, evaluated one number after the other.
+/// Evaluates the definition, one number after the other.
 fn reference(
     shape: Shape,
     epilogue: Epilogue,

@@ -1,4 +1,4 @@
-//! Products of pixels and weights, and the epilogue.
+//! The convolution of a block: products of pixels and weights on tiles, and then the epilogue.
 
 use super::super::epilogue::finish;
 use super::super::scratch::Scratch;
@@ -8,9 +8,9 @@ use crate::kernels::half::Half;
 use crate::kernels::half::amx::{BLOCK, Operands, TILE, WORDS, tiles};
 use crate::kernels::simd::{Kernel, Lanes};
 
-/// Steps of tiles between two polls: some tens of microseconds.
+/// Steps of tiles between two polls: they take some tens of microseconds.
 const STEPS: usize = 1024;
-/// Steps of a pass over the positions at most: their weights stay in the first-level cache.
+/// Maximum number of steps in a pass over the positions. Their weights stay in the L1 cache.
 const PASS: usize = 18;
 
 /// The convolution of a block.
@@ -19,12 +19,12 @@ pub struct Convolve<'a> {
     pub inputs: usize,
     pub outputs: usize,
     pub epilogue: Epilogue,
-    /// As [`super::pack::Channels`] leaves them.
+    /// The pixels as [`super::pack::Channels`] packs them.
     pub pixels: &'a [u16],
-    /// As [`super::pack::weights`] leaves them.
+    /// The weights as [`super::pack::weights`] packs them.
     pub weights: &'a [u32],
     pub bias: Option<&'a [f32]>,
-    /// Where the argmax of each pooled pixel goes, 16 channels side by side; empty if it is not kept.
+    /// Receives the argmax of each pooled pixel, 16 channels side by side. Empty if the argmax is not kept.
     pub argmax: &'a mut [u8],
     pub between: &'a mut dyn FnMut(),
     /// Scratch.

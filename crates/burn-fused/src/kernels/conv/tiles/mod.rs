@@ -1,10 +1,12 @@
-//! Convolutions of bf16 images on AMX tiles: the definition itself, as a matrix product for each of
-//! the nine taps. It has four times the products of Winograd, at more than eight times their rate,
-//! and no error but the rounding of its values; the instructions take denormal ones for zero.
+//! Convolutions of bf16 images on AMX tiles.
 //!
-//! The pixels of a block of images are the rows of one matrix, with a column and a row of zeros
-//! between neighbours ([`Flat`]): a tap is then the same matrix from another row on, and nothing is
-//! copied nine times. Products of rows of zeros are computed and ignored.
+//! They follow the definition of a convolution: one matrix product for each of the nine taps. This takes four
+//! times as many products as Winograd, at more than eight times their rate. The only error is the rounding of
+//! the values; the instructions treat denormal values as zero.
+//!
+//! The pixels of a block of images are the rows of one matrix. A zero follows each row of an image, and a row
+//! of zeros follows each image ([`Flat`]). The matrix of a tap is then the same matrix from another row on,
+//! so nothing is copied nine times. Products of rows of zeros are computed and ignored.
 //!
 //! A NaN or an infinity in the input reaches the 3x3 outputs around it, and the gradients of all
 //! nine weights of its channel.
@@ -31,19 +33,19 @@ use crate::runtime::memory::Buffer;
 /// The SIMD level of all processors with tiles.
 const LEVEL: Level = Level::Avx512;
 
-/// Approximate pixels of a block, whose values stay in the cache.
+/// Approximate number of pixels in a block. Their values stay in the cache.
 const PIXELS: usize = 1024;
 
-/// The blocks of a batch: the first image, and the shape.
+/// Splits a batch into blocks. Returns the first image and the shape of each block.
 fn blocks(shape: Shape) -> impl Iterator<Item = (usize, Shape)> {
     shape.blocks((PIXELS / shape.pixels()).max(1))
 }
 
-/// The output of `images` `[batch, inputs, height, width]`, and the argmax if `backward`
-/// follows and there is one: 16 channels side by side.
+/// Computes the output of `images`, `[batch, inputs, height, width]`. Also returns the argmax of the pooling,
+/// with 16 channels side by side, if `backward` is set and the epilogue pools; otherwise it is empty.
 ///
 /// # Panics
-/// If there are no tiles.
+/// If the instructions of tiles are not usable.
 pub fn forward(
     shape: Shape,
     epilogue: Epilogue,
@@ -57,7 +59,8 @@ pub fn forward(
     let kept = if keeps { shape.outputs.next_multiple_of(TILE) * height * width } else { 0 };
     let mut argmax = vec![0; shape.batch * kept];
     let mut rest = &mut argmax[..];
-    // In f32 16 channels of an image, in lanes those of a block; channels of a pixel side by side.
+    // `wide` has 16 channels of an image in f32, and `lanes` has them for a block in lanes. `channels` has
+    // the channels of each pixel side by side.
     with_buffers(
         |[Buffers { input: wide, output: lanes, part: channels, sums }, Buffers { part: packed, .. }]| {
             let packed = pack::weights(shape, weights, false, packed);
@@ -88,7 +91,8 @@ pub fn forward(
     (output, argmax)
 }
 
-/// The gradients from that of the output. `between` is called every some tens of microseconds.
+/// Computes the gradients from the gradient of the output. `between` is called every few tens of
+/// microseconds.
 ///
 /// # Panics
 /// As [`forward`].
@@ -103,7 +107,8 @@ pub fn backward(
     let mut weights = Buffer::zeroed(shape.weight_len());
     with_buffers(|[one, two]| {
         let Buffers { input: wide, output: lanes, part: channels, sums } = one;
-        // For the gradient of weights, pixels of a channel side by side, and pairs of the gradient's.
+        // For the gradient of the weights, `pixels` has the pixels of each channel side by side, and `pairs`
+        // has pairs of pixels of the gradient.
         let Buffers { input: pixels, output: pairs, part: packed, sums: weight_sums } = two;
         let packed = pack::weights(shape, back.weights, true, packed);
         let mut of_weights = WeightGradient::new(shape, weight_sums);
@@ -138,62 +143,63 @@ pub fn backward(
     Gradients { input: found, weights, bias }
 }
 
-/// The next `len` values of a vector, whose zeros are still in the cache when they are overwritten.
+/// Appends `len` zeros to a vector, and returns them. Appending them block by block keeps them in the cache
+/// until they are overwritten.
 fn extended(values: &mut Vec<u16>, len: usize) -> &mut [u16] {
     let start = values.len();
     values.resize(start + len, 0);
     &mut values[start..]
 }
 
-/// Where the pixels of images are: row by row, image by image, with one zero after each row and a row
-/// of zeros after each image. The neighbours of a pixel are at the same distances everywhere, and those
-/// outside of the image are zeros.
+/// The layout of a block's pixels: row by row and image by image, with one zero after each row and a row of
+/// zeros after each image. Each neighbour of a pixel is at a distance that is the same for all pixels, and
+/// neighbours outside the image are zeros. A position is the index of a pixel or zero in this layout.
 #[derive(Debug, Clone, Copy)]
 pub struct Flat {
-    /// Height and width.
+    /// Height and width of the images.
     size: [usize; 2],
-    /// Images.
+    /// Number of images.
     pub images: usize,
 }
 
 impl Flat {
-    /// That of a block's images.
+    /// Makes the layout of a block's images.
     pub fn for_block(block: Shape) -> Self {
         Self { size: [block.height, block.width], images: block.batch }
     }
 
-    /// Positions from an image to the next.
+    /// Number of positions from an image to the next.
     #[inline(always)]
     pub fn period(self) -> usize {
         (self.size[0] + 1) * (self.size[1] + 1)
     }
 
-    /// Positions of all images, and zeros until they are whole tiles.
+    /// Number of positions of all images, with zeros after them up to whole blocks of tiles.
     #[inline(always)]
     pub fn len(self) -> usize {
         (self.images * self.period()).next_multiple_of(BLOCK)
     }
 
-    /// Zeros in front of the first pixel: its neighbours.
+    /// Number of zeros before the first pixel, which are its neighbours.
     #[inline(always)]
     pub fn front(self) -> usize {
         self.size[1] + 2
     }
 
-    /// All positions, with the neighbours of the first and the last.
+    /// Number of all positions, with the neighbours of the first and the last pixel.
     #[inline(always)]
     pub fn all(self) -> usize {
         self.len() + 2 * self.front()
     }
 
-    /// How many positions before a pixel's own the matrix of a tap begins: row `q` of it is
-    /// position `q + tap(n)` of all.
+    /// Returns where the matrix of a tap begins. Row `q` of the matrix is position `q + tap(n)` of all
+    /// positions.
     #[inline(always)]
     pub fn tap(self, tap: usize) -> usize {
         tap / 3 * (self.size[1] + 1) + tap % 3
     }
 
-    /// One image's pixels in its period.
+    /// The plane of one image's pixels in its period.
     #[inline(always)]
     pub fn plane(self) -> Plane {
         Plane::part(self.size, self.size[1] + 1, 0, self.period())
@@ -205,18 +211,18 @@ impl Flat {
         self.size
     }
 
-    /// Room for all positions of `channels`, which are side by side.
+    /// Takes room for all positions of `channels`, with the channels of a position side by side.
     pub fn channels(self, channels: usize, buffer: &mut Scratch) -> &mut [u16] {
         buffer.take(self.all() * padded(channels))
     }
 
-    /// Room for pairs of positions of `channels`, in tiles.
+    /// Takes room for pairs of positions of `channels`, in tiles.
     pub fn pairs(self, channels: usize, buffer: &mut Scratch) -> &mut [u32] {
         buffer.take(self.len() / 2 * padded(channels))
     }
 }
 
-/// Channels of whole tiles.
+/// Rounds a number of channels up to whole blocks of tiles.
 #[inline(always)]
 pub fn padded(channels: usize) -> usize {
     channels.next_multiple_of(BLOCK)

@@ -1,4 +1,4 @@
-//! Operands in the layouts of tiles.
+//! Packs weights, images and gradients as operands of tiles.
 
 use super::super::Shape;
 use super::super::blocks::total;
@@ -9,9 +9,10 @@ use crate::kernels::half::Half;
 use crate::kernels::half::amx::{BLOCK, TILE, WORDS};
 use crate::kernels::simd::{Kernel, Lanes};
 
-/// Weights `[outputs, inputs, 3, 3]`, rounded, as the right matrix of a convolution: for each 32
-/// results, tap and 32 terms, two tiles. Results are outputs and terms inputs, or with `flipped`, for
-/// the gradient of the input, the other way round and with taps in reverse.
+/// Packs weights `[outputs, inputs, 3, 3]`, rounded to bf16, as the right matrix of a convolution: two tiles
+/// for each 32 results, each tap and each 32 terms. Results are output channels, and terms are input
+/// channels. With `flipped`, for the gradient of the input, results are input channels, terms are output
+/// channels, and the taps are reversed.
 pub fn weights<'a>(shape: Shape, weights: &[f32], flipped: bool, buffer: &'a mut Scratch) -> &'a [u32] {
     let weights = Half::Bf16.narrowed(LEVEL, weights);
     let Shape { inputs, outputs, .. } = shape;
@@ -41,7 +42,7 @@ pub fn weights<'a>(shape: Shape, weights: &[f32], flipped: bool, buffer: &'a mut
             taps.zip(pairs).for_each(|(tap, pair)| *tap = word(pair))
         }
     };
-    // In the order of `weights`.
+    // Reads `weights` in their order.
     for outer in (0..outputs).step_by(if flipped { 2 } else { 1 }) {
         for inner in (0..inputs).step_by(if flipped { 1 } else { 2 }) {
             if flipped { pack(outer, inner) } else { pack(inner, outer) }
@@ -50,7 +51,7 @@ pub fn weights<'a>(shape: Shape, weights: &[f32], flipped: bool, buffer: &'a mut
     words
 }
 
-/// A source as operands.
+/// Packs the planes of a source as operands.
 pub struct Channels<'a> {
     pub flat: Flat,
     /// First image.
@@ -58,10 +59,10 @@ pub struct Channels<'a> {
     pub source: Source<'a, u16>,
     pub lanes: &'a mut Scratch,
     pub wide: &'a mut Scratch,
-    /// All positions, with channels side by side.
+    /// Receives all positions, with the channels of a position side by side.
     pub pixels: &'a mut [u16],
-    /// A tile for each 16 pairs of neighbouring positions and 16 channels, and sums over all positions
-    /// that are added to.
+    /// If present, the first slice receives one tile for each 16 pairs of neighbouring positions and 16
+    /// channels. The second slice has one sum for each channel, to which all positions are added.
     pub pairs: Option<(&'a mut [u32], &'a mut [f32])>,
 }
 
@@ -85,7 +86,7 @@ impl Kernel for Channels<'_> {
                 load(simd, flat, image, source, group + half, wide, lanes);
             }
             let (first, second) = lanes.split_at(len);
-            // Both groups of a pixel, which share a line of the cache.
+            // Both groups are stored at once, because they share a line of the cache.
             let both = first.iter().zip(second);
             for ((&first, &second), pixel) in both.zip(pixels.chunks_exact_mut(channels)) {
                 let (left, right) = pixel[group * TILE..][..BLOCK].split_at_mut(TILE);
@@ -115,8 +116,9 @@ impl Kernel for Channels<'_> {
     }
 }
 
-/// Loads a group of channels of all images of a block, from image `first` on, with zeros between and after
-/// them, and for channels that there are not. `wide` is scratch for three times 16 channels of an image.
+/// Loads a group of 16 channels of all images of a block, from image `first` on. Positions between and after
+/// the images become zero, as do channels beyond the last one. `wide` is scratch for three times 16 channels
+/// of an image.
 #[inline(always)]
 fn load<S: Lanes>(
     simd: S,

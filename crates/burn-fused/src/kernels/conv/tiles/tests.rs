@@ -1,4 +1,4 @@
-//! Tiles against im2col + GEMM in f32, on processors without them by their emulated instructions.
+//! Checks tiles against im2col + GEMM in f32. The instructions are emulated on processors that lack them.
 
 use super::super::{Convolution, Route};
 use super::*;
@@ -14,7 +14,7 @@ fn bits(values: &[f32]) -> Vec<u16> {
     Half::Bf16.narrowed(LEVEL, values)
 }
 
-/// The largest distance is at most this much of the largest value.
+/// Checks that the largest difference is at most `most` times the largest value.
 fn close(found: &[f32], expected: &[f32], most: f32, what: &str) {
     assert_eq!(found.len(), expected.len(), "{what}");
     let largest = expected.iter().fold(0.0f32, |most, x| most.max(x.abs()));
@@ -36,7 +36,8 @@ fn tiles_give_the_convolutions_of_f32() {
         ([2, 16, 40, 6, 7], Epilogue::ReluPool),
         // Two blocks.
         ([2, 17, 16, 25, 40], Epilogue::ReluPool),
-        // More steps than in a pass, more positions than at a time, and two groups of the weights' gradient.
+        // More steps than in a pass, more positions than between two polls, and two groups of the weights'
+        // gradient.
         ([1, 80, 17, 60, 64], Epilogue::Relu),
     ] {
         let [batch, inputs, outputs, height, width] = sizes;

@@ -1,17 +1,17 @@
-//! The gradient of weights: for each tap, the product of the images' channels and the gradient's, summed
-//! over all positions.
+//! The gradient of the weights. For each tap, it is the product of the images' channels and the gradient's
+//! channels, summed over all positions.
 
 use super::super::Shape;
 use super::super::scratch::Scratch;
 use super::{Flat, padded};
 use crate::kernels::half::amx::{BLOCK, Operands, TILE, WORDS, tiles};
 
-/// Steps of a pass over the taps: the values of both sides stay in the first-level cache.
+/// Steps in a pass over the taps. The values of both factors stay in the L1 cache.
 const PASS: usize = 8;
-/// Steps before `between` is called, of nine taps each: some tens of microseconds.
+/// Steps between two calls of `between`, of nine taps each: they take some tens of microseconds.
 const GROUP: usize = 14 * PASS;
 
-/// Sums over blocks, `[taps, inputs, outputs]`, channels padded.
+/// Sums over blocks, `[taps, inputs, outputs]`, with padded channels.
 pub struct WeightGradient<'a> {
     inputs: usize,
     outputs: usize,
@@ -27,7 +27,7 @@ impl<'a> WeightGradient<'a> {
         Self { inputs, outputs, sums }
     }
 
-    /// Adds the products of a block's images and the pairs of its gradient.
+    /// Adds the products of a block's images with the pairs of the block's gradient.
     pub fn add(
         &mut self,
         flat: Flat,
@@ -66,7 +66,7 @@ impl<'a> WeightGradient<'a> {
         }
     }
 
-    /// Copies images to the flat layout, a channel after the other.
+    /// Copies images to the flat layout, one channel after the other.
     fn load(&self, flat: Flat, values: &[u16], pixels: &mut [u16]) {
         let [height, width] = flat.size();
         for (channel, row) in pixels.chunks_exact_mut(flat.all()).enumerate() {
@@ -93,7 +93,8 @@ impl<'a> WeightGradient<'a> {
     pub fn finish(self, weights: &mut [f32]) {
         let [inputs, outputs] = [self.inputs, self.outputs].map(padded);
         let (weights, _) = weights.as_chunks_mut::<9>();
-        // Sums side by side are read once, and their weights stay in the cache until the next input.
+        // In this order, contiguous sums are read once, and the cache lines of the weights stay in the cache
+        // until the next input writes to them.
         for input in 0..self.inputs {
             for output in 0..self.outputs {
                 weights[output * self.inputs + input] =
@@ -103,7 +104,7 @@ impl<'a> WeightGradient<'a> {
     }
 }
 
-/// Copies a row by vectors: a call of `memcpy` for each takes longer.
+/// Copies a row in vectors, because a call of `memcpy` for each row takes longer.
 fn copy_row(from: &[u16], to: &mut [u16]) {
     let ((from, rest), (to, end)) = (from.as_chunks::<8>(), to.as_chunks_mut::<8>());
     for (to, from) in to.iter_mut().zip(from) {

@@ -1,5 +1,5 @@
-//! The convolution itself: the output of forward, and the gradient of the input, which
-//! is the output's gradient convolved with the flipped weights.
+//! The convolution by Winograd. Forward computes its output by it, and backward the gradient of the input,
+//! which is the output's gradient convolved with the flipped weights.
 
 use super::super::Shape;
 use super::super::epilogue::finish;
@@ -13,14 +13,14 @@ use crate::kernels::epilogue::Epilogue;
 use crate::kernels::simd::{Kernel, Lanes, Scalars, add_products, load};
 use crate::runtime::memory::Buffer;
 
-/// Approximate number of tiles of a block: their factors for 256 channels are 2.4 MB,
-/// and the weights' factors, of 9.4 MB for 256 inputs and outputs, are read once for
-/// each block.
+/// Approximate number of tiles in a block. With 256 channels, the factors of these tiles take 2.4 MB. The
+/// factors of the weights, which take 9.4 MB with 256 inputs and outputs, are read once for each block.
 const TILES: usize = 64;
-/// Input channels whose products are summed before the sum is added to those of others:
-/// one chain of 256 additions is three times less exact. A multiple of all lanes.
+/// Input channels that are summed before their sum is added to the total: one chain of 256 additions is three
+/// times less exact. A multiple of the lanes of every level.
 const CHAIN: usize = 64;
-/// Vectors of outputs whose products are computed before they are transformed.
+/// Vectors of output channels in a chunk. The products of a chunk are transformed before those of the next
+/// chunk are computed.
 const CHUNK: usize = 2 * PANEL;
 
 /// A convolution, for any SIMD level.
@@ -28,15 +28,15 @@ pub struct Convolve<'a> {
     pub shape: Shape,
     pub epilogue: Epilogue,
     pub source: Source<'a>,
-    /// As [`transform_weights`] takes them, flipped or not.
+    /// The weights as [`transform_weights`] takes them, flipped or not.
     pub weights: &'a [f32],
     pub flipped: bool,
-    /// One for each output; none for zeros.
+    /// One for each output channel. `None` stands for zeros.
     pub bias: Option<&'a [f32]>,
     /// Whether the argmax of a pooling is kept.
     pub keeps_argmax: bool,
-    /// Receives the results instead of an output, in their lanes: for each image and vector of channels a
-    /// [plane of whole tiles](Plane::tiled).
+    /// If present, receives the results in lanes, and no output is returned: a [plane of whole
+    /// tiles](Plane::tiled) for each image and vector of channels.
     pub sums: Option<&'a mut [f32]>,
     pub between: &'a mut dyn FnMut(),
     pub buffers: &'a mut Buffers,
@@ -47,7 +47,7 @@ impl Kernel for Convolve<'_> {
 
     #[inline(always)]
     fn run<S: Lanes>(self, simd: S) -> Self::Output {
-        // Sums, a panel and a scalar have to fit into the registers.
+        // The registers have to hold the sums, a panel and a scalar.
         if S::REGISTER_COUNT >= 32 { self.with_rows::<S, 8>(simd) } else { self.with_rows::<S, 4>(simd) }
     }
 }
@@ -91,7 +91,8 @@ impl Convolve<'_> {
                 let step = tiles * vectors + 1;
                 let products = output.take::<S::f32s>(PRODUCTS * step);
                 for point in 0..PRODUCTS {
-                    // Whole groups of rows: others are among them, for which there is room.
+                    // Rounded up to whole groups of `R` tiles. There is room for the results of the
+                    // additional tiles, which are not used.
                     let [from, count] = block.tiles_with(point);
                     let count = count.next_multiple_of(R);
                     let some = (tiles, [from.min(tiles - count), count]);
@@ -120,8 +121,9 @@ impl Convolve<'_> {
     }
 }
 
-/// The products of some of all tiles, the first and how many, with the weights of a panel, at one point: `weights`
-/// has `N` vectors for each input. Products are stored at vector `at` of the `vectors` of each tile.
+/// Multiplies tiles by the weights of a panel, at one point. Of all `tiles`, it computes `count` from tile
+/// `first` on. `weights` has `N` vectors for each input channel. Products are stored at vector `at` of the
+/// `vectors` of each tile.
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "the index names a register")]
 fn rows<S: Lanes, const R: usize, const N: usize>(
@@ -152,21 +154,22 @@ fn rows<S: Lanes, const R: usize, const N: usize>(
     }
 }
 
-/// The last steps of a block.
+/// The last steps of a block: the transform of the products, the bias and the epilogue.
 struct Finish<'a> {
     shape: Shape,
     epilogue: Epilogue,
     block: Block,
-    /// One for each output; none for zeros.
+    /// One for each output channel. `None` stands for zeros.
     bias: Option<&'a [f32]>,
 }
 
 impl Finish<'_> {
-    /// Stores the outputs of `vectors` vectors of channels, from vector `first` on, and the argmax of each
-    /// pooled pixel, with as many channels side by side as there are lanes, unless `argmax` is empty.
-    /// The products of a tile are side by side, and points `step` vectors apart; `lanes`
-    /// is scratch of two planes. All values of these outputs are initialised afterwards. With `kept`, sums are stored
-    /// there alone.
+    /// Stores the outputs of `vectors` vectors of channels, from vector `first` on. Unless `argmax` is empty,
+    /// it receives the argmax of each pooled pixel, with as many channels side by side as there are lanes.
+    ///
+    /// In `products`, the products of a tile are side by side, and points are `step` vectors apart. `lanes`
+    /// is scratch of two planes. All values of these outputs are written. With `kept`, only the sums are
+    /// stored, in `kept`.
     #[inline(always)]
     fn run<S: Lanes>(
         &self,
@@ -203,8 +206,8 @@ impl Finish<'_> {
                         let (position, halves) = block.tile(image - block.first, row, column);
                         let tile = position * vectors + at;
                         let products = &products[tile..=tile + (PRODUCTS - 1) * step];
-                        // SAFETY: `y` and `x` are less than 6, so that the point is at most 35, with whose vector
-                        // `products` ends.
+                        // SAFETY: `y` and `x` are less than 6, so the point is at most 35, and `products`
+                        // ends with the vector of point 35.
                         let product = |y, x| unsafe { *products.get_unchecked((y * POINTS + x) * step) };
                         let mut outputs = match halves {
                             [false, false] => square(simd, OutputTransform, OutputTransform, product),

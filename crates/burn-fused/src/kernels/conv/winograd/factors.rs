@@ -1,4 +1,4 @@
-//! The factors of the products: transformed pixels and weights, and back to gradients of
+//! The factors of the products: the transforms of pixels and weights, and the transform back to gradients of
 //! weights.
 
 use super::super::Shape;
@@ -15,27 +15,26 @@ use crate::kernels::simd::Lanes;
 /// channels, one vector for each tile.
 #[derive(Debug, Clone, Copy)]
 pub struct Pixels {
-    /// Groups of channels.
+    /// Number of groups of channels.
     pub groups: usize,
-    /// Tiles of the block, rounded up to the rows of a product.
+    /// Number of tiles in the block, rounded up to the rows of a product.
     pub tiles: usize,
 }
 
 impl Pixels {
-    /// Vectors from one point to the next; one more than needed, as in
-    /// [`Panels::step`].
+    /// Number of vectors from one point to the next. It is one more than needed, as in [`Panels::step`].
     #[inline(always)]
     pub fn step(self) -> usize {
         self.groups * self.tiles + 1
     }
 
-    /// Vectors of all points.
+    /// Number of vectors of all points.
     pub fn len(self) -> usize {
         PRODUCTS * self.step()
     }
 }
 
-/// The transform of the tiles of a group of channels, with the rows above and below the block if they are of inputs.
+/// Transforms the tiles of a group of channels. Tiles of an input include pixels around the block.
 pub struct TransformTiles<'a, S: Lanes, L> {
     /// The transform of a row or column.
     pub line: L,
@@ -45,13 +44,13 @@ pub struct TransformTiles<'a, S: Lanes, L> {
     pub source: &'a Source<'a>,
     /// The group of channels.
     pub group: usize,
-    /// Scratch for the block's plane, and a quarter more for a pooled one.
+    /// Scratch for the block's plane, and a quarter more for a pooled plane.
     pub lanes: &'a mut [S::f32s],
     /// Receives the transformed tiles.
     pub target: &'a mut [S::f32s],
-    /// `[first, next, step]`: point `p` of tile `t` is vector `first + t next + p step` of `target`.
+    /// `[first, next, step]`: point `p` of tile `t` is vector `first + t * next + p * step` of `target`.
     pub positions: [usize; 3],
-    /// A sum to which all pixels of the group are added.
+    /// If present, all pixels of the group are added to this sum.
     pub sum: Option<&'a mut S::f32s>,
 }
 
@@ -73,10 +72,11 @@ impl<S: Lanes, L> TransformTiles<'_, S, L> {
             }
             for row in 0..block.rows() {
                 for column in 0..block.columns() {
-                    // A bordered tile begins in the row above its own.
+                    // With a border, a tile begins one row above its outputs.
                     let corner = (row * TILE + border.saturating_sub(1)) * plane.stride + column * TILE;
                     let tile = &lanes[corner..corner + (I - 1) * plane.stride + I];
-                    // SAFETY: `y` and `x` are less than `I`, and `tile` has `I - 1` rows and `I` more vectors.
+                    // SAFETY: `y` and `x` are less than `I`, and `tile` has `I - 1` rows of `stride` vectors
+                    // and `I` more vectors.
                     let pixel = |y, x| unsafe { *tile.get_unchecked(y * plane.stride + x) };
                     let (position, halves) = block.tile(image - block.first, row, column);
                     let factors = match halves {
@@ -88,7 +88,7 @@ impl<S: Lanes, L> TransformTiles<'_, S, L> {
                     let at = first + position * next;
                     let target = &mut target[at..=at + (PRODUCTS - 1) * step];
                     for (point, &factor) in factors.as_flattened().iter().enumerate() {
-                        // SAFETY: `point` is at most 35, and `target` ends at its vector.
+                        // SAFETY: `point` is at most 35, and `target` ends with the vector of point 35.
                         unsafe { *target.get_unchecked_mut(point * step) = factor };
                     }
                 }
@@ -97,11 +97,11 @@ impl<S: Lanes, L> TransformTiles<'_, S, L> {
     }
 }
 
-/// Weights `[outputs, inputs, 3, 3]`, transformed for a convolution of that shape.
-/// `lanes` is scratch of `9 * inputs` vectors.
+/// Transforms weights `[outputs, inputs, 3, 3]` for a convolution of this shape. `lanes` is scratch of
+/// `9 * inputs` vectors.
 ///
-/// If `flipped`, they are `[inputs, outputs, 3, 3]`, and each 3x3 is rotated by 180
-/// degrees: the input's gradient is the output's gradient convolved with them.
+/// If `flipped`, the weights are `[inputs, outputs, 3, 3]`, and each 3x3 square is rotated by 180 degrees:
+/// the gradient of the input is the gradient of the output convolved with them.
 #[inline(always)]
 pub fn transform_weights<S: Lanes>(
     simd: S,
@@ -137,9 +137,8 @@ pub fn transform_weights<S: Lanes>(
     }
 }
 
-/// Gradients of the weights `[outputs, inputs, 3, 3]` from those of their transforms.
-/// `lanes` is scratch of `9 * inputs` vectors. All of `target` is initialised
-/// afterwards.
+/// Computes the gradients of the weights `[outputs, inputs, 3, 3]` from the gradients of their factors.
+/// `lanes` is scratch of `9 * inputs` vectors. Writes all of `target`.
 #[inline(always)]
 pub fn weight_gradients<S: Lanes>(
     simd: S,
@@ -166,20 +165,21 @@ pub fn weight_gradients<S: Lanes>(
     }
 }
 
-/// A matrix of `terms` rows of `vectors` vectors, once for each of the 36 points.
+/// The layout of 36 matrices, one for each point, of `terms` rows of `vectors` vectors. They are stored in
+/// panels.
 #[derive(Debug, Clone, Copy)]
 pub struct Panels {
-    /// Rows.
+    /// Number of rows.
     pub terms: usize,
-    /// Vectors of a row.
+    /// Number of vectors in a row.
     pub vectors: usize,
 }
 
-/// Vectors of a panel; the last panel may have one.
+/// Number of vectors in a row of a panel. The last panel may have one.
 pub const PANEL: usize = 2;
 
 impl Panels {
-    /// Vectors of all points.
+    /// Number of vectors of all points.
     pub fn len(self) -> usize {
         self.count() * PRODUCTS * self.step()
     }
@@ -189,21 +189,20 @@ impl Panels {
         self.vectors.div_ceil(PANEL)
     }
 
-    /// Vectors of this panel's rows.
+    /// Number of vectors in a row of this panel.
     #[inline(always)]
     pub fn width(self, panel: usize) -> usize {
         PANEL.min(self.vectors - panel * PANEL)
     }
 
-    /// First vector of a panel at a point.
+    /// Index of the first vector of a panel at a point.
     #[inline(always)]
     pub fn at(self, panel: usize, point: usize) -> usize {
         (panel * PRODUCTS + point) * self.step()
     }
 
-    /// Vectors from one point to the next. The points of one row are written one
-    /// after the other: one vector more than needed puts them in different sets of the
-    /// cache.
+    /// Number of vectors from one point to the next. It is one more than needed: the points of a row are
+    /// written one after the other, and the additional vector puts them in different sets of the cache.
     #[inline(always)]
     pub fn step(self) -> usize {
         self.terms * PANEL + 1

@@ -1,19 +1,19 @@
-//! Winograd F(4x4, 3x3), for many channels (Lavin and Gray 2016, "Fast Algorithms for
-//! Convolutional Neural Networks", section 4): a 4x4 tile of the output takes 36
-//! products for each pair of channels instead of 144.
+//! Convolutions by Winograd F(4x4, 3x3), for many channels (Lavin and Gray 2016, "Fast Algorithms for
+//! Convolutional Neural Networks", section 4).
 //!
-//! Each tile's 6x6 pixels of the input and each 3x3 weights are transformed to 36
-//! factors; their products, summed over channels, are 36 matrix products, whose results
-//! are transformed to the tile's outputs. Lanes are channels throughout.
+//! A 4x4 tile of the output takes 36 products for each pair of channels instead of 144. The 6x6 pixels of the
+//! input around a tile, and each 3x3 weights, are transformed to 36 factors, one for each of 36 points. The
+//! products of these factors, summed over channels, are 36 matrix products. Their results are transformed to
+//! the tile's outputs. Lanes are channels throughout.
 //!
-//! Where two rows or columns of pixels at most are left for the last tiles, as of 14 pixels, these are
-//! [half](transform::HalfTile) ones of four points.
+//! If at most two rows or columns of pixels are left for the last tiles, as in images of 14 pixels, these
+//! tiles are [half](transform::HalfTile) tiles, which have four points in that dimension instead of six.
 //!
-//! The largest error is 1 to 3e-6 of the largest value, two to six times that of im2col +
-//! GEMM. A NaN or an infinity in the input reaches the 3x3 outputs around it, mostly as NaN, and
-//! up to 16 outputs of each tile whose 6x6 pixels contain it, and the gradients of all nine
-//! weights of a pair of channels; with im2col the 3x3 outputs alone. In the weights, it reaches all outputs of its channel
-//! with both.
+//! The largest error is 1 to 3e-6 of the largest value, which is two to six times the error of im2col + GEMM.
+//! A NaN or an infinity in the input reaches the 3x3 outputs around it, mostly as NaN. It also reaches up to
+//! 16 outputs of each tile with this pixel among its 6x6 pixels, and the gradients of all nine weights of a
+//! pair of channels. With im2col it reaches the 3x3 outputs alone. A NaN or an infinity in the weights
+//! reaches all outputs of its channel with both algorithms.
 
 mod convolve;
 mod factors;
@@ -34,7 +34,7 @@ use super::{Back, Convolution, Gradients, Shape};
 use crate::kernels::epilogue::Epilogue;
 use crate::runtime::memory::Buffer;
 
-/// See [`Convolution::forward`]; the argmax is kept if `keeps`.
+/// See [`Convolution::forward`]. The argmax is returned only if `keeps`.
 pub fn forward(
     conv: Convolution,
     input: &[f32],

@@ -1,18 +1,18 @@
-//! The definition of a convolution and its gradients, in f64.
+//! The definition of a convolution and its gradients, computed in f64.
 
 use std::ops::Range;
 
 use super::super::Shape;
 
-/// Gradients.
+/// The gradients of a convolution.
 pub struct Reference {
     pub input: Vec<f64>,
     pub weights: Vec<f64>,
     pub bias: Vec<f64>,
 }
 
-/// The rows that a tap of the kernel joins: offsets of equally long rows in a plane of the
-/// output and in one of the input.
+/// Returns the rows that a tap of the kernel connects: ranges of the same length in a plane of the output and
+/// in a plane of the input.
 fn rows(shape: Shape, tap: usize) -> impl Iterator<Item = (Range<usize>, Range<usize>)> {
     let Shape { height, width, .. } = shape;
     let (down, right) = (tap / 3, tap % 3);
@@ -26,8 +26,7 @@ fn rows(shape: Shape, tap: usize) -> impl Iterator<Item = (Range<usize>, Range<u
     })
 }
 
-/// Offsets of the planes of each pair of channels in the output, in the input and in the
-/// weights.
+/// Returns the offsets of the planes of each pair of channels in the output, in the input and in the weights.
 fn pairs(shape: Shape) -> impl Iterator<Item = [usize; 3]> {
     let Shape { batch, inputs, outputs, .. } = shape;
     (0..batch).flat_map(move |image| {
@@ -43,7 +42,7 @@ fn pairs(shape: Shape) -> impl Iterator<Item = [usize; 3]> {
     })
 }
 
-/// The convolution, without an epilogue.
+/// Computes the convolution, without an epilogue.
 pub fn product(shape: Shape, input: &[f32], weights: &[f32], bias: &[f32]) -> Vec<f64> {
     let pixels = shape.pixels();
     let len = shape.batch * shape.outputs * pixels;
@@ -62,7 +61,7 @@ pub fn product(shape: Shape, input: &[f32], weights: &[f32], bias: &[f32]) -> Ve
     product
 }
 
-/// The gradients from that of [`product`].
+/// Computes the gradients from the gradient of [`product`].
 pub fn gradients(shape: Shape, input: &[f32], weights: &[f32], of_product: &[f64]) -> Reference {
     let mut found = Reference {
         input: vec![0.0; input.len()],

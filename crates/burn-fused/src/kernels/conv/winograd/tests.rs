@@ -1,10 +1,10 @@
-//! Every SIMD level is compared with an f64 reference.
+//! Checks Winograd at every SIMD level against an f64 reference.
 
 use super::super::*;
 use super::testing::{Reference, gradients, product};
 use crate::kernels::epilogue::NO_MAXIMUM;
 
-/// Largest error over the largest value.
+/// Maximum error, divided by the largest value.
 const TOLERANCE: f64 = 5e-6;
 
 const EPILOGUES: [Epilogue; 3] = [Epilogue::Identity, Epilogue::Relu, Epilogue::ReluPool];
@@ -23,13 +23,13 @@ impl Numbers {
         least + self.next() as usize % (most - least + 1)
     }
 
-    /// Values in -1 to 1.
+    /// Returns values from -1 to 1.
     fn values(&mut self, len: usize) -> Vec<f32> {
         (0..len).map(|_| (self.next() & 0xff_ffff) as f32 / (1 << 23) as f32 - 1.0).collect()
     }
 }
 
-/// A convolution's inputs.
+/// The inputs of a convolution.
 struct Case {
     shape: Shape,
     input: Vec<f32>,
@@ -37,7 +37,7 @@ struct Case {
     bias: Vec<f32>,
 }
 
-/// The results of a forward and a backward.
+/// The results of one forward and one backward.
 #[derive(Debug, Clone, PartialEq)]
 struct Results {
     output: Vec<f32>,
@@ -87,7 +87,7 @@ impl Case {
         }
     }
 
-    /// Compares outputs and gradients with those of the definition.
+    /// Checks outputs and gradients against the definition.
     fn check(&self, level: Level, epilogue: Epilogue, product: &[f64], numbers: &mut Numbers) {
         let shape = self.shape;
         let gradient = numbers.values(shape.output_len(epilogue));
@@ -95,8 +95,8 @@ impl Case {
         let what = |part| format!("{part} of {shape:?}, {epilogue:?}, {level}");
         let largest = product.iter().fold(0.0f64, |max, x| max.max(x.abs()));
         let near = TOLERANCE * largest;
-        // The gradient before the epilogue. Where values are nearly equal or nearly zero, rounding
-        // decides which of them gets it: it goes where forward found the maximum.
+        // The gradient before the epilogue. If values are nearly equal or nearly zero, rounding decides which
+        // of them gets the gradient, so the reference takes the maximum that forward found.
         let mut before = vec![0.0; product.len()];
         for (at, (&output, &gradient)) in found.output.iter().zip(&gradient).enumerate() {
             let (value, from) = match epilogue {
@@ -148,7 +148,7 @@ fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
-/// The four pixels of a pooled one.
+/// Returns the indices of a pooled pixel's four pixels.
 fn square(shape: Shape, at: usize) -> [usize; 4] {
     let [height, width] = shape.output_size(Epilogue::ReluPool);
     let (plane, y, x) = (at / (height * width), at / width % height, at % width);
@@ -156,7 +156,7 @@ fn square(shape: Shape, at: usize) -> [usize; 4] {
     [corner, corner + 1, corner + shape.width, corner + shape.width + 1]
 }
 
-/// The argmax in the order of the output.
+/// Returns the argmax in the order of the output.
 fn in_order(level: Level, shape: Shape, argmax: &[u8]) -> Vec<u8> {
     let lanes = match level {
         Level::Avx512 => 16,
@@ -187,7 +187,8 @@ fn outputs_and_gradients_match_the_f64_reference() {
 #[test]
 fn batches_of_many_blocks_match_the_f64_reference() {
     let mut numbers = Numbers(18);
-    // More tiles than one block has: of an image, of a row of tiles, and of small images; some are half ones.
+    // More tiles than a block has: of one image, of one row of tiles, and of several small images. Some are
+    // half tiles.
     let large = [[2, 16, 17, 41, 37], [1, 17, 16, 9, 530], [1, 66, 16, 48, 45]];
     let small = [[70, 16, 33, 5, 3], [9, 16, 17, 14, 14], [70, 16, 16, 2, 2], [30, 16, 16, 6, 12]];
     for sizes in large.into_iter().chain(small) {
@@ -241,7 +242,7 @@ fn a_non_finite_value_reaches_all_that_it_touches_and_no_other_tile() {
         .flat_map(|level| [f32::NAN, f32::INFINITY, f32::NEG_INFINITY].map(|value| (level, value)))
     {
         let mut case = Case::new(sizes, &mut numbers);
-        // In the second image, at different pixels of a tile.
+        // The values are in the second image, at different pixels of a tile.
         let (channel, y, x) = (numbers.between(0, inputs - 1), numbers.between(4, 8), numbers.between(4, 8));
         case.input[((inputs + channel) * height + y) * width + x] = value;
         let gradient = numbers.values(case.shape.output_len(Epilogue::Identity));
@@ -249,14 +250,15 @@ fn a_non_finite_value_reaches_all_that_it_touches_and_no_other_tile() {
         for (at, output) in found.output.iter().enumerate() {
             let (plane, oy, ox) = (at / (height * width), at / width % height, at % width);
             let touched = plane >= outputs && oy.abs_diff(y) <= 1 && ox.abs_diff(x) <= 1;
-            // A tile's patch is one pixel larger than the tile on each side.
+            // The 6x6 pixels of a tile reach one pixel beyond the tile on each side.
             let near = |o: usize, i: usize| (o / 4 * 4..=o / 4 * 4 + 5).contains(&(i + 1));
             let in_tile = plane >= outputs && near(oy, y) && near(ox, x);
             let what = format!("{value} at {y}, {x}: output {at} is {output}, {level}");
             assert!(!touched || !output.is_finite(), "{what}");
             assert!(in_tile || output.is_finite(), "{what}");
         }
-        // Every output has a gradient, so all weights of that channel get a non-finite one.
+        // Every output has a gradient, so the gradients of all weights of that channel become NaN or
+        // infinite.
         for (at, of_weight) in found.weights.iter().enumerate() {
             assert_eq!(of_weight.is_finite(), at / 9 % inputs != channel, "weight {at}, {level}");
         }

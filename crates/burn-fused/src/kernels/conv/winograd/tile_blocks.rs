@@ -1,5 +1,5 @@
-//! Blocks of tiles: the part of a batch whose transforms stay in the cache, and where
-//! its pixels are.
+//! Blocks of tiles. A block is a part of a batch that is small enough for its transforms to stay in the
+//! cache.
 
 use super::super::Shape;
 use super::super::im2col::Group;
@@ -9,22 +9,22 @@ use super::transform::{HALF, POINTS};
 /// Height and width of a tile of the output.
 pub const TILE: usize = 4;
 
-/// Tiles that are transformed together: those of whole images, or rows of tiles of one
-/// image. Tiles at the lower and right edges may extend beyond the image.
+/// Tiles that are transformed together: the tiles of whole images, or rows of tiles of one image. Tiles at
+/// the lower and right edges may extend beyond the image.
 #[derive(Debug, Clone, Copy)]
 pub struct Block {
     /// First image.
     pub first: usize,
     /// Number of images.
     pub images: usize,
-    /// First row of tiles, and the one after the last.
+    /// First row of tiles, and the row after the last.
     rows: [usize; 2],
     /// Height and width of the images.
     size: [usize; 2],
 }
 
 impl Block {
-    /// All blocks of a batch, in order, of about this many tiles.
+    /// Splits a batch into blocks of about this many tiles, in order.
     pub fn all(shape: Shape, tiles: usize) -> impl Iterator<Item = Self> {
         let [height, width] = [shape.height, shape.width].map(|side| side.next_multiple_of(TILE));
         let whole = Shape { height, width, ..shape };
@@ -36,33 +36,35 @@ impl Block {
         })
     }
 
-    /// Tiles in a row.
+    /// Number of tiles in a row.
     #[inline(always)]
     pub fn columns(&self) -> usize {
         self.size[1].div_ceil(TILE)
     }
 
-    /// Rows of tiles of each image.
+    /// Number of rows of tiles in each image.
     #[inline(always)]
     pub fn rows(&self) -> usize {
         self.rows[1] - self.rows[0]
     }
 
-    /// Tiles of all images.
+    /// Number of tiles in all images.
     #[inline(always)]
     pub fn tiles(&self) -> usize {
         self.images * self.rows() * self.columns()
     }
 
-    /// How many rows and columns of tiles are not half beyond the image.
+    /// Number of rows and of columns of whole tiles. The half tiles after them have only one or two rows or
+    /// columns in the image.
     #[inline(always)]
     fn whole(&self) -> [usize; 2] {
         let [height, width] = self.size.map(|side| (side + 1) / TILE);
         [self.rows[1].min(height) - self.rows[0], width]
     }
 
-    /// The position of a tile among all, and whether its lower and its right half are beyond the image. Narrow
-    /// tiles are first and low ones last, so that the tiles that have a point are side by side.
+    /// Returns the position of a tile in the block, and whether its lower and its right half are beyond the
+    /// image. Tiles without a right half come first, and tiles without a lower half last, so that the tiles
+    /// that have the same point are contiguous.
     #[inline(always)]
     pub fn tile(&self, image: usize, row: usize, column: usize) -> (usize, [bool; 2]) {
         let ([rows, columns], all) = (self.whole(), self.columns());
@@ -76,7 +78,7 @@ impl Block {
         (position, halves)
     }
 
-    /// The tiles that have a point: the first, and how many.
+    /// Returns the tiles that have a point: the position of the first, and their number.
     #[inline(always)]
     pub fn tiles_with(&self, point: usize) -> [usize; 2] {
         let ([rows, columns], all) = (self.whole(), self.columns());
@@ -90,22 +92,23 @@ impl Block {
         }
     }
 
-    /// First row of pixels, and the one after the last, of the block enlarged by
-    /// `border` rows above and below.
+    /// Returns the first row of pixels, and the row after the last, of the block enlarged by `border` rows
+    /// above and below.
     #[inline(always)]
     pub fn pixels(&self, border: usize) -> [usize; 2] {
         let [first, end] = self.rows.map(|row| row * TILE);
         [first.saturating_sub(border), (end + border).min(self.size[0])]
     }
 
-    /// The plane of one image's part of the block without its border.
+    /// The plane of one image's part of the block, without a border.
     #[inline(always)]
     pub fn plane(&self) -> Plane {
         let ([from, to], stride) = (self.pixels(0), self.columns() * TILE);
         Plane::part([to - from, self.size[1]], stride, 0, self.rows() * TILE * stride)
     }
 
-    /// The plane with its neighbours and zeros beyond the edges of the image.
+    /// The plane of one image's part of the block with its neighbours. Beyond the edges of the image it has
+    /// zeros.
     #[inline(always)]
     pub fn bordered(&self) -> Plane {
         let ([from, to], stride) = (self.pixels(BORDER), self.columns() * TILE + 2);
@@ -115,14 +118,14 @@ impl Block {
     }
 }
 
-/// Rows of a bordered plane above and below the tiles. The transform reads one of them;
-/// with two, a plane begins at an even row, and no 2x2 square of a pooling is cut.
+/// Rows of a bordered plane above and below the tiles. The transform reads only one of them. With two, a
+/// plane begins at an even row, so that no 2x2 square of a pooling is cut.
 pub const BORDER: usize = 2;
 
-/// Multiplications between two calls: some tens of microseconds.
+/// Multiplications between two calls of the callback: they take some tens of microseconds.
 const EACH: usize = 1 << 21;
 
-/// Calls a callback as products are computed.
+/// Calls a callback at regular intervals while products are computed.
 pub struct Pace<'a> {
     between: &'a mut dyn FnMut(),
     products: usize,
@@ -133,7 +136,7 @@ impl<'a> Pace<'a> {
         Self { between, products: 0 }
     }
 
-    /// After this many more multiplications.
+    /// Counts this many multiplications, and calls the callback if an interval is over.
     pub fn after(&mut self, products: usize) {
         self.products += products;
         if self.products >= EACH {

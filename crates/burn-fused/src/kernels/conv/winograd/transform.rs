@@ -1,10 +1,9 @@
-//! The transforms of Winograd F(4x4, 3x3), each first down the columns of a square and
-//! then along its rows.
+//! The transforms of Winograd F(4x4, 3x3). Each is applied to the columns of a square and then to its rows.
 //!
-//! The transposed matrices are those of Toom-Cook with the points 0, ±a, ±1/a and ∞,
-//! a = √½. Such pairs lose least to rounding (Alam et al. 2022, "Winograd Convolution
-//! for Deep Neural Networks: Efficient Point Selection", section 4): the largest error
-//! is a third of that with the usual 0, ±1, ±2 and ∞, for as many instructions.
+//! The transposed matrices are those of Toom-Cook with the points 0, ±a, ±1/a and ∞, a = √½. Pairs of a point
+//! and its inverse lose least to rounding (Alam et al. 2022, "Winograd Convolution for Deep Neural Networks:
+//! Efficient Point Selection", section 4). The largest error is a third of the error with the usual points 0,
+//! ±1, ±2 and ∞, for as many instructions.
 
 use std::f32::consts::{FRAC_1_SQRT_2, SQRT_2};
 
@@ -12,25 +11,25 @@ use crate::kernels::simd::Lanes;
 
 /// Points of one dimension: 4 outputs and 3 weights need 6 products.
 pub const POINTS: usize = 6;
-/// Products of a tile.
+/// Products of a tile for each pair of channels.
 pub const PRODUCTS: usize = POINTS * POINTS;
 
-/// Which of them a [`HalfTile`] has.
+/// Which points of a dimension a [`HalfTile`] has.
 pub const HALF: [bool; POINTS] = [true, true, true, false, false, true];
 
 /// The points other than 0 and ∞ are ±A and ±B.
 const A: f32 = FRAC_1_SQRT_2;
 const B: f32 = SQRT_2;
 
-/// A transform of one dimension. A trait rather than functions or closures: those are
-/// called through code that is compiled without the instructions of `S`.
+/// A transform of one dimension. It is a trait because functions and closures are called through code that is
+/// compiled without the instructions of `S`.
 pub trait LineTransform<const I: usize, const O: usize>: Copy {
-    /// The transform of a column or row.
+    /// Transforms a column or row.
     fn apply<S: Lanes>(self, simd: S, values: [S::f32s; I]) -> [S::f32s; O];
 }
 
-/// Applies `down` to each column of a square whose values `value` returns by row and
-/// column, and then `along` to each row of the result.
+/// Applies `down` to each column of a square, and then `along` to each row of the result. `value` returns the
+/// square's value at a row and a column.
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "the index names a register")]
 pub fn square<S: Lanes, const I: usize, const O: usize>(
@@ -70,7 +69,7 @@ fn times<S: Lanes>(simd: S, factor: f32, x: S::f32s) -> S::f32s {
     simd.mul_f32s(simd.splat_f32s(factor), x)
 }
 
-/// Six pixels of the input to six factors.
+/// Transforms six pixels of the input to six factors.
 #[derive(Debug, Clone, Copy)]
 pub struct InputTransform;
 
@@ -90,7 +89,7 @@ impl LineTransform<6, 6> for InputTransform {
     }
 }
 
-/// Three weights to six factors.
+/// Transforms three weights to six factors.
 #[derive(Debug, Clone, Copy)]
 pub struct WeightTransform;
 
@@ -112,7 +111,7 @@ impl LineTransform<3, 6> for WeightTransform {
     }
 }
 
-/// Six products to four outputs.
+/// Transforms six products to four outputs.
 #[derive(Debug, Clone, Copy)]
 pub struct OutputTransform;
 
@@ -130,15 +129,17 @@ impl LineTransform<6, 4> for OutputTransform {
     }
 }
 
-/// The transform of a tile whose last two outputs are beyond the image: F(2, 3), for which the points 0, ±A and ∞ are
-/// enough, with the same factors of weights. The factors at ±B are zero, and so are the last two outputs.
+/// The transform of a tile that has its last two outputs beyond the image. It is F(2, 3), for which the
+/// points 0, ±A and ∞ are enough, and uses the same factors of the weights. The factors at ±B are zero, and
+/// so are the last two outputs.
 #[derive(Debug, Clone, Copy)]
 pub struct HalfTile<L>(pub L);
 
 impl LineTransform<6, 6> for HalfTile<InputTransform> {
     #[inline(always)]
     fn apply<S: Lanes>(self, simd: S, [d0, d1, d2, d3, ..]: [S::f32s; 6]) -> [S::f32s; 6] {
-        // The factors of weights at ±A are -2/3 of what two outputs need.
+        // At ±A, the factors of the weights are -2/3 of what two outputs need, so the factors of the pixels
+        // are multiplied by -3/2.
         let (even, zero) = (times(simd, -1.5, d2), simd.splat_f32s(0.0));
         [
             plus(simd, -2.0, d2, d0),
@@ -168,7 +169,7 @@ impl LineTransform<4, 6> for HalfTile<OutputGradientTransform> {
     }
 }
 
-/// Four gradients of outputs to those of six products: [`OutputTransform`] transposed.
+/// Transforms the gradients of four outputs to the gradients of six products: [`OutputTransform`] transposed.
 #[derive(Debug, Clone, Copy)]
 pub struct OutputGradientTransform;
 
@@ -188,7 +189,7 @@ impl LineTransform<4, 6> for OutputGradientTransform {
     }
 }
 
-/// Six gradients of factors to those of three weights: [`WeightTransform`] transposed.
+/// Transforms the gradients of six factors to the gradients of three weights: [`WeightTransform`] transposed.
 #[derive(Debug, Clone, Copy)]
 pub struct WeightGradientTransform;
 

@@ -1,4 +1,4 @@
-//! The gradients of weights and biases: the transposed transforms, with sums over tiles.
+//! The gradients of weights and biases, by the transposed transforms, summed over tiles.
 
 use super::super::Shape;
 use super::super::scratch::Buffers;
@@ -9,8 +9,8 @@ use super::transform::{InputTransform, OutputGradientTransform, PRODUCTS};
 use crate::kernels::simd::{Kernel, Lanes, Scalars, add_products};
 use crate::runtime::memory::Buffer;
 
-/// Approximate number of tiles of a block. Each block reads and writes the sums once,
-/// which takes as long as its products if there are few tiles.
+/// Returns the approximate number of tiles in a block. Each block reads and writes the sums once, which takes
+/// as long as its products if there are few tiles.
 fn tiles(shape: Shape) -> usize {
     if shape.inputs > 64 { 128 } else { 64 }
 }
@@ -20,7 +20,7 @@ pub struct WeightGradient<'a> {
     pub shape: Shape,
     /// The input of forward.
     pub input: Source<'a>,
-    /// The gradient of its result.
+    /// The gradient of the convolution's sums.
     pub gradient: Source<'a>,
     pub between: &'a mut dyn FnMut(),
     pub buffers: &'a mut Buffers,
@@ -31,7 +31,7 @@ impl Kernel for WeightGradient<'_> {
 
     #[inline(always)]
     fn run<S: Lanes>(self, simd: S) -> Self::Output {
-        // Rows are channels of one vector.
+        // The rows of a product are channels of one vector, so there are at most as many as lanes.
         if S::REGISTER_COUNT >= 32 && S::F32_LANES >= 8 {
             self.with_rows::<S, 8>(simd)
         } else {
@@ -107,9 +107,9 @@ impl WeightGradient<'_> {
     }
 }
 
-/// The products of some of a block's tiles, the first and how many, summed, for each input channel and the output
-/// channels of a panel, at one point. A block's sum starts from zero and is then added
-/// to those of earlier blocks: one long chain of additions is up to four times less exact.
+/// Sums the products of a block's tiles at one point, for each input channel and the output channels of a
+/// panel. Of all `tiles`, it uses `count` from tile `start` on. A block's sum starts from zero and is then
+/// added to the sum of earlier blocks: one long chain of additions is up to four times less exact.
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "the index names a register")]
 fn add_rows<S: Lanes, const R: usize, const N: usize>(
@@ -129,7 +129,7 @@ fn add_rows<S: Lanes, const R: usize, const N: usize>(
         let found = add_products(simd, count, scalars, (gradients, N * S::F32_LANES), zeros);
         let valid = all.len() / N;
         for r in 0..R {
-            // The rows of a last vector with fewer channels than lanes.
+            // The last vector may have fewer channels than lanes.
             if r >= valid {
                 break;
             }
