@@ -1,5 +1,7 @@
-//! The steps of an integer model on a block of images, in one of two layouts: images in [`lanes`], or in
-//! [`rows`].
+//! The steps of an integer model on a block of images.
+//!
+//! There are two layouts. Images in [`lanes`] are faster for small models of one input channel. Images in
+//! [`rows`] support all layers.
 
 use std::ops::Range;
 
@@ -12,11 +14,11 @@ use super::{lanes, rows};
 #[derive(Debug, Clone)]
 pub(super) struct Plan {
     in_lanes: bool,
-    /// With the layers that each computes.
+    /// Each step, with the layers that it computes.
     steps: Vec<(Range<usize>, Step)>,
-    /// The input of each step, and the last output.
+    /// The layouts of each step's input, and of the last output.
     maps: Vec<Map>,
-    /// Images of a block.
+    /// Maximum number of images in a block.
     pub images: usize,
 }
 
@@ -29,8 +31,8 @@ enum Step {
 }
 
 impl Plan {
-    /// From valid layers, the maps before and after each, and biases that contain the input's zero point;
-    /// in lanes if `lanes` and they support the layers.
+    /// Makes a plan from valid layers, the maps before and after each layer, and biases that include the
+    /// input's zero point. Images are in lanes if `lanes` is set and lanes support the layers.
     pub fn new(maps: &[Map], layers: &[Layer], biases: &[Vec<i32>], lanes: bool) -> Self {
         let in_lanes = lanes && lanes::support(layers);
         let mut plan = Self { in_lanes, steps: Vec::new(), maps: vec![maps[0]], images: LANES };
@@ -63,12 +65,13 @@ impl Plan {
         plan
     }
 
-    /// The layers of each step.
+    /// Returns the layers of each step.
     pub fn steps(&self) -> impl Iterator<Item = Range<usize>> {
         self.steps.iter().map(|(layers, _)| layers.clone())
     }
 
-    /// Maps whose borders hold the zero point, and with lanes the images' words.
+    /// Allocates the maps, filled with their zero points, which the borders keep. With images in lanes, also
+    /// allocates the words of the images.
     pub fn buffers(&self) -> Vec<Vec<Block>> {
         let blocks =
             |map: &Map| if self.in_lanes { map.len() } else { (map.len() * self.images).div_ceil(LANES) };
@@ -76,9 +79,9 @@ impl Plan {
         self.maps.iter().map(|map| vec![Block::splat(map.zero); blocks(map)]).chain(words).collect()
     }
 
-    /// Computes `outputs` `[images, outputs]` of `inputs` `[images, channels, height, width]`, of at most
-    /// [`images`](Self::images) images, in the buffers of [`buffers`](Self::buffers). `watch` is called at
-    /// the beginning of each stage.
+    /// Computes `outputs`, `[images, outputs]`, from `inputs`, `[images, channels, height, width]`, for at
+    /// most [`images`](Self::images) images. The buffers are those of [`buffers`](Self::buffers). Calls
+    /// `watch` at the beginning of each stage.
     pub fn run(
         &self,
         instructions: Instructions,
@@ -127,7 +130,7 @@ impl Plan {
     }
 }
 
-/// Average pooling of planes whose pixels are so many bytes.
+/// Average pooling of planes. A pixel has `bytes` bytes.
 fn average(
     pool: AveragePool,
     [from, to]: [Map; 2],
@@ -153,7 +156,7 @@ fn average(
     }
 }
 
-/// Max pooling of planes whose pixels are so many bytes.
+/// Max pooling of planes. `size` is the number of planes and the number of bytes in a pixel.
 struct Pool<'a> {
     pool: MaxPool,
     maps: [Map; 2],

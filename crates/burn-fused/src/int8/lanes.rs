@@ -1,9 +1,13 @@
-//! Images in the 16 lanes of vectors, for one input channel and few channels in each layer.
+//! The layout with 16 images in the lanes of vectors, for one input channel and few channels in each layer.
 //!
-//! A map is `[channels / 4][height][width]` blocks: in each lane a word of four channels of one image, padded
-//! as the next layer requires. The input, which has one channel, is stored as windows of four pixels instead,
-//! two pixels apart: one word has the pixels of two neighbouring outputs of a kernel of width 3. Pooling takes
-//! the maximum of accumulators before requantization, which is monotonic, so only a quarter is requantized.
+//! A map is `[channels / 4][height][width]` blocks. Each lane of a block has a word with four channels of one
+//! image. Maps are padded as the next layer requires.
+//!
+//! The input has only one channel, so its words are windows of four pixels instead, two pixels apart. One
+//! word then has the pixels of two neighbouring outputs of a kernel of width 3.
+//!
+//! Pooling takes the maximum of accumulators before requantization. Requantization is monotonic, so the
+//! result is the same, and only a quarter of the accumulators is requantized.
 
 use super::layer::{Geometry, Layer, Map, MaxPool, Weights};
 use super::requantize::{NUMBERS, Requantization};
@@ -12,10 +16,11 @@ use super::words::{Block, LANES, Task, Words};
 /// Maximum output channels of a layer.
 const MOST_OUTPUTS: usize = 16;
 
-/// 2x2 max pooling, which a product computes with it.
+/// 2x2 max pooling, which is computed together with the product before it.
 pub(super) const POOL: Layer = Layer::MaxPool(MaxPool { kernel: [2; 2], stride: [2; 2] });
 
-/// Whether this layout supports the layers of a model: windows are of pooled outputs.
+/// Whether this layout supports the layers of a model. The first convolution has to be followed by [`POOL`],
+/// because windows are read by pooled outputs.
 pub(super) fn support(layers: &[Layer]) -> bool {
     let fits = |layer: &Layer| match layer {
         Layer::Conv(conv) => conv.outputs <= MOST_OUTPUTS,
@@ -27,23 +32,23 @@ pub(super) fn support(layers: &[Layer]) -> bool {
         && layers.iter().all(fits)
 }
 
-/// Windows of a row of the input.
+/// Number of windows in a row of the input.
 fn windows(input: Map) -> usize {
     input.row().div_ceil(2)
 }
 
-/// Blocks of all pixels of the images of a map, and one more on both sides.
+/// Number of blocks for all pixels of a map's images, with one more block on both sides.
 pub(super) fn words(map: Map) -> usize {
     (map.shape[1] * map.shape[2]).div_ceil(4).next_multiple_of(LANES) + 2
 }
 
-/// Brings images of one channel into lanes and makes their windows.
+/// Transposes images of one channel into lanes, and makes their windows.
 pub(super) struct Fill<'a> {
     pub map: Map,
     pub images: &'a [u8],
-    /// As many blocks as [`words`] says.
+    /// Scratch of [`words`] blocks.
     pub flat: &'a mut [Block],
-    /// Of the map; those without a pixel of the image stay as they are.
+    /// The windows of the map. Windows without a pixel of the image stay as they are.
     pub windows: &'a mut [Block],
 }
 
@@ -61,7 +66,7 @@ impl Task for Fill<'_> {
                 if mask == 0 {
                     continue;
                 }
-                // Counted from the block before the image.
+                // Position of a pixel, counted from the start of the block before the image.
                 let at = 4 + y * width + 2 * x - border[1];
                 let [low, high] = [flat[at / 4].0, flat[at / 4 + 1].0];
                 let right = 8 * (at % 4) as u32;
@@ -76,7 +81,8 @@ impl Task for Fill<'_> {
     }
 }
 
-/// Which of the four pixels from `x` on are inside the row: a byte each.
+/// Returns a mask of the four pixels from `x` on, with a byte for each pixel: 0xff if it is inside the row,
+/// else 0.
 #[inline(always)]
 fn inside(x: isize, width: isize) -> u32 {
     if x >= 0 && x + 4 <= width {
@@ -85,7 +91,7 @@ fn inside(x: isize, width: isize) -> u32 {
     u32::from_ne_bytes([0, 1, 2, 3].map(|next| if (0..width).contains(&(x + next)) { 0xff } else { 0 }))
 }
 
-/// Transposes images of `size` pixels: word w of all of them is block w of `flat`.
+/// Transposes images of `size` pixels: word `w` of all images becomes block `w` of `flat`.
 #[inline(always)]
 fn into_lanes<W: Words>(words: W, size: usize, images: &[u8], flat: &mut [Block]) {
     for (from, flat) in (0..size).step_by(4 * LANES).zip(flat.chunks_exact_mut(LANES)) {
@@ -108,7 +114,7 @@ fn into_lanes<W: Words>(words: W, size: usize, images: &[u8], flat: &mut [Block]
     }
 }
 
-/// Transposes so that images are outermost, then channels.
+/// Transposes blocks to `outputs`, with images outermost, and then channels.
 pub(super) fn store(map: Map, blocks: &[Block], outputs: &mut [u8]) {
     let [channels, height, width] = map.shape;
     for (lane, image) in outputs.chunks_exact_mut(channels * height * width).enumerate() {
@@ -120,32 +126,32 @@ pub(super) fn store(map: Map, blocks: &[Block], outputs: &mut [u8]) {
     }
 }
 
-/// A convolution or linear layer.
+/// A prepared convolution or linear layer.
 #[derive(Debug, Clone)]
 pub(super) struct Product {
-    /// First block of the windows of each result.
+    /// First block of the input that each result reads.
     bases: Vec<usize>,
-    /// Block of each result in the first group.
+    /// Block of the output for each result, in the first group of channels.
     targets: Vec<usize>,
-    /// Blocks from the base: one for each word of the kernel.
+    /// Offsets from a base to the blocks that a result reads, one for each word of the kernel.
     taps: Vec<usize>,
-    /// Offsets from a base to the positions of its pooling window: to itself alone without pooling, and
-    /// on windows of pixels to those of two rows.
+    /// Offsets from a base to the positions of its pooling window. Without pooling, the base is the only
+    /// position. With windows of pixels, there is one position in each of two rows.
     positions: Vec<usize>,
-    /// Blocks of a group of the output.
+    /// Number of blocks in a group of the output's channels.
     plane: usize,
-    /// `[groups of a tile][tap][channel][phase]` words, and biases. Of windows of pixels, two neighbouring
-    /// outputs are computed as phases with shifted weights.
+    /// Words `[tile][tap][channel][phase]`, and biases `[channel][phase]`. With windows of pixels, two
+    /// neighbouring outputs are computed from the same words, as two phases with shifted weights.
     weights: Vec<i32>,
     bias: Vec<i32>,
-    /// Groups of four channels of a tile.
+    /// Number of groups of four channels in a tile.
     tile: usize,
     requantization: Requantization,
 }
 
 impl Product {
-    /// Constructs a layer between two maps. The input is of windows of pixels if `first`, or words of
-    /// channels; the output is `pooled` or not.
+    /// Makes a layer between two maps. If `first`, the input has windows of pixels, otherwise words of
+    /// channels. If `pooled`, the layer includes [`POOL`].
     pub fn new(
         geometry: Geometry,
         weights: &Weights,
@@ -160,7 +166,7 @@ impl Product {
             .flat_map(|group| (0..kernel[0]).map(move |y| (group, y)))
             .flat_map(|(group, y)| (0..kernel[1] + phases - 1).step_by(columns).map(move |x| [group, y, x]))
             .collect();
-        // The byte of a tap: a pixel of the window, or a channel.
+        // The weight of a byte of a tap. The byte is a pixel of the window, or a channel.
         let byte = |channel: usize, phase: usize, [group, y, x]: [usize; 3], b: usize| -> i8 {
             let (input, x) = if first { (0, (x + b).wrapping_sub(phase)) } else { (4 * group + b, x) };
             if channel < outputs && input < inputs && x < kernel[1] {
@@ -198,7 +204,7 @@ impl Product {
     }
 }
 
-/// The layer, for 16 images.
+/// Computes a layer for 16 images.
 pub(super) struct Multiply<'a> {
     pub product: &'a Product,
     pub input: &'a [Block],
@@ -236,8 +242,8 @@ struct Tile<'a> {
 
 #[allow(clippy::needless_range_loop, reason = "the index names a register")]
 impl Tile<'_> {
-    /// All results of the tile, each the maximum over `P` positions and all phases, of `C` channels times
-    /// phases.
+    /// Computes all results of the tile. Each result is the maximum over `P` positions and all phases. `C` is
+    /// the number of channels times phases.
     #[inline(always)]
     fn run<W: Words, const P: usize, const C: usize, const PHASES: usize>(
         &self,
@@ -262,8 +268,8 @@ impl Tile<'_> {
             for (tap, weights) in taps.iter().zip(weights) {
                 let mut bytes = [words.splat(0); P];
                 for p in 0..P {
-                    // SAFETY: bases ascend, so no index is above `last`, which is
-                    // within the input.
+                    // SAFETY: bases ascend, so no index is above `last`, and the assertion above checks that
+                    // `last` is within the input.
                     bytes[p] = words.load(unsafe { self.input.get_unchecked(base + tap + positions[p]) });
                 }
                 for c in 0..C {
@@ -291,7 +297,7 @@ impl Tile<'_> {
         }
     }
 
-    /// Four channels, as the bytes of words.
+    /// Requantizes the sums of four channels to the bytes of words.
     #[inline(always)]
     fn requantize<W: Words>(&self, words: W, group: usize, mut sums: [W::Word; 4]) -> W::Word {
         let all = &self.product.requantization;

@@ -7,7 +7,7 @@ use super::{Int8Error, QParams, Scheme};
 use crate::kernels::quantization::expect_len;
 use crate::kernels::quantization::quantize_weights;
 
-/// A layer.
+/// A layer of an integer model.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Layer {
     /// Convolution, optionally with ReLU.
@@ -20,8 +20,9 @@ pub enum Layer {
     Linear(Linear),
 }
 
-/// `[inputs, height, width]` to `[outputs, (height + 2 padding - kernel) / stride + 1, …]`.
-/// Padding is the real 0: the input's zero point.
+/// A convolution from `[inputs, height, width]` to
+/// `[outputs, (height + 2 padding - kernel) / stride + 1, …]`. Padding is the real 0, which is the input's
+/// zero point as a byte.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Conv {
     /// Input channels.
@@ -32,7 +33,7 @@ pub struct Conv {
     pub kernel: [usize; 2],
     /// Vertical and horizontal stride.
     pub stride: [usize; 2],
-    /// Rows above and below, columns to the left and to the right.
+    /// Rows added above and below, and columns added to the left and to the right.
     pub padding: [usize; 2],
     /// `[outputs, inputs, kernel height, kernel width]`, and biases.
     pub weights: Weights,
@@ -42,7 +43,7 @@ pub struct Conv {
     pub output: QParams,
 }
 
-/// Maximum of each window, without padding; partial windows are dropped.
+/// Max pooling. There is no padding, and partial windows are dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MaxPool {
     /// Height and width of a window.
@@ -51,30 +52,32 @@ pub struct MaxPool {
     pub stride: [usize; 2],
 }
 
-/// Means of windows that cover the input, as many as the output has pixels; they overlap where sizes do not divide,
-/// as `AdaptiveAvgPool2d`'s of PyTorch. Halves are rounded up.
+/// Average pooling with one window for each pixel of the output, as in PyTorch's `AdaptiveAvgPool2d`. The
+/// windows cover the input. They overlap if the output's size does not divide the input's size. Halves are
+/// rounded up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AveragePool {
-    /// Height and width of the output, at most those of the input.
+    /// Height and width of the output, at most the height and width of the input.
     pub output: [usize; 2],
 }
 
 impl AveragePool {
-    /// The rows (axis 0) or columns (axis 1) of an input of `size` that are averaged for an output.
+    /// Returns the rows (axis 0) or columns (axis 1) that are averaged for row or column `at` of the output.
+    /// `size` is the number of rows or columns of the input.
     pub fn window(self, axis: usize, size: usize, at: usize) -> Range<usize> {
         let outputs = self.output[axis];
         at * size / outputs..((at + 1) * size).div_ceil(outputs)
     }
 }
 
-/// `[inputs]` to `[outputs]`.
+/// A linear layer from `[inputs]` to `[outputs]`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Linear {
     /// Input features: all channels, rows and columns of the layer before, in this order.
     pub inputs: usize,
     /// Output features.
     pub outputs: usize,
-    /// `[outputs, inputs]`, as PyTorch has them, and biases.
+    /// `[outputs, inputs]`, as in PyTorch, and biases.
     pub weights: Weights,
     /// Whether ReLU follows.
     pub relu: bool,
@@ -86,15 +89,15 @@ pub struct Linear {
 /// ([`fixed_point`]).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Weights {
-    /// -127 to 127 each, outputs first.
+    /// Quantized weights, each -127 to 127, outputs first.
     pub values: Vec<i8>,
     /// Weight scale of each output, or one for all.
     pub scales: Vec<f32>,
-    /// One for each output, in steps of input scale · weight scale.
+    /// Bias of each output, in steps of input scale · weight scale.
     pub bias: Vec<i32>,
-    /// Of input scale · weight scale / output scale, as many as scales.
+    /// Multipliers of input scale · weight scale / output scale, one for each weight scale.
     pub multipliers: Vec<i32>,
-    /// In bits, as many as scales.
+    /// Shifts in bits, one for each weight scale.
     pub shifts: Vec<u8>,
 }
 
@@ -105,8 +108,7 @@ impl Weights {
     /// to multiples of input scale · weight scale, half to even.
     ///
     /// # Errors
-    /// Lengths that do not match, values that are not finite, invalid parameters, and
-    /// biases or ratios that overflow.
+    /// If lengths do not match, values are not finite, parameters are invalid, or biases or ratios overflow.
     pub fn quantize(
         weights: &[f32],
         bias: &[f32],
@@ -155,8 +157,8 @@ impl Weights {
         self.values.len() + 4 * self.scales.len() + 4 * self.bias.len() + 5 * self.shifts.len()
     }
 
-    /// The biases minus the products of the weights and the input's zero point. Also checks
-    /// all other values.
+    /// Returns the biases minus the products of the weights and the input's zero point. Also checks all other
+    /// fields.
     pub(super) fn checked_bias(
         &self,
         Geometry { inputs, outputs, kernel, output, .. }: Geometry,
@@ -180,7 +182,7 @@ impl Weights {
         let folded = folded.map(|(output, (weights, &bias))| {
             let sum = |keep: fn(i64) -> i64| weights.iter().map(|&w| keep(w.into())).sum::<i64>();
             let folded = i64::from(bias) - i64::from(input.zero_point) * sum(|w| w);
-            // Every partial sum is between these two, in any order.
+            // In any order of addition, every partial sum is between these two.
             let ends = [folded + 255 * sum(|w| w.min(0)), folded + 255 * sum(|w| w.max(0))];
             if ends.iter().all(|&end| i32::try_from(end).is_ok()) {
                 Ok(folded as i32)
@@ -192,7 +194,7 @@ impl Weights {
     }
 }
 
-/// Input scale · weight scale / output scale, in f64.
+/// Returns input scale · weight scale / output scale for each weight scale, in f64.
 fn ratios(scales: &[f32], input: QParams, output: QParams) -> Result<Vec<f64>, Int8Error> {
     let ratio = |&scale: &f32| {
         QParams { scale, zero_point: 0 }.check(Scheme::Symmetric)?;
@@ -201,8 +203,8 @@ fn ratios(scales: &[f32], input: QParams, output: QParams) -> Result<Vec<f64>, I
     scales.iter().map(ratio).collect()
 }
 
-/// The sizes and the output of a convolution, or of a linear layer: a convolution whose kernel covers
-/// its input.
+/// Sizes and output parameters of a convolution or a linear layer. A linear layer is a convolution with a
+/// kernel that covers its input.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Geometry {
     pub inputs: usize,
@@ -223,33 +225,33 @@ pub(super) struct Map {
 }
 
 impl Map {
-    /// Words of a pixel.
+    /// Number of words in a pixel.
     pub fn groups(self) -> usize {
         self.shape[0].div_ceil(4)
     }
 
-    /// Pixels of a row, with its border.
+    /// Number of pixels in a row, with its border.
     pub fn row(self) -> usize {
         self.shape[2] + 2 * self.border[1]
     }
 
-    /// Pixels, with borders.
+    /// Number of pixels in a plane, with its borders.
     pub fn plane(self) -> usize {
         (self.shape[1] + 2 * self.border[0]) * self.row()
     }
 
-    /// Words of all pixels.
+    /// Number of words in all pixels.
     pub fn len(self) -> usize {
         self.groups() * self.plane()
     }
 
-    /// Number of a pixel.
+    /// Index of a pixel in the plane.
     pub fn at(self, y: usize, x: usize) -> usize {
         (y + self.border[0]) * self.row() + x + self.border[1]
     }
 }
 
-/// A layer as seen by executors.
+/// A layer as executors see it.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Operation<'a> {
     Product(Geometry, &'a Weights),
@@ -258,7 +260,7 @@ pub(super) enum Operation<'a> {
 }
 
 impl Layer {
-    /// Output channels, height and width.
+    /// Returns channels, height and width of the output.
     ///
     /// # Errors
     /// If the input does not fit, or a size is above 2^20.
@@ -318,7 +320,7 @@ impl Layer {
         }
     }
 
-    /// The padding of its input.
+    /// The padding that the layer needs around its input.
     pub(super) fn border(&self) -> [usize; 2] {
         match self {
             Self::Conv(conv) => conv.padding,
@@ -330,14 +332,14 @@ impl Layer {
 /// Largest number of channels, rows or columns.
 const MOST: usize = 1 << 20;
 
-/// Whether all sizes are at least 1, and their product is in bounds.
+/// Whether all sizes are at least 1, and their product is below 2^31.
 pub(super) fn is_sensible(shape: [usize; 3]) -> bool {
-    // No product of three overflows 64 bits.
+    // Each size is at most 2^20, so the product of three does not overflow 64 bits.
     shape.iter().all(|size| (1..=MOST).contains(size))
         && shape.map(|size| size as u64).iter().product::<u64>() < 1 << 31
 }
 
-/// Windows of `kernel` pixels in `size`; `None` if not even one fits.
+/// Returns the number of windows of `kernel` pixels in `size` pixels, or `None` if not even one fits.
 fn windows(size: usize, kernel: usize, stride: usize, padding: usize) -> Option<usize> {
     let sensible =
         [size, kernel, stride].iter().all(|number| (1..=MOST).contains(number)) && padding < kernel;

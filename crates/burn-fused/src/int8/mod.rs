@@ -1,8 +1,8 @@
 //! 8-bit quantization: formulas, and integer inference.
 //!
-//! Weights are i8, -127 to 127, symmetric, with one scale for all or one for each
-//! output channel; activations are u8, 0 to 255, with one scale and zero point for a
-//! tensor. A quantized q is the real (q - zero point) · scale.
+//! Weights are i8, -127 to 127, symmetric, with one scale for all or one for each output channel. Activations
+//! are u8, 0 to 255, with one scale and zero point for a tensor. A quantized value q stands for the real (q -
+//! zero point) · scale.
 //!
 //! | item | computes |
 //! | --- | --- |
@@ -14,25 +14,24 @@
 //!
 //! # The integer model
 //!
-//! A layer with weights sums, in 32 bits, bias + Σ weight · (input - zero point), where
-//! pixels of the border are the zero point. The sum becomes the output's byte by one
-//! fixed-point formula, with 64-bit products and no floating-point number
-//! ([`fixed_point`] gives m and s):
+//! A layer with weights computes, in 32 bits, bias + Σ weight · (input - zero point). Pixels of the border
+//! are the zero point. A fixed-point formula turns the sum into the output's byte, with 64-bit products and
+//! without floating-point numbers ([`fixed_point`] gives m and s):
 //!
 //! ```text
 //! ratio = input scale · weight scale / output scale = m / 2^s, 2^30 <= m < 2^31
 //! q = clamp(zero point + floor((sum · m + 2^(s-1)) / 2^s), lowest, 255)
 //! ```
 //!
-//! `lowest` is the output's zero point if ReLU follows, else 0. Ties are rounded up.
-//! Ratios below 2^-24 have s = 54 and a smaller m. Max pooling takes the maximum of
-//! bytes. [`Model::new`] checks that no sum overflows, for any input.
+//! `lowest` is the output's zero point if ReLU follows, else 0. Ties are rounded up. Ratios below 2^-24 have
+//! s = 54 and a smaller m. Max pooling takes the maximum of bytes. [`Model::new`] checks that no sum
+//! overflows, whatever the input.
 //!
 //! # Quantization-aware training
 //!
-//! Training computes with [fake-quantized](crate::fake_quantize) values, so that weights learn what rounding costs. An
-//! [`Observer`] for each activation is kept from step to step; ranges of weights are those of the step. Gradients pass
-//! to the weights in f32, which the optimizer updates.
+//! Training computes with [fake-quantized](crate::fake_quantize) values, so that the loss includes the error
+//! of rounding. Each activation has an [`Observer`] of its range, which is kept from step to step. Ranges of
+//! weights are computed in each step. Gradients pass to the weights in f32, which the optimizer updates.
 //!
 //! ```
 //! use burn::module::Param;
@@ -61,13 +60,13 @@
 //! # Ok::<(), Int8Error>(())
 //! ```
 //!
-//! Processes that train together average the ranges, so that all have the same integers.
+//! Processes that train together should average the ranges, so that all of them get the same integers.
 //! [`running_affine`](crate::nn::BatchNorm::running_affine) folds a batch norm into the weights before it.
 //!
 //! # Kernels
 //!
 //! Kernels use AVX-512 with VNNI, AVX2 or portable code, depending on the current [SIMD
-//! level](crate::simd::Level). Integer sums are exact, so all give the same bits.
+//! level](crate::simd::Level). Integer sums are exact, so all kernels compute the same bits.
 
 mod executor;
 mod lanes;

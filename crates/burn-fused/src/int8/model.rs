@@ -61,8 +61,8 @@ pub struct Model {
     plan: Plan,
 }
 
-/// Workspace of a model's inference: [`Model::workspace`]. It has space for a block of images, so
-/// batches of any size allocate nothing.
+/// Buffers for the inference of a model, made by [`Model::workspace`]. They have space for one block of
+/// images, so batches of any size allocate nothing.
 ///
 /// ```
 /// # use std::alloc::System;
@@ -87,12 +87,12 @@ pub struct Model {
 /// ```
 #[derive(Debug, Clone)]
 pub struct Workspace {
-    /// Identifies its model.
+    /// The `id` of the model that the workspace belongs to.
     model: u64,
     /// The quantized input and output of a block of images.
     inputs: Vec<u8>,
     outputs: Vec<u8>,
-    /// Those of the executor.
+    /// The buffers of the executor.
     maps: Vec<Vec<Block>>,
 }
 
@@ -101,26 +101,25 @@ pub struct Workspace {
 pub enum Stage {
     /// Quantizing the images, in the layout of the executor.
     Input,
-    /// The layers of [`Model::steps`] with this index.
+    /// The step of [`Model::steps`] with this index.
     Step(usize),
-    /// Scores from the last layer's bytes.
+    /// Converting the last layer's bytes to scores.
     Output,
 }
 
 impl Model {
-    /// A model for inputs of `shape` (channels, height, width; a feature vector is
-    /// `[features, 1, 1]`), quantized with the parameters `input`.
+    /// Makes a model for inputs of `shape` (channels, height, width; a feature vector is `[features, 1, 1]`),
+    /// quantized with the parameters `input`.
     ///
     /// # Errors
-    /// If a layer is invalid (the first is named): sizes that do not fit the layer before, lengths
-    /// that do not match, multipliers that are inconsistent with the scales, sums that may overflow
-    /// 32 bits. Also if input parameters are invalid, or no layer has weights.
+    /// If a layer is invalid: its sizes do not fit the layer before, lengths do not match, multipliers are
+    /// inconsistent with the scales, or sums may overflow 32 bits. The error names the first such layer. Also
+    /// if `input` is invalid, or no layer has weights.
     pub fn new(shape: [usize; 3], input: QParams, layers: Vec<Layer>) -> Result<Self, Int8Error> {
         Self::planned(shape, input, layers, true)
     }
 
-    /// As [`new`](Self::new); without `lanes`, the rows executor is used even where lanes are
-    /// faster.
+    /// Does the same as [`new`](Self::new). If `lanes` is false, images are in rows even if lanes are faster.
     pub(super) fn planned(
         shape: [usize; 3],
         input: QParams,
@@ -131,7 +130,7 @@ impl Model {
 
         input.check(Scheme::Affine)?;
         let start = match layers.first() {
-            // Flattened.
+            // A linear layer flattens its input.
             Some(Layer::Linear(linear)) => [linear.inputs, 1, 1],
             _ => shape,
         };
@@ -187,7 +186,7 @@ impl Model {
         self.output
     }
 
-    /// Values of the output per input: the number of classes.
+    /// Number of output values for each input: the number of classes.
     pub fn outputs(&self) -> usize {
         self.outputs
     }
@@ -198,7 +197,7 @@ impl Model {
         Instructions::for_level(Level::current()).name()
     }
 
-    /// Workspace for [`infer`](Self::infer).
+    /// Allocates a workspace for [`infer`](Self::infer).
     pub fn workspace(&self) -> Workspace {
         Workspace {
             model: self.id,
@@ -208,14 +207,14 @@ impl Model {
         }
     }
 
-    /// Ranges of [`layers`](Self::layers) that are computed together: a convolution and its
-    /// pooling, where the executor fuses them, or one layer.
+    /// Ranges of [`layers`](Self::layers) that are computed together: a convolution and its pooling if the
+    /// executor fuses them, otherwise one layer.
     pub fn steps(&self) -> Vec<Range<usize>> {
         self.plan.steps().collect()
     }
 
-    /// Class scores `[batch, outputs]` of `images` `[batch, channels, height, width]`.
-    /// It allocates nothing. NaN in an image counts as its lowest value.
+    /// Computes the class scores, `[batch, outputs]`, of `images`, `[batch, channels, height, width]`.
+    /// Allocates nothing. NaN in an image counts as the lowest value that its bytes represent.
     ///
     /// # Panics
     /// If lengths do not match, or the workspace belongs to another model.
@@ -223,7 +222,7 @@ impl Model {
         self.infer_with(workspace, images, scores, &mut |_| ());
     }
 
-    /// As [`infer`](Self::infer); `watch` is called at the beginning of each stage of each
+    /// Does the same as [`infer`](Self::infer), and calls `watch` at the beginning of each stage of each
     /// block of images.
     ///
     /// # Panics
@@ -252,8 +251,8 @@ impl Model {
         });
     }
 
-    /// As [`infer`](Self::infer), without dequantization: scores as bytes, with the scale and zero
-    /// point of [`output`](Self::output).
+    /// Does the same as [`infer`](Self::infer) without dequantization: scores are bytes, with the scale and
+    /// zero point of [`output`](Self::output).
     ///
     /// # Panics
     /// As [`infer`](Self::infer).
@@ -264,7 +263,8 @@ impl Model {
         });
     }
 
-    /// Calls `done` with the output of each block of `images`, for `scores` values in all.
+    /// Calls `done` with the output of each block of `images`. `scores` is the number of output values that
+    /// the caller expects for all blocks.
     fn for_each_block(
         &self,
         workspace: &mut Workspace,

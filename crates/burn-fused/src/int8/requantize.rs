@@ -1,15 +1,15 @@
 //! Requantization: the fixed-point formula from a 32-bit accumulator to 8 bits.
 //!
-//! With the ratio r = input scale · weight scale / output scale, as a multiplier m and
-//! a shift s so that r = m / 2^s:
+//! The ratio r = input scale · weight scale / output scale is represented by a multiplier m and a shift s,
+//! with r = m / 2^s:
 //!
 //! ```text
 //! q = clamp(zero point + floor((accumulator · m + 2^(s-1)) / 2^s), lowest, 255)
 //! ```
 //!
-//! with a 64-bit product: rounding to nearest, ties up. `lowest` is the zero point
-//! after ReLU, else 0. The multiplier has 31 bits, 2^30 <= m < 2^31, where s <= 54,
-//! and fewer below; s is at least 13.
+//! The product has 64 bits. Results are rounded to nearest, ties up. `lowest` is the zero point after ReLU,
+//! else 0. The shift is 13 to 54. The multiplier has 31 bits, 2^30 <= m < 2^31, except for ratios that would
+//! need a shift above 54: these have s = 54 and a smaller multiplier.
 
 use super::layer::Geometry;
 use super::words::Words;
@@ -19,11 +19,11 @@ use super::{Int8Error, Weights};
 const SHIFTS: [u8; 2] = [13, 54];
 /// From this shift on, rounding needs none of the product's lower 32 bits.
 const NARROW: u8 = 33;
-/// A ratio of at least 1/4 takes an accumulator of this size out of 0..=255, for any
+/// With a ratio of at least 1/4, an accumulator of this magnitude gives a result outside of 0..=255, for any
 /// zero point.
 const WIDE: i32 = 2048;
 
-/// Multiplier and shift of a ratio of scales.
+/// Returns multiplier and shift of a ratio of scales.
 ///
 /// # Errors
 /// [`Int8Error::ScaleOverflow`] if the ratio is 2^18 or more, 2^-55 or less, or NaN.
@@ -37,7 +37,7 @@ pub fn fixed_point(ratio: f64) -> Result<(i32, u8), Int8Error> {
         return Err(overflow);
     }
     let [least, most] = SHIFTS.map(i32::from);
-    // Exact: IEEE-754 exponents, and powers of two.
+    // Exact: reads the exponent of the IEEE-754 number, and multiplies by a power of two.
     let exponent = ((ratio.to_bits() >> 52) & 0x7ff) as i32 - 1023;
     let mut shift = (30 - exponent).min(most);
     let mut multiplier = (ratio * 2f64.powi(shift)).round_ties_even();
@@ -51,26 +51,28 @@ pub fn fixed_point(ratio: f64) -> Result<(i32, u8), Int8Error> {
     Ok((multiplier as i32, shift as u8))
 }
 
-/// The formula, as kernels compute it in 32-bit lanes: clamp, shift left, the high 32
-/// bits of the product, add, shift right, and the lowest result.
+/// The formula as kernels compute it in 32-bit lanes: clamp, shift left, the high 32 bits of the product,
+/// add, shift right, and the lowest result.
 ///
-/// Shifts below [`NARROW`] are increased to at least that by a shift left, before
-/// which the accumulator is clamped to where the result saturates.
+/// Kernels use only the high 32 bits of the product, so a shift has to be at least [`NARROW`]. If it is
+/// smaller, the accumulator is shifted left by the difference. Before that, the accumulator is clamped to the
+/// range beyond which the result saturates, so that the shift left does not overflow.
 #[derive(Debug, Clone)]
 pub(super) struct Requantization {
-    /// Whether clamp and shift left are needed.
+    /// Whether an output needs clamp and shift left.
     wide: bool,
-    /// Of each output, in multiples of 16, the lowest and the highest accumulator, the shift left, the
-    /// multiplier, zero point and rounding, shifted like the product, and the shift of its high half.
+    /// The numbers of each output, for a multiple of 16 outputs: lowest and highest accumulator, shift left,
+    /// multiplier, addend, and shift right of the product's high half. The addend is the zero point and the
+    /// rounding, shifted like the product.
     pub outputs: Vec<[i32; NUMBERS]>,
     lowest: u8,
 }
 
-/// Numbers of an output.
+/// How many numbers an output has.
 pub(super) const NUMBERS: usize = 6;
 
 impl Requantization {
-    /// The formula for a layer. Additional outputs become the zero point after ReLU, else 0.
+    /// Makes the formula of a layer. The results of additional outputs are the zero point after ReLU, else 0.
     pub fn new(Geometry { outputs, output, relu, .. }: Geometry, weights: &Weights) -> Self {
         let Weights { multipliers, shifts, .. } = weights;
         let zero_point = output.zero_point as u8;
@@ -90,7 +92,8 @@ impl Requantization {
         Self { wide, outputs: numbers, lowest: if relu { zero_point } else { 0 } }
     }
 
-    /// The result of `sum`, which is not clamped to 255 yet, with the numbers of its outputs.
+    /// Returns the results of `sum`, which are not clamped to 255 yet. `numbers` are the numbers of its
+    /// outputs.
     #[inline(always)]
     pub fn apply<W: Words>(&self, words: W, mut sum: W::Word, numbers: [W::Word; NUMBERS]) -> W::Word {
         let [low, high, left, multiplier, addend, right] = numbers;
@@ -106,7 +109,7 @@ mod tests {
     use super::*;
     use crate::kernels::testing::Random;
 
-    /// Multipliers with 31 bits are at least this.
+    /// Smallest multiplier with 31 bits.
     const FULL: i32 = 1 << 30;
 
     /// Whether the formula is defined for this multiplier and shift.

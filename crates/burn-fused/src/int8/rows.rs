@@ -1,4 +1,5 @@
-//! Images in rows: channels innermost, output channels in the lanes of vectors. Supports any layer and batch.
+//! The layout with images in rows: channels innermost, and output channels in the lanes of vectors. It
+//! supports any layer and batch.
 //!
 //! A map is `[height][width][channels / 4]` words of four channels, padded as the
 //! next layer requires. A linear layer is a convolution whose kernel covers the map.
@@ -7,20 +8,20 @@ use super::layer::{Geometry, Map, Weights};
 use super::requantize::{NUMBERS, Requantization};
 use super::words::{Block, LANES, Task, Words};
 
-/// Maximum bytes of all maps of a block of images.
+/// Maximum bytes of the maps before and after a layer, for a block of images.
 const BLOCK_BYTES: usize = 1 << 20;
-/// Output pixels computed together: with four vectors of outputs, 24 of 32 registers
-/// are accumulators.
+/// Number of output pixels that are computed together. With four vectors of outputs, 24 of 32 registers are
+/// accumulators.
 const PIXELS: usize = 6;
 
-/// Images computed together, with the maps before and after each layer.
+/// Returns the number of images that are computed together. `maps` are the maps before and after each layer.
 pub(super) fn images(maps: &[Map]) -> usize {
     let largest = maps.windows(2).map(|pair| 4 * (pair[0].len() + pair[1].len())).max().unwrap_or(1);
     let images = (BLOCK_BYTES / largest).clamp(1, 8 * PIXELS);
     if images > PIXELS { images - images % PIXELS } else { images }
 }
 
-/// Transposes so that channels are innermost.
+/// Transposes images so that channels are innermost.
 pub(super) fn load(map: Map, inputs: &[u8], words: &mut [u32]) {
     let [channels, height, width] = map.shape;
     let images = inputs.chunks_exact(channels * height * width);
@@ -41,7 +42,7 @@ pub(super) fn load(map: Map, inputs: &[u8], words: &mut [u32]) {
     }
 }
 
-/// Transposes so that channels are outermost.
+/// Transposes images so that channels are outermost.
 pub(super) fn store(map: Map, words: &[u32], outputs: &mut [u8]) {
     let [channels, height, width] = map.shape;
     let images = outputs.chunks_exact_mut(channels * height * width);
@@ -58,25 +59,25 @@ pub(super) fn store(map: Map, words: &[u32], outputs: &mut [u8]) {
     }
 }
 
-/// A convolution or linear layer.
+/// A prepared convolution or linear layer.
 #[derive(Debug, Clone)]
 pub(super) struct Product {
     /// First word of the window of each output pixel.
     bases: Vec<usize>,
     /// First word of each output pixel.
     targets: Vec<usize>,
-    /// Rows of the kernel, and the words of a row.
+    /// Number of rows of the kernel, and of words in such a row.
     rows: usize,
     run: usize,
-    /// `[16 outputs at a time, up to four times][row][word][vector]`.
+    /// `[group of outputs][row][word][vector]`. A group has up to four vectors of 16 outputs.
     weights: Vec<Block>,
     bias: Vec<i32>,
     requantization: Requantization,
-    /// Its numbers of 16 outputs at a time.
+    /// The numbers of `requantization`, in vectors of 16 outputs.
     numbers: Vec<[Block; NUMBERS]>,
 }
 
-/// Vectors of outputs computed together, given the number left.
+/// Returns how many vectors of outputs are computed together if this many are left.
 fn vectors_of(left: usize) -> usize {
     match left {
         4.. => 4,
@@ -86,7 +87,7 @@ fn vectors_of(left: usize) -> usize {
 }
 
 impl Product {
-    /// Constructs a layer between two maps.
+    /// Makes a layer between two maps.
     pub fn new(geometry: Geometry, weights: &Weights, bias: &[i32], [input, output]: [Map; 2]) -> Self {
         let Geometry { inputs, outputs, kernel, stride, .. } = geometry;
         let groups = input.groups();
@@ -138,7 +139,7 @@ impl Product {
     }
 }
 
-/// The layer, for a block of images.
+/// Computes a layer for a block of images.
 pub(super) struct Multiply<'a> {
     pub product: &'a Product,
     pub maps: [Map; 2],
@@ -169,7 +170,7 @@ impl Task for Multiply<'_> {
 
 #[allow(clippy::needless_range_loop, reason = "the index names a register")]
 impl Multiply<'_> {
-    /// `N` vectors of outputs, from `first` on, for all pixels of all images.
+    /// Computes `N` vectors of outputs, from vector `first` on, for all pixels of all images.
     #[inline(always)]
     fn outputs<W: Words, const N: usize>(&mut self, words: W, weights: &[Block], first: usize) {
         let Self { product, maps: [from, to], images, .. } = *self;
@@ -177,7 +178,7 @@ impl Multiply<'_> {
         let total = images * pixels;
         let (mut image, mut pixel, mut done) = (0, 0, 0);
         while done < total {
-            // The remaining few are computed one at a time.
+            // The last one to three pixels are computed one at a time.
             let count = if total - done > 3 { PIXELS.min(total - done) } else { 1 };
             let (mut bases, mut targets) = ([0; PIXELS], [0; PIXELS]);
             for i in 0..count {
@@ -202,7 +203,7 @@ impl Multiply<'_> {
         }
     }
 
-    /// Sums of `P` pixels.
+    /// Returns the sums of `P` pixels for `N` vectors of outputs.
     #[inline(always)]
     fn tile<W: Words, const P: usize, const N: usize>(
         &self,

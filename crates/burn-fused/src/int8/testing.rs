@@ -1,8 +1,8 @@
-//! Models computed by plain loops.
+//! Reference computation of models, by plain loops.
 
 use super::{Layer, Model, Weights};
 
-/// The scores of `images` as the documentation defines them, in 64 bits.
+/// Returns the scores of `images` as the documentation defines them, computed in 64 bits.
 pub(super) fn reference(model: &Model, images: &[f32]) -> Vec<u8> {
     let size: usize = model.input_shape().iter().product();
     images.chunks_exact(size).flat_map(|image| of_image(model, image)).collect()

@@ -1,11 +1,11 @@
-//! Models of random sizes, compared bit by bit with plain loops.
+//! Checks models of random sizes, bit by bit, against plain loops.
 
 use super::testing::reference;
 use super::*;
 use crate::kernels::simd::Level;
 use crate::kernels::testing::Random;
 
-/// Scales of random weights, per channel or per tensor.
+/// Returns scales of random weights, per channel or per tensor.
 fn scales(random: &mut Random, weights: &[f32], outputs: usize) -> Vec<f32> {
     let channels = if random.below(2) == 0 { outputs } else { 1 };
     let ranges = min_max_by_channel(weights, channels).unwrap();
@@ -13,7 +13,7 @@ fn scales(random: &mut Random, weights: &[f32], outputs: usize) -> Vec<f32> {
     ranges.iter().map(scale).collect()
 }
 
-/// A layer's quantized weights, and an output range that its sums fill.
+/// Returns a layer's quantized weights, and an output range that its sums fill.
 fn weights(
     random: &mut Random,
     inputs: usize,
@@ -23,8 +23,7 @@ fn weights(
 ) -> (Weights, QParams) {
     let values = random.floats(inputs * outputs, 0.5);
     let bias = random.floats(outputs, 1.0);
-    // Some are narrow, so that outputs saturate, and the range of fixed-point
-    // ratios is wide.
+    // Some ranges are narrow, so that outputs saturate and fixed-point ratios cover a wide range.
     let size = 100.0 * input.scale * (inputs as f32).sqrt() * [0.01, 0.3, 1.0][random.below(3)];
     let min = if relu && random.below(4) > 0 { 0.0 } else { -size * random.float(1.0).abs() };
     let output = Scheme::Affine.parameters(min, size).unwrap();
@@ -32,7 +31,7 @@ fn weights(
     (Weights::quantize(&values, &bias, &scales, input, output).unwrap(), output)
 }
 
-/// A model of up to four layers before a linear one.
+/// Returns a model of up to four layers before a linear layer.
 fn random_model(random: &mut Random, one_channel: bool) -> Model {
     let channels = if one_channel { 1 } else { 1 + random.below(9) };
     let mut shape = [channels, 1 + random.below(14), 1 + random.below(14)];
@@ -135,7 +134,7 @@ fn batches_from_1_to_257_equal_plain_loops() {
     check(&model, &mut random, &(1..=257).collect::<Vec<_>>());
 }
 
-/// The layers of the MNIST ConvNet, for images of any size.
+/// Returns the layers of the MNIST ConvNet, for images of any size.
 fn convnet(random: &mut Random, [height, width]: [usize; 2]) -> Model {
     let input = Scheme::Affine.parameters(-0.42, 2.82).unwrap();
     let (mut parameters, mut layers) = (input, Vec::new());
@@ -163,7 +162,7 @@ fn convnet(random: &mut Random, [height, width]: [usize; 2]) -> Model {
 
 #[test]
 fn bytes_and_weights_at_their_bounds_do_not_saturate_in_between() {
-    // vpmaddubsw would: 255 · 127 twice exceeds 16 bits.
+    // The instruction vpmaddubsw would saturate: 255 · 127 twice exceeds 16 bits.
     let (inputs, one) = (1000, QParams { scale: 1.0, zero_point: 0 });
     for sign in [1.0, -1.0] {
         let output = QParams { scale: 255_000.0, zero_point: 128 };
@@ -247,7 +246,7 @@ fn a_workspace_is_for_one_model() {
 
 #[test]
 fn a_layer_without_output_range_gives_its_zero_point() {
-    // A ReLU that is always 0 has the smallest scale, and so a ratio far above 1/4.
+    // The output of a ReLU that is always 0 has the smallest scale, and therefore a ratio far above 1/4.
     let input = Scheme::Affine.parameters(0.0, 3.0).unwrap();
     let output = Scheme::Affine.parameters(0.0, 0.0).unwrap();
     let weights = Weights::quantize(&[-0.5; 20], &[-1.0; 2], &[0.5 / 127.0], input, output).unwrap();

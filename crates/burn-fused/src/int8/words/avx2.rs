@@ -4,14 +4,14 @@ use std::arch::x86_64::*;
 
 use super::{LANES, Task, Words};
 
-/// Shuffle mask of 128 bits: the transposition of 4x4 bytes.
+/// Shuffle mask of 128 bits that transposes 4x4 bytes.
 #[inline(always)]
 pub(super) fn interleaving() -> __m128i {
     // SAFETY: any 16 bytes are a valid vector.
     unsafe { std::mem::transmute([0u8, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15]) }
 }
 
-/// AVX2, on a machine that supports it: a vector is two of 8 words.
+/// AVX2, on a machine that supports it. A vector of 16 words is two registers of 8 words.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::int8) struct Avx2(());
 
@@ -30,7 +30,8 @@ impl Avx2 {
     }
 }
 
-/// The expression for both halves. A closure would be compiled without AVX2.
+/// Evaluates the expression for both halves of a vector. It is a macro because a closure would be compiled
+/// without AVX2.
 macro_rules! halves {
     ($h:ident => $half:expr) => {{
         // SAFETY: an `Avx2` exists only if `detect` found the instructions, and
@@ -117,7 +118,8 @@ impl Words for Avx2 {
 
     #[inline(always)]
     fn store_bytes(self, word: Self::Word, bytes: &mut [u8; LANES]) {
-        // SAFETY: as for `halves`.
+        // SAFETY: an `Avx2` exists only if `detect` found the instructions, and `bytes` is valid for 16
+        // bytes.
         unsafe {
             let shorts = _mm256_packs_epi32(word[0], word[1]);
             let ordered = _mm256_permute4x64_epi64::<0b11_01_10_00>(shorts);

@@ -19,7 +19,7 @@ use portable::Portable;
 #[cfg(target_arch = "x86_64")]
 use vnni::Vnni;
 
-/// Words in a vector, and images in the lanes of one.
+/// Number of words in a vector, and of images in its lanes.
 pub(super) const LANES: usize = 16;
 
 /// Sixteen words in memory.
@@ -28,7 +28,7 @@ pub(super) const LANES: usize = 16;
 pub(super) struct Block(pub [u32; LANES]);
 
 impl Block {
-    /// This byte everywhere.
+    /// Fills all bytes with `byte`.
     pub fn splat(byte: u8) -> Self {
         Self([u32::from_ne_bytes([byte; 4]); LANES])
     }
@@ -48,16 +48,16 @@ pub(super) trait Words: Copy {
     fn store(self, word: Self::Word, block: &mut Block) {
         *block = bytemuck::cast(word);
     }
-    /// To each i32 of `sum`, adds the products of the four u8 of `bytes` with the four
-    /// i8 of `weights`.
+    /// Adds to each i32 of `sum` the products of the four u8 of `bytes` with the four i8 of `weights`.
     fn dot(self, sum: Self::Word, bytes: Self::Word, weights: Self::Word) -> Self::Word;
-    /// Of i32.
+    /// Maximum of each two i32.
     fn max(self, a: Self::Word, b: Self::Word) -> Self::Word;
-    /// Of i32.
+    /// Minimum of each two i32.
     fn min(self, a: Self::Word, b: Self::Word) -> Self::Word;
-    /// Shift left, with a count for each lane.
+    /// Shifts left, with a count for each lane.
     fn shift_left(self, a: Self::Word, count: Self::Word) -> Self::Word;
-    /// Scaled by the fixed-point formula: i32 that are not clamped yet.
+    /// The scaling of the fixed-point formula: the high 32 bits of `sum · multiplier`, plus `addend`, shifted
+    /// right by `right`. The results are i32 and not clamped yet.
     fn scale(
         self,
         sum: Self::Word,
@@ -65,9 +65,9 @@ pub(super) trait Words: Copy {
         addend: Self::Word,
         right: Self::Word,
     ) -> Self::Word;
-    /// Clamps i32 to u8; those of `channels[i]` become byte i of each word.
+    /// Clamps i32 to u8. The values of `channels[i]` become byte `i` of each word.
     fn pack(self, channels: [Self::Word; 4]) -> Self::Word;
-    /// Clamps i32 to u8.
+    /// Clamps i32 to u8, and stores them in `bytes`.
     fn store_bytes(self, word: Self::Word, bytes: &mut [u8; LANES]);
     /// Transposes 16x16 words.
     #[inline(always)]
@@ -82,8 +82,8 @@ pub(super) trait Words: Copy {
     }
 }
 
-/// Work that is compiled for each set of instructions. `run` and what it calls in
-/// loops have to be `#[inline(always)]`.
+/// Work that is compiled for each set of instructions. `run` and the functions that it calls in loops must be
+/// `#[inline(always)]`.
 pub(super) trait Task {
     fn run<W: Words>(self, words: W);
 }
@@ -99,7 +99,7 @@ pub(super) enum Instructions {
 }
 
 impl Instructions {
-    /// The instructions of a SIMD level: AVX-512 with VNNI, or else AVX2.
+    /// Returns the instructions of a SIMD level. At AVX-512 without VNNI, these are AVX2's.
     pub fn for_level(level: Level) -> Self {
         match level {
             #[cfg(target_arch = "x86_64")]

@@ -1,9 +1,9 @@
-//! The instructions of all levels, compared with the portable ones.
+//! Checks the instructions of all levels against the portable ones.
 
 use super::*;
 use crate::kernels::testing::Random;
 
-/// Every instruction, on the same words.
+/// Runs every instruction on the same words.
 struct All<'a> {
     words: &'a [[i32; LANES]; LANES],
     results: &'a mut Vec<Block>,

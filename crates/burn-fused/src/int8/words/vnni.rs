@@ -73,7 +73,7 @@ impl Words for Vnni {
         unsafe {
             let even = _mm512_mul_epi32(sum, multiplier);
             let odd = _mm512_mul_epi32(_mm512_srli_epi64::<32>(sum), _mm512_srli_epi64::<32>(multiplier));
-            // High halves: those of the odd lanes are already in position.
+            // The high halves of the products. Those of `odd` are already in position.
             let high = _mm512_mask_shuffle_epi32::<0b11_11_01_01>(odd, 0x5555, even);
             _mm512_srav_epi32(_mm512_add_epi32(high, addend), right)
         }
@@ -84,7 +84,7 @@ impl Words for Vnni {
         // SAFETY: above.
         unsafe {
             let bytes = _mm512_packus_epi16(_mm512_packs_epi32(a, b), _mm512_packs_epi32(c, d));
-            // In each 128 bits: four bytes of a, of b, of c, of d.
+            // Each 128 bits now have four bytes of a, four of b, four of c and four of d.
             _mm512_shuffle_epi8(bytes, _mm512_broadcast_i32x4(super::avx2::interleaving()))
         }
     }
@@ -100,8 +100,8 @@ impl Words for Vnni {
 
     #[inline(always)]
     fn transpose(self, rows: &mut [__m512i; LANES]) {
-        // SAFETY: these levels have the same instructions but for VNNI, and both kinds of vectors 64 bytes
-        // that are valid in both.
+        // SAFETY: a `Vnni` is made only at `Level::Avx512`, which is selected only on machines with all
+        // instructions of `V4`. Both types are vectors of 64 bytes, and all bits are valid in both.
         unsafe {
             let rows: &mut [f32x16; LANES] = &mut *std::ptr::from_mut(rows).cast();
             Lanes::transpose(V4::new_unchecked(), rows);
