@@ -1,8 +1,8 @@
 //! 8-bit quantization: formulas, and integer inference.
 //!
 //! Weights are i8, -127 to 127, symmetric, with one scale for all or one for each output channel. Activations
-//! are u8, 0 to 255, with one scale and zero point for a tensor. A quantized value q stands for the real (q -
-//! zero point) · scale.
+//! are u8, 0 to 255, with one scale and zero point for a tensor. A quantized value q is the real number
+//! (q - zero point) · scale.
 //!
 //! | item | computes |
 //! | --- | --- |

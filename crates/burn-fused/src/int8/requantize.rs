@@ -51,8 +51,8 @@ pub fn fixed_point(ratio: f64) -> Result<(i32, u8), Int8Error> {
     Ok((multiplier as i32, shift as u8))
 }
 
-/// The formula as kernels compute it in 32-bit lanes: clamp, shift left, the high 32 bits of the product,
-/// add, shift right, and the lowest result.
+/// The formula as kernels compute it in 32-bit lanes: clamp, shift left, take the high 32 bits of the
+/// product, add, shift right, and raise to the lowest result.
 ///
 /// Kernels use only the high 32 bits of the product, so a shift has to be at least [`NARROW`]. If it is
 /// smaller, the accumulator is shifted left by the difference. Before that, the accumulator is clamped to the

@@ -37,8 +37,8 @@ impl<'a> View<'a> {
 kernel! {
     /// Transposes `rows` rows of `width` values, multiplies them by `factor`, and copies them into panels.
     /// The panels have the shape `[panel, width, PANEL]`, with `width` rounded up to a multiple of the widest
-    /// vector. After the last column, the values are zero up to such a multiple; the rest of the panel is not
-    /// written.
+    /// vector. The last column is followed by zeros up to the next such multiple; the rest of the panel is
+    /// not written.
     pub fn pack_transposed<S>(
         simd: S,
         matrix: View<'_>,
@@ -177,8 +177,7 @@ kernel! {
 kernel! {
     /// Whether all values are finite.
     pub fn all_finite<S>(_simd: S, values: &[f32]) -> bool {
-        // Without the sign, the bits of infinity and NaN are the largest ones, and infinity's are the
-        // smallest of these.
+        // Without the sign bit, finite numbers have smaller bits than infinity, and NaN has larger bits.
         let magnitude = |x: &f32| x.to_bits() & 0x7fff_ffff;
         values.iter().map(magnitude).fold(0, u32::max) < f32::INFINITY.to_bits()
     }

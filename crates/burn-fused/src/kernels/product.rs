@@ -29,7 +29,7 @@ const TERMS: usize = 512;
 const COLUMNS: usize = 1024;
 /// Scalars in a block of rows. They take half a megabyte of the L2 cache.
 const SCALARS: usize = 1 << 17;
-/// How many rows before its copy a row is prefetched.
+/// A row is prefetched this many rows before it is copied.
 const AHEAD: usize = 4;
 /// Number of f32 values in a cache line.
 const LINE: usize = 16;

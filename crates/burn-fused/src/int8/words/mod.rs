@@ -50,9 +50,9 @@ pub(super) trait Words: Copy {
     }
     /// Adds to each i32 of `sum` the products of the four u8 of `bytes` with the four i8 of `weights`.
     fn dot(self, sum: Self::Word, bytes: Self::Word, weights: Self::Word) -> Self::Word;
-    /// Maximum of each two i32.
+    /// Returns the larger i32 in each lane.
     fn max(self, a: Self::Word, b: Self::Word) -> Self::Word;
-    /// Minimum of each two i32.
+    /// Returns the smaller i32 in each lane.
     fn min(self, a: Self::Word, b: Self::Word) -> Self::Word;
     /// Shifts left, with a count for each lane.
     fn shift_left(self, a: Self::Word, count: Self::Word) -> Self::Word;

@@ -39,37 +39,37 @@ impl Words for Vnni {
 
     #[inline(always)]
     fn splat(self, value: i32) -> __m512i {
-        // SAFETY: above.
+        // SAFETY: as said above this `impl`.
         unsafe { _mm512_set1_epi32(value) }
     }
 
     #[inline(always)]
     fn dot(self, sum: __m512i, bytes: __m512i, weights: __m512i) -> __m512i {
-        // SAFETY: above.
+        // SAFETY: as said above this `impl`.
         unsafe { _mm512_dpbusd_epi32(sum, bytes, weights) }
     }
 
     #[inline(always)]
     fn max(self, a: __m512i, b: __m512i) -> __m512i {
-        // SAFETY: above.
+        // SAFETY: as said above this `impl`.
         unsafe { _mm512_max_epi32(a, b) }
     }
 
     #[inline(always)]
     fn min(self, a: __m512i, b: __m512i) -> __m512i {
-        // SAFETY: above.
+        // SAFETY: as said above this `impl`.
         unsafe { _mm512_min_epi32(a, b) }
     }
 
     #[inline(always)]
     fn shift_left(self, a: __m512i, count: __m512i) -> __m512i {
-        // SAFETY: above.
+        // SAFETY: as said above this `impl`.
         unsafe { _mm512_sllv_epi32(a, count) }
     }
 
     #[inline(always)]
     fn scale(self, sum: __m512i, multiplier: __m512i, addend: __m512i, right: __m512i) -> __m512i {
-        // SAFETY: above.
+        // SAFETY: as said above this `impl`.
         unsafe {
             let even = _mm512_mul_epi32(sum, multiplier);
             let odd = _mm512_mul_epi32(_mm512_srli_epi64::<32>(sum), _mm512_srli_epi64::<32>(multiplier));
@@ -81,7 +81,7 @@ impl Words for Vnni {
 
     #[inline(always)]
     fn pack(self, [a, b, c, d]: [__m512i; 4]) -> __m512i {
-        // SAFETY: above.
+        // SAFETY: as said above this `impl`.
         unsafe {
             let bytes = _mm512_packus_epi16(_mm512_packs_epi32(a, b), _mm512_packs_epi32(c, d));
             // Each 128 bits now have four bytes of a, four of b, four of c and four of d.
@@ -91,7 +91,7 @@ impl Words for Vnni {
 
     #[inline(always)]
     fn store_bytes(self, word: __m512i, bytes: &mut [u8; LANES]) {
-        // SAFETY: above.
+        // SAFETY: as said above this `impl`.
         unsafe {
             let positive = _mm512_max_epi32(word, _mm512_setzero_si512());
             _mm_storeu_si128(bytes.as_mut_ptr().cast(), _mm512_cvtusepi32_epi8(positive));

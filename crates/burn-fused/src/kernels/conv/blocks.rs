@@ -41,8 +41,8 @@ pub(super) fn spread<S: Lanes>(
     sum
 }
 
-/// Copies the value of each pooled pixel's maximum from a plane to `maxima`. Sets the gradients in `pooled`
-/// to zero if they have no maximum.
+/// Copies the value of each pooled pixel's maximum from a plane to `maxima`. Sets a gradient in `pooled` to
+/// zero if its argmax is [`NO_MAXIMUM`].
 #[inline(always)]
 pub(super) fn gather<S: Lanes>(
     simd: S,

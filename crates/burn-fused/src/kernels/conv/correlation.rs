@@ -141,8 +141,8 @@ impl<'a> Correlation<'a> {
     }
 }
 
-/// Adds a block's part of the gradients of the weights to `sums`. It has 9 vectors for each output and input
-/// channel; their lanes are summed when all blocks are done. Both `input` and `gradient` have bordered
+/// Adds a block's part of the gradients of the weights to `sums`. `sums` has 9 vectors for each output and
+/// input channel; their lanes are summed when all blocks are done. Both `input` and `gradient` have bordered
 /// planes.
 ///
 /// # Panics

@@ -62,7 +62,7 @@ impl<const N: usize> Kernel for ForwardPass<'_, '_, N> {
         let planed = last.inputs * after.len;
         let mut argmax = [const { Vec::new() }; 2];
         // Quantization parameters depend on all blocks. With them, the first layer computes all blocks before
-        // the second layer starts. Without them, each block passes through both layers at once.
+        // the second layer starts. Without them, each block passes through both layers before the next block.
         let apart = quantize.is_some();
         let keep = N > 1 && (backward || apart);
         let mut middle = if keep { Kept::new::<S::f32s>(blocks * planed) } else { Kept::default() };

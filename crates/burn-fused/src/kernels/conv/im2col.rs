@@ -124,16 +124,17 @@ impl Group {
     }
 }
 
-/// One tap of the kernel over a part of a plane. The tap reads the same neighbour of each pixel: where these
-/// neighbours begin in the plane, and which pixels of the part have one.
+/// One tap of the kernel over a part of a plane. The tap reads the same neighbour of each pixel. The fields
+/// say which pixels of the part have this neighbour in the plane, and where the neighbours are.
 struct Shift {
-    /// First pixel of the part that has the neighbour in a row of the plane.
+    /// First pixel of the part that has the neighbour.
     from: usize,
-    /// One past the last pixel that has the neighbour in a row of the plane.
+    /// One past the last pixel that has the neighbour.
     to: usize,
     /// Position in the plane of the neighbour of pixel `from`.
     source: usize,
-    /// Column of pixels that lack the neighbour, because they are at the left or right edge.
+    /// Column at the left or right edge: its pixels lack the neighbour even if they are between `from` and
+    /// `to`.
     edge: Option<usize>,
 }
 

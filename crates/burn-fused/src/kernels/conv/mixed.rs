@@ -1,8 +1,9 @@
 //! Convolutions of 16-bit images.
 //!
-//! With AMX, they run on tiles. Otherwise a block of images at a time is widened to f32, and runs the same
-//! kernels as f32 images. Winograd in f32 is faster than direct convolutions with AVX-512's bf16
-//! instructions. Without tiles, the 16 bits therefore save memory, not arithmetic.
+//! With AMX, convolutions of bf16 images with many channels run on tiles. All others widen a block of images
+//! at a time to f32, and run the same kernels as f32 images. Winograd in f32 is faster than direct
+//! convolutions with AVX-512's bf16 instructions. Without tiles, the 16 bits therefore save memory, not
+//! arithmetic.
 
 use super::{Back, Convolution, Gradients, Shape};
 #[cfg(target_arch = "x86_64")]

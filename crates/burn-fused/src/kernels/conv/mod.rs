@@ -1,8 +1,9 @@
 //! 3x3 convolutions with padding 1: forward and backward, with their epilogue.
 //!
 //! [`Route::for_shape`] selects the algorithm by the shape. With few channels it is the direct convolution
-//! ([`direct`]), with one image in each SIMD lane. With many channels it is Winograd ([`winograd`]) or im2col
-//! + GEMM ([`im2col`]). Images in bf16 are convolved on AMX tiles ([`tiles`]) if the processor has them.
+//! ([`direct`]), with one image in each SIMD lane. With many channels it is Winograd ([`winograd`]), or a
+//! matrix product of copied pixels ([`im2col`]). Images in bf16 are convolved on AMX tiles ([`tiles`]) if the
+//! processor has them.
 
 mod algorithm;
 mod blocks;
@@ -197,7 +198,7 @@ impl Route {
     }
 
     /// Returns the fastest route for bf16 images of this shape, if `self` is the fastest for f32. If products
-    /// of bf16 run on AMX, it is tiles, whichever algorithm is set.
+    /// of bf16 run on AMX and there are enough channels, the route is tiles, whichever algorithm is set.
     pub fn in_bf16(self, shape: Shape) -> Self {
         // A step of tiles takes 32 input channels, and its sums are 32 output channels.
         let suits = self != Self::Direct && shape.inputs >= 16 && shape.outputs >= 16;

@@ -42,7 +42,7 @@ pub(crate) fn is_available() -> bool {
     })
 }
 
-/// False: how other systems permit the instructions is not known here.
+/// Returns false: this crate knows only how to ask Linux for the permission.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn is_available() -> bool {
     false
@@ -241,8 +241,8 @@ impl Tiles {
     pub unsafe fn configure() -> Self {
         #[repr(C, align(64))]
         struct Config([u8; 64]);
-        // Palette 1: the bytes in a row from byte 16 on, two bytes for each tile, and the number of rows from
-        // byte 48 on.
+        // The configuration of palette 1 has the bytes in a row from byte 16 on, two bytes for each tile, and
+        // the number of rows from byte 48 on.
         let mut config = Config([0; 64]);
         config.0[0] = 1;
         for tile in 0..8 {
@@ -271,10 +271,10 @@ impl Tiles {
         };
         // SAFETY: `Tiles` exist only if the instructions are usable. This thread's tiles are configured while
         // `self` lives, because all `Tiles` have the same configuration and only the last one releases it.
-        // While `Tiles` exist, the only other code that runs copies memory, and uses no tiles. Each step
-        // reads two tiles of the left and two of the right matrix. The sums are loaded from and stored to
-        // four tiles. `fit` has checked that all of these lie in their slices. There is at least one step, so
-        // the loop ends.
+        // Meanwhile, only code of this crate and copies of memory run, which use no tiles. Each step reads
+        // two tiles of the left and two of the right matrix. The sums are loaded from and stored to four
+        // tiles. `fit` has checked that all of these lie in their slices. There is at least one step, so the
+        // loop ends.
         unsafe {
             asm!(
                 "mov {row}, [{corners} + 32]",

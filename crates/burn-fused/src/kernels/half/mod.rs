@@ -71,9 +71,9 @@ impl Half {
         self.widened(level, &self.narrowed(level, values))
     }
 
-    /// Rounds the gradient of f32 weights as it is stored. With bf16 it stays in f32. With f16 it is rounded
-    /// to f16, like the gradient of the f16 copy that PyTorch's autocast makes, so that it overflows as
-    /// there.
+    /// Rounds the gradient of weights, which are stored in f32. With bf16 the gradient stays in f32. With f16
+    /// it is rounded to f16, like the gradient of the f16 copy of the weights that PyTorch's autocast makes,
+    /// so that it overflows in the same cases.
     pub(crate) fn weight_gradient(self, level: Level, gradient: &mut [f32]) {
         if self == Self::F16 {
             gradient.copy_from_slice(&self.rounded(level, gradient));

@@ -61,8 +61,8 @@ kernel! {
             row.loss = match classes.smoothing {
                 None => -own,
                 Some(share) => {
-                    // The sum leaves out the target, which has a factor of its own. If the target's
-                    // probability is 0, its logarithm may be infinite.
+                    // The target's term is not a part of this sum: if the target's probability is 0, its
+                    // logarithm may be infinite.
                     let others = [0..row.target, row.target + 1..classes.number].map(|others| {
                         let scores = &scores[others.clone()];
                         if classes.weights.is_empty() {
@@ -165,8 +165,8 @@ kernel! {
             }
             let own = factor * (1.0 - share) * classes.weight(row.target);
             let (each, own) = if row.is_padding { (0.0, 0.0) } else { (each, own) };
-            // The sum of the factors of all log-probabilities in the loss. Times an exponential, it is their
-            // gradient.
+            // With c_k the factor of class k's log-probability in the loss, the gradient of score j is (sum
+            // of all c_k) * p_j - c_j. `scale` times an exponential is the first term.
             let scale = (own + each * classes.uniform) / row.sum;
             if classes.weights.is_empty() || share == 0.0 {
                 scores.iter_mut().for_each(|x| *x = exp(*x - row.highest) * scale - each);

@@ -1,6 +1,6 @@
 //! Forward and backward steps of a GRU.
 //!
-//! The products of the inputs with their weights are computed before, for all steps at once. A step
+//! The products of the inputs with their weights are computed beforehand, for all steps at once. A step
 //! multiplies the hidden states by their weights and computes the gates, [`MAX_LANES`] units at a time. In
 //! the shapes below, `rows` are all steps of all sequences, and `width` is the number of hidden units rounded
 //! up to whole vectors.
@@ -89,8 +89,8 @@ impl Kernel for Steps<'_> {
     }
 }
 
-/// Computes a step of some units. `gates` contains the products of the inputs plus their biases; the gates
-/// replace them. `products` are the products of the hidden states plus their biases.
+/// Computes a step of a block of units. `gates` contains the products of the inputs plus their biases; the
+/// gates replace them. `products` are the products of the hidden states plus their biases.
 #[inline(always)]
 fn step(gates: &mut [Units; GATES], products: [&Units; GATES], clip: f32, before: &Units, after: &mut Units) {
     for lane in 0..MAX_LANES {

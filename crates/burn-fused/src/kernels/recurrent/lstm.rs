@@ -1,6 +1,6 @@
 //! Forward and backward steps of an LSTM.
 //!
-//! The products of the inputs with their weights are computed before, for all steps at once. A step
+//! The products of the inputs with their weights are computed beforehand, for all steps at once. A step
 //! multiplies the hidden states by their weights and computes the gates, [`MAX_LANES`] units at a time. In
 //! the shapes below, `rows` are all steps of all sequences, and `width` is the number of hidden units rounded
 //! up to whole vectors.
@@ -80,7 +80,7 @@ impl<const G: usize> Kernel for Steps<'_, G> {
     }
 }
 
-/// What the gates of some units are computed from.
+/// What the gates of a block of units are computed from.
 struct Values<'a> {
     bias: &'a [f32],
     products: &'a [f32],
@@ -152,8 +152,8 @@ pub struct StepsBack<'a, const G: usize> {
     pub first_cells: &'a [f32],
     /// Cells after each step, `[rows, width]`.
     pub cells: &'a [f32],
-    /// Gates, `[rows, gates, width]`. The gradients of the sums that the gates were computed from replace
-    /// them.
+    /// Gates, `[rows, gates, width]`. Each is replaced by the gradient of the sum that the gate was computed
+    /// from.
     pub gates: &'a mut [f32],
     /// Gradient of the cells after the last step, `[batch, width]`. The gradient of the cells before the
     /// first step replaces it.
@@ -221,8 +221,8 @@ impl<const G: usize> Kernel for StepsBack<'_, G> {
     }
 }
 
-/// Backward of a step of some units. Replaces the gates by the gradients of their sums, and `of_cell` by the
-/// gradient of the cells before the step.
+/// Backward of a step of a block of units. Replaces the gates by the gradients of their sums, and `of_cell`
+/// by the gradient of the cells before the step.
 #[inline(always)]
 fn step_back<const G: usize>(
     gates: &mut [Units; G],

@@ -1,4 +1,4 @@
-//! Finds equal rows among inputs, so that each different row is multiplied only once.
+//! Finds equal rows among inputs, so that each distinct row is multiplied only once.
 //!
 //! The output of an embedding has many equal rows. Equal rows have equal products, so forward multiplies one
 //! of them and copies the product. Backward first sums the gradients of equal rows, and then multiplies the
@@ -66,7 +66,8 @@ impl Repeated {
         copy_rows(&self.numbers, once, width)
     }
 
-    /// Returns one sum for each distinct row: the sum, in order, of those rows of `rows` that stand for it.
+    /// Sums the rows of `rows` that belong to the same distinct row, in order. Returns one sum for each
+    /// distinct row.
     pub fn sums(&self, level: Level, rows: &[f32], width: usize) -> Buffer {
         let [mut sums, mut some] = [(); 2].map(|()| Buffer::zeroed(self.firsts.len() * width));
         let poll = poll::current();

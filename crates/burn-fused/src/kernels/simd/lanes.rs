@@ -56,8 +56,8 @@ pub trait Lanes: Simd {
         }
     }
 
-    /// Stores the upper 16 bits of each lane. If the lane's value is exact in bf16, they are that value in
-    /// bf16.
+    /// Stores the upper 16 bits of each lane in `target`. For a value that is exact in bf16, these are its
+    /// bits.
     ///
     /// # Panics
     /// If `target` is not as long as the vector.
@@ -195,7 +195,7 @@ pub(crate) fn transpose<S: Lanes>(
         for (row, vector) in square[..lanes].iter_mut().enumerate() {
             let values = values.as_ptr().wrapping_add(row * step);
             if lanes == MAX_LANES {
-                // A vector is a cache line.
+                // One vector covers one cache line.
                 prefetch(values.wrapping_add(lanes * step));
             }
             // SAFETY: the assertion above checks the end of the last row, and the other rows end before it.

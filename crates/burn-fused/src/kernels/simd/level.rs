@@ -41,8 +41,8 @@ pub enum Level {
 /// A loop that is written once for all SIMD levels.
 ///
 /// [`Level::run`] is compiled once for each level. `run` and all functions that it calls in its loops must be
-/// `#[inline(always)]`, because only inlined code is compiled with the level's instructions. The compiler
-/// vectorises scalar loops over slices with them.
+/// `#[inline(always)]`, because only inlined code is compiled with the level's instructions. With these
+/// instructions, the compiler vectorises scalar loops over slices.
 ///
 /// ```
 /// use burn_fused::simd::{Kernel, Lanes, Level};

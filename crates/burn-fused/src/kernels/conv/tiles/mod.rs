@@ -59,7 +59,7 @@ pub fn forward(
     let kept = if keeps { shape.outputs.next_multiple_of(TILE) * height * width } else { 0 };
     let mut argmax = vec![0; shape.batch * kept];
     let mut rest = &mut argmax[..];
-    // `wide` has 16 channels of an image in f32, and `lanes` has them for a block in lanes. `channels` has
+    // `wide` has 16 channels of an image in f32, and `lanes` has channels of a block in lanes. `channels` has
     // the channels of each pixel side by side.
     with_buffers(
         |[Buffers { input: wide, output: lanes, part: channels, sums }, Buffers { part: packed, .. }]| {

@@ -1,5 +1,5 @@
-//! The convolution by Winograd. Forward computes its output by it, and backward the gradient of the input,
-//! which is the output's gradient convolved with the flipped weights.
+//! The convolution by Winograd. Forward computes its output with it. Backward computes the gradient of the
+//! input with it: the output's gradient convolved with the flipped weights.
 
 use super::super::Shape;
 use super::super::epilogue::finish;

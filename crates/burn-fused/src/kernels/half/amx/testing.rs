@@ -39,7 +39,7 @@ pub fn is_running() -> bool {
     IN_THIS_THREAD.get()
 }
 
-/// Runs `job`, which multiplies tiles, with the instructions emulated where the processor lacks them.
+/// Runs `job`, which multiplies tiles. If the processor lacks the instructions, they are emulated.
 ///
 /// # Panics
 /// If the instructions were emulated, and `job` did not multiply tiles.
@@ -74,7 +74,8 @@ fn run<T>(job: impl FnOnce() -> T) -> (T, bool) {
 }
 
 /// Executes the instruction that raised SIGILL, and continues after it. Aborts the process if it is not an
-/// AMX instruction. The handler allocates nothing, and no other code waits for its lock.
+/// AMX instruction. The handler allocates nothing, and takes only the lock of `STATE`, without waiting for
+/// it.
 extern "C" fn on_illegal(_signal: c_int, _info: *mut siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel passes the registers in `context`, and RIP is the address of the instruction that
     // raised the signal.
