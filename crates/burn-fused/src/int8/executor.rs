@@ -80,8 +80,8 @@ impl Plan {
     }
 
     /// Computes `outputs`, `[images, outputs]`, from `inputs`, `[images, channels, height, width]`, for at
-    /// most [`images`](Self::images) images. The buffers are those of [`buffers`](Self::buffers). Calls
-    /// `watch` at the beginning of each stage.
+    /// most [`images`](Self::images) images, in the buffers that [`buffers`](Self::buffers) has allocated.
+    /// Calls `watch` at the beginning of each stage.
     pub fn run(
         &self,
         instructions: Instructions,

@@ -17,7 +17,7 @@ use super::{Int8Error, Weights};
 
 /// Smallest and largest shift.
 const SHIFTS: [u8; 2] = [13, 54];
-/// From this shift on, rounding needs none of the product's lower 32 bits.
+/// From this shift on, rounding does not need the product's lower 32 bits.
 const NARROW: u8 = 33;
 /// With a ratio of at least 1/4, an accumulator of this magnitude gives a result outside of 0..=255, for any
 /// zero point.

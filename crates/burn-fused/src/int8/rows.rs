@@ -1,8 +1,8 @@
 //! The layout with images in rows: channels innermost, and output channels in the lanes of vectors. It
 //! supports any layer and batch.
 //!
-//! A map is `[height][width][channels / 4]` words of four channels, padded as the
-//! next layer requires. A linear layer is a convolution whose kernel covers the map.
+//! A map is `[height][width][channels / 4]` words of four channels, padded as the next layer requires. A
+//! linear layer is a convolution with a kernel that covers the map.
 
 use super::layer::{Geometry, Map, Weights};
 use super::requantize::{NUMBERS, Requantization};
@@ -66,7 +66,7 @@ pub(super) struct Product {
     bases: Vec<usize>,
     /// First word of each output pixel.
     targets: Vec<usize>,
-    /// Number of rows of the kernel, and of words in such a row.
+    /// Number of rows of the kernel, and of words in a row of the kernel.
     rows: usize,
     run: usize,
     /// `[group of outputs][row][word][vector]`. A group has up to four vectors of 16 outputs.

@@ -1,4 +1,7 @@
 //! Matrix products of an attention head, on matrices that are packed into whole vectors.
+//!
+//! A product reads its first factor one scalar at a time, and its second factor in vectors. For scores, the
+//! second factor is the transposed keys ([`pack_transposed`]). For outputs, it is the values ([`pack`]).
 
 use crate::kernels::simd::{
     Kernel, Lanes, MAX_LANES, Scalars, Target, kernel, load, multiply_rows, transpose,

@@ -41,9 +41,9 @@ impl DropoutMask {
     /// Returns the factor of the value at `index`.
     #[inline(always)]
     pub fn factor(self, index: usize) -> f32 {
-        // The constants are those of Ettinger's hash `lowbias32`: each bit of the index changes each bit of
-        // the result with a probability near 1/2. Half of the key enters in the middle. Otherwise the masks
-        // of two keys would be permutations of each other.
+        // The constants come from Ettinger's hash `lowbias32`: each bit of the index changes each bit of the
+        // result with a probability near 1/2. Half of the key enters in the middle. Otherwise the masks of
+        // two keys would be permutations of each other.
         let mut x = index as u32 ^ self.key[0];
         x = (x ^ (x >> 16)).wrapping_mul(0x7feb_352d);
         x = (x ^ (x >> 15) ^ self.key[1]).wrapping_mul(0x846c_a68b);

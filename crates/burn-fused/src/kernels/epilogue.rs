@@ -25,7 +25,7 @@ impl Epilogue {
 /// gets its gradient.
 pub(crate) const NO_MAXIMUM: u32 = 4;
 
-/// ReLU, which propagates NaN.
+/// ReLU. NaN stays NaN.
 #[inline(always)]
 pub(crate) fn relu(x: f32) -> f32 {
     if passes(x) { x } else { 0.0 }

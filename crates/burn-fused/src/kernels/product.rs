@@ -61,8 +61,8 @@ pub(crate) fn multiply(level: Level, a: Matrix<'_>, b: Matrix<'_>, product: &mut
     }
     let parts = (a.rows * a.columns * b.columns / PART).clamp(1, rayon::current_num_threads());
     if a.rows == 1 || b.columns == 1 {
-        // A product of one column is computed as a product of one row, with both matrices transposed. The
-        // values of the column are stored like those of a row.
+        // A product of one column is computed as a product of one row, with both matrices transposed. A
+        // column and a row store their values in the same way.
         let (row, matrix) = if a.rows == 1 { (a, b) } else { (b, a.transpose()) };
         let part = |product: &mut [f32], values| {
             let matrix = Matrix { values, columns: product.len(), ..matrix };

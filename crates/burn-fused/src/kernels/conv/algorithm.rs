@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::{Deserialize, Serialize};
 
-/// Algorithm of convolutions with many channels on flex. The setting has no effect on two other kinds of
-/// convolutions: those with few channels are computed directly, and those of bf16 images on AMX tiles if the
-/// processor has them ([`Bf16Products`](crate::precision::Bf16Products)).
+/// Algorithm of convolutions with many channels on flex. The setting has no effect on other convolutions:
+/// images with few channels are convolved directly, and bf16 images on AMX tiles if the processor has them
+/// ([`Bf16Products`](crate::precision::Bf16Products)).
 ///
 /// ```
 /// use burn_fused::conv::Algorithm;

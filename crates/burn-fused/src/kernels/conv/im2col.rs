@@ -73,7 +73,7 @@ pub fn backward(conv: Convolution, back: Back<'_>, between: &mut dyn FnMut()) ->
 /// Approximate number of pixels in a group. Their columns stay in the cache.
 const GROUP: usize = 256;
 
-/// Pixels whose columns make one matrix: whole images, or rows of one image.
+/// Pixels that give one matrix of columns: whole images, or rows of one image.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Group {
     /// First image.
@@ -159,7 +159,7 @@ impl Shift {
         }
     }
 
-    /// Sets the pixels to zero whose neighbour would be in another row.
+    /// Sets a pixel to zero if its neighbour would be in another row.
     #[inline(always)]
     fn clear_edge(&self, shape: Shape, part: &mut [f32]) {
         if let Some(edge) = self.edge {

@@ -1,4 +1,7 @@
-//! Fake quantization of slices (quantize, then dequantize), and ranges of columns.
+//! Fake quantization of slices, and ranges of columns.
+//!
+//! Fake quantization quantizes a value and dequantizes it at once, so that training sees the rounding of
+//! integers.
 
 use super::{Grid, Int8Error, QParams, Scheme};
 use crate::kernels::simd::kernel;

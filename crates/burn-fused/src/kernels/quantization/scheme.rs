@@ -26,8 +26,8 @@ impl Scheme {
         }
     }
 
-    /// The parameters for values from `min` to `max`, in f32 as PyTorch computes them. The
-    /// range is extended to contain 0; then
+    /// Returns the parameters for values from `min` to `max`, in f32 as PyTorch computes them. The range is
+    /// extended to contain 0. Then
     ///
     /// - symmetric: scale = max(-min, max) / 127, zero point = 0,
     /// - affine: scale = (max - min) / 255,

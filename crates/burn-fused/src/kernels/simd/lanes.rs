@@ -188,7 +188,7 @@ pub(crate) fn transpose<S: Lanes>(
 ) {
     let lanes = S::F32_LANES;
     assert!(target.len() >= (lanes - 1) * target_step + lanes);
-    // Each case has an array of its own, so that the array of the first case stays in registers.
+    // Each case has a separate array, so that the array of the first case stays in registers.
     if rows >= lanes && columns >= lanes {
         assert!(values.len() >= (lanes - 1) * step + lanes);
         let mut square = [simd.splat_f32s(0.0); MAX_LANES];

@@ -19,8 +19,8 @@ const TILES: usize = 64;
 /// Input channels that are summed before their sum is added to the total: one chain of 256 additions is three
 /// times less exact. A multiple of the lanes of every level.
 const CHAIN: usize = 64;
-/// Vectors of output channels in a chunk. The products of a chunk are transformed before those of the next
-/// chunk are computed.
+/// Vectors of output channels in a chunk. The products of a chunk are computed and transformed before the
+/// next chunk starts.
 const CHUNK: usize = 2 * PANEL;
 
 /// A convolution, for any SIMD level.

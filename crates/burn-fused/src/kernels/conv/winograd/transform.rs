@@ -1,9 +1,9 @@
 //! The transforms of Winograd F(4x4, 3x3). Each is applied to the columns of a square and then to its rows.
 //!
-//! The transposed matrices are those of Toom-Cook with the points 0, ±a, ±1/a and ∞, a = √½. Pairs of a point
-//! and its inverse lose least to rounding (Alam et al. 2022, "Winograd Convolution for Deep Neural Networks:
-//! Efficient Point Selection", section 4). The largest error is a third of the error with the usual points 0,
-//! ±1, ±2 and ∞, for as many instructions.
+//! The transposed matrices come from the Toom-Cook algorithm with the points 0, ±a, ±1/a and ∞, a = √½. Pairs
+//! of a point and its inverse lose least to rounding (Alam et al. 2022, "Winograd Convolution for Deep Neural
+//! Networks: Efficient Point Selection", section 4). The largest error is a third of the error with the usual
+//! points 0, ±1, ±2 and ∞, for as many instructions.
 
 use std::f32::consts::{FRAC_1_SQRT_2, SQRT_2};
 
