@@ -1,12 +1,13 @@
 //! Fused operators with custom backward passes for Burn's CPU backend, flex.
 //!
-//! Burn composes the backward of a convolution of transposed convolutions and
-//! stores each intermediate result. The operators here compute convolution, bias,
-//! ReLU and pooling in one pass, forward and backward, in SIMD code that is selected
-//! at run time. They take Burn's tensors and modules and support its autodiff.
+//! Burn computes the backward pass of a convolution with transposed convolutions, and stores each
+//! intermediate result. The operators here compute convolution, bias, ReLU and pooling in one pass, forward
+//! and backward, in SIMD code that is selected at run time. They take Burn's tensors and modules and support
+//! its autodiff.
 //!
-//! [`nn`] has all of [`burn::nn`], with fused modules in place of Burn's of the same names, and [`optim`] all of
-//! [`burn::optim`]: a program changes its imports. The operators are functions as well:
+//! [`nn`] exports everything in [`burn::nn`], and [`optim`] everything in [`burn::optim`]. Fused modules and
+//! optimizers replace Burn's under the same names, so a program changes only its imports. The operators are
+//! also available as functions:
 //!
 //! | operator | computes |
 //! | --- | --- |
@@ -23,12 +24,12 @@
 //! | [`optim::flat`] | the same passes over slices, and RMSprop |
 //! | [`int8::quantize`], [`int8::Model`] | quantization of slices; inference on 8-bit integers |
 //!
-//! If an operator does not support a shape, a type or a backend, it is composed of
-//! Burn's operators: results differ by rounding only. Operands that do not fit each other are a panic
-//! in the words of Burn's checks, on every backend, before anything is computed.
+//! If an operator does not support a shape, a type or a backend, it is composed of Burn's operators instead.
+//! Results then differ by rounding only. If operands do not fit each other, an operator panics before it
+//! computes anything, on every backend, with the text of Burn's own checks.
 //!
-//! A debug line of the [`log`] crate says which module is composed, and why, once for each module and reason; with
-//! `env_logger`, `RUST_LOG=burn_fused=debug` shows them:
+//! The [`log`] crate gets a debug line for each module that is composed, with the reason, once for each
+//! module and reason. With `env_logger`, `RUST_LOG=burn_fused=debug` shows these lines:
 //!
 //! ```text
 //! lstm is composed of Burn's operators: activations other than sigmoid and tanh are not supported
@@ -58,41 +59,41 @@
 //!
 //! # Mixed precision
 //!
-//! Convolutions, linear layers and batch normalisation accept activations in bf16 or f16
-//! beside parameters in f32: [`precision::autocast`] casts the input of a model, and its scores back to f32 for
-//! the loss. Outputs and gradients of activations have the type of the activations,
-//! which halves their memory; gradients of parameters are f32. See [`precision`].
+//! Convolutions, linear layers and batch normalisation accept activations in bf16 or f16 beside parameters in
+//! f32. [`precision::autocast`] casts the input of a model to such a type, and its scores back to f32 for the
+//! loss. Outputs and gradients of activations have the type of the activations, which halves their memory.
+//! Gradients of parameters are f32. See [`precision`].
 //!
-//! Where the processor multiplies bf16 faster than f32, with AMX or AVX-512 BF16, activations can stay in f32:
-//! `MatmulPrecision::Bf16.use_precision()` ([`precision::MatmulPrecision`]) rounds the factors of linear layers' large
-//! products alone, those of attention and transformers among them.
+//! If the processor multiplies bf16 faster than f32, with AMX or AVX-512 BF16, activations can stay in f32:
+//! `MatmulPrecision::Bf16.use_precision()` ([`precision::MatmulPrecision`]) rounds only the factors of large
+//! matrix products to bf16. It applies to linear layers, including the linear layers of attention and
+//! transformers.
 //!
 //! # SIMD levels
 //!
-//! Each operator has one algorithm, which is compiled for each [`simd::Level`]:
-//! AVX-512, AVX2, NEON, and portable code. The default is the widest level that the
-//! processor supports; [`simd::Level::use_level`] selects another. The same level
-//! gives the same bits on every machine, so processes that train together should
-//! agree on [`simd::Level::shared`]. A program can compile its own loops for each
-//! level with [`simd::Kernel`]. Products of bf16 depend on more instruction sets than the level: for
-//! them, processes agree on [`precision::bf16_products`].
+//! Each operator has one algorithm, which is compiled for each [`simd::Level`]: AVX-512, AVX2, NEON, and
+//! portable code. The default is the widest level that the processor supports; [`simd::Level::use_level`]
+//! selects another. A level gives the same bits on every machine, so processes that train together should
+//! agree on [`simd::Level::shared`]. A program can compile its own loops for each level with
+//! [`simd::Kernel`]. Products of bf16 also depend on instruction sets that are not part of a level; processes
+//! agree on these products with [`precision::bf16_products`].
 //!
 //! # Algorithms of convolutions
 //!
-//! Convolutions of 16 or more input channels run Winograd F(4x4, 3x3), three times as fast
-//! as im2col + GEMM and less exact; [`conv::Algorithm`] selects one of the two for the
-//! process. Those of few channels run a direct convolution, and bf16 images AMX tiles where the
-//! processor has them.
+//! Convolutions of 16 or more input channels run Winograd F(4x4, 3x3), three times as fast as im2col + GEMM
+//! and less exact; [`conv::Algorithm`] selects one of the two for the process. Convolutions of fewer channels
+//! run a direct convolution. Images in bf16 run on AMX tiles if the processor has them.
 //!
 //! # Sources
 //!
-//! A layer uses those below it: `nn`, `optim` and `int8`; `ops`, the operators; `kernels`, their loops over slices, which
-//! do not know Burn; `runtime`, memory and callbacks of the process.
+//! The sources are in layers, and a layer uses only the layers below it: first `nn`, `optim` and `int8`; then
+//! `ops`, the operators; then `kernels`, their loops over slices without any type of Burn; last `runtime`,
+//! memory and callbacks of the process.
 //!
 //! # Features
 //!
-//! `ndarray`, `tch` and `cuda` let operators dispatch to Burn's backends of these names as well.
-//! `mimalloc` adds [settings](memory) of that allocator.
+//! `ndarray`, `tch` and `cuda` let operators dispatch to Burn's backends of these names as well. `mimalloc`
+//! adds [settings](memory) of the mimalloc allocator.
 
 #![deny(missing_docs, unsafe_op_in_unsafe_fn)]
 #![warn(clippy::missing_errors_doc, clippy::missing_panics_doc)]
@@ -118,7 +119,7 @@ pub use ops::{conv, fake_quantize, linear, loss, norm, precision};
 pub use runtime::memory;
 pub use runtime::poll::set_poll;
 
-/// The number of GPUs that libtorch sees: none without a driver, or if it was built without CUDA.
+/// Returns the number of GPUs that libtorch sees: 0 without a driver, or if libtorch was built without CUDA.
 #[cfg(feature = "tch")]
 pub fn libtorch_gpus() -> usize {
     usize::try_from(tch::Cuda::device_count()).unwrap_or_default()

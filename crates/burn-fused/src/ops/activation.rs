@@ -1,4 +1,4 @@
-//! Activations as an operator.
+//! Activation functions as one operator.
 
 use burn::backend::TensorMetadata;
 use burn::backend::flex::FlexTensor;
@@ -12,7 +12,7 @@ use crate::runtime::memory::Buffer;
 use crate::runtime::poll;
 
 impl ActivationFunction {
-    /// Of `x`, composed of Burn's operators.
+    /// Applies the activation to `x` with Burn's operators.
     pub(crate) fn composed<const D: usize>(self, x: Tensor<D>) -> Tensor<D> {
         match self {
             Self::Identity => x,
@@ -23,10 +23,11 @@ impl ActivationFunction {
     }
 }
 
-/// Values of a row, where the operator has no rows: some of its cache.
+/// Values that the kernels treat as a row. The operator itself has no rows; this length keeps a block of rows
+/// in cache.
 const PART: usize = 1024;
 
-/// `activation` of each value of `x`.
+/// Applies `activation` to each value of `x`.
 pub(crate) fn activate<const D: usize>(x: Tensor<D>, activation: ActivationFunction) -> Tensor<D> {
     if activation == ActivationFunction::Identity {
         return x;

@@ -1,4 +1,7 @@
-//! Dropout whose mask is computed instead of stored: backward computes it again.
+//! Dropout without stored masks: backward computes the mask of forward again.
+//!
+//! A [`DropoutMask`] is a function of a key and of a value's index. Only the key is kept from forward to
+//! backward.
 
 use burn::backend::TensorMetadata;
 use burn::backend::flex::FlexTensor;
@@ -12,7 +15,7 @@ use crate::ops::precision::cast;
 use crate::runtime::poll;
 
 impl DropoutMask {
-    /// A new mask, with a key from the generator of `device`; none for a probability of 0.
+    /// Draws a new mask, with a key from the generator of `device`; `None` for a probability of 0.
     ///
     /// # Panics
     /// If the probability is not in the range [0, 1).
@@ -26,8 +29,8 @@ impl DropoutMask {
     }
 }
 
-/// `x` with values set to zero with this probability, and the others scaled. The mask is drawn from the generator of
-/// the device.
+/// Sets each value of `x` to zero with this probability, and scales the others. The mask is drawn from the
+/// generator of the device.
 pub(crate) fn dropout<const D: usize>(x: Tensor<D>, prob: f64) -> Tensor<D> {
     if prob == 0.0 {
         return x;
@@ -41,8 +44,8 @@ pub(crate) fn dropout<const D: usize>(x: Tensor<D>, prob: f64) -> Tensor<D> {
     })
 }
 
-/// [`dropout`] of `x` `[batch, ...]` with the masks of a `place`, which are the same for other types than f32 and on
-/// other backends.
+/// Applies [`dropout`] to `x` `[batch, ...]` with the masks of `place`. These masks are the same for all
+/// types and backends.
 pub(crate) fn dropout_at<const D: usize>(x: Tensor<D>, prob: f64, place: &BatchPlace) -> Tensor<D> {
     let batch = x.dims()[0];
     let masks = || place.masks(prob, batch);
@@ -68,7 +71,7 @@ fn forward(
     (output, backward)
 }
 
-/// `residual + dropout(x)`: the end of a residual block, in one pass.
+/// Computes `residual + dropout(x)`, the end of a residual block, in one pass.
 pub(crate) fn add_dropped<const D: usize>(residual: Tensor<D>, x: Tensor<D>, prob: f64) -> Tensor<D> {
     let device = x.device();
     let masks = |[residual, x]: [&FlexTensor; 2]| {
@@ -100,11 +103,11 @@ fn forward_added(
     (output, backward)
 }
 
-/// Values between two polls.
+/// Number of values computed between two calls of the poll callback.
 const PART: usize = 1 << 16;
 
-/// `x * mask + residual`, which may be empty, in the memory of `x` if nothing else refers to it. Each of the masks is
-/// that of an equal part of `x`; without masks, all values are kept.
+/// Computes `x * mask + residual`, in the memory of `x` if nothing else refers to it. `residual` may be
+/// empty. Each mask applies to an equal part of `x`; without masks, all values are kept.
 fn apply(masks: &[DropoutMask], x: FlexTensor, residual: &[f32], poll: fn()) -> FlexTensor {
     let (level, (mut target, x)) = (Level::current(), target_of(x));
     let (all, mut unpolled) = (target.storage_mut::<f32>(), 0);
@@ -135,7 +138,8 @@ mod tests {
         indices.map(|at| mask.factor(at) != 0.0).collect()
     }
 
-    /// Asserts that events of this probability occurred about as often, within five standard deviations.
+    /// Asserts that the number of events is within five standard deviations of the number expected for this
+    /// probability.
     #[track_caller]
     fn assert_share(events: impl Iterator<Item = bool>, probability: f64, context: &str) {
         let (mut all, mut found) = (0.0, 0.0);
@@ -158,12 +162,12 @@ mod tests {
             for mask in masks {
                 let mask_kept = kept(mask, 0..COUNT + 4096);
                 assert_share(mask_kept[..COUNT].iter().copied(), keep, "all");
-                // Of each value and another: neighbours, rows of usual widths.
+                // A value and another one at this distance: neighbours, and rows of usual widths.
                 for distance in [1, 2, 3, 16, 32, 64, 256, 512, 768, 1024, 4096] {
                     let both = (0..COUNT).map(|at| mask_kept[at] && mask_kept[at + distance]);
                     assert_share(both, keep * keep, &format!("{distance} apart"));
                 }
-                // Of each position in a row.
+                // Each position in a row.
                 for position in 0..64 {
                     let column = (0..COUNT / 64).map(|row| mask_kept[row * 64 + position]);
                     assert_share(column, keep, &format!("position {position}"));
@@ -174,7 +178,7 @@ mod tests {
                     "indices far apart",
                 );
             }
-            // Of two masks: at the same index, and with one mask's indices in another order.
+            // Two masks: at the same index, and with the indices of one mask in another order.
             for (n, first) in masks.iter().enumerate() {
                 for second in &masks[n + 1..] {
                     for other in [0, 1, 2, 3, 255, 1 << 15] {
@@ -212,7 +216,7 @@ mod tests {
 
     const ALONE: BatchPlace = BatchPlace { seed: 7, step: 3, first: 0, stride: 1 };
 
-    /// Which of 384 values of each sample are kept with a probability of 0.7.
+    /// Returns which of 384 values of each sample are kept, with a probability of 0.7.
     fn kept_at(place: BatchPlace, batch: usize) -> Vec<Vec<bool>> {
         place.masks(0.3, batch).into_iter().map(|mask| kept(mask, 0..384)).collect()
     }
@@ -230,7 +234,7 @@ mod tests {
                     assert_share(column, keep, &format!("position {position}, seed {seed}"));
                 }
             }
-            // At positions that differ by 0, 1 or 8: of two samples, steps and seeds.
+            // At positions that differ by 0, 1 or 8: the masks of two samples, of two steps and of two seeds.
             let other_seed = kept_at(BatchPlace { seed: seed ^ 1, step: 0, ..ALONE }, samples);
             for other in [0, 1, 8] {
                 let both = |first: &[Vec<bool>], second: &[Vec<bool>], what: &str| {
@@ -267,7 +271,7 @@ mod tests {
             let x = random(shape, 1, &device) + 3.0;
             let run = |x: Tensor<3>, kept: bool| {
                 let x = x.detach().require_grad();
-                // Memory that nothing else refers to is written to.
+                // The operator writes to the memory of its input if nothing else refers to it.
                 let input = if kept { x.clone() } else { x.clone() * 1.0 };
                 let output = dropout_at(input, 0.3, &ALONE);
                 let gradient = x.grad(&output.clone().sum().backward()).expect("it is tracked");
@@ -290,7 +294,7 @@ mod tests {
         }
     }
 
-    /// The outputs and the gradients of `residual` and `x`.
+    /// Returns the output, and the gradients of `residual` and `x`.
     fn step(
         prob: f64,
         [residual, x]: [Tensor<3>; 2],
@@ -323,7 +327,7 @@ mod tests {
                     let fused = step(prob, inputs.clone(), add_dropped);
                     device.seed(7);
                     let apart = |residual, x, prob| {
-                        // Their memory is not written to: others refer to it.
+                        // With a second reference, the operator does not write to the memory of its inputs.
                         let (_residual, copy) = (Tensor::clone(&residual), Tensor::clone(&x));
                         residual + dropout(copy, prob)
                     };

@@ -1,4 +1,4 @@
-//! Embedding: rows of a matrix by their indices.
+//! Embedding: looks up rows of a matrix by their indices.
 
 use burn::backend::TensorMetadata;
 use burn::backend::flex::FlexTensor;
@@ -11,10 +11,11 @@ use crate::ops::flex_tensor::{contiguous, values};
 use crate::runtime::memory::Buffer;
 use crate::runtime::poll;
 
-/// The rows of `weights` `[rows, width]` at `indices` `[batch, sequence]`: `[batch, sequence, width]`.
+/// Returns the rows of `weights` `[rows, width]` at `indices` `[batch, sequence]`, as `[batch, sequence,
+/// width]`.
 ///
 /// # Panics
-/// If an index is not of a row.
+/// If there is no row of an index.
 pub(crate) fn embedding(weights: Tensor<2>, indices: Tensor<2, Int>) -> Tensor<3> {
     let supported = |[weights]: [&FlexTensor; 1]| (weights.dtype() == DType::F32).then_some(());
     let forward = |[weights]: [FlexTensor; 1], (), _backward| forward(contiguous(weights), indices.clone());
@@ -23,7 +24,7 @@ pub(crate) fn embedding(weights: Tensor<2>, indices: Tensor<2, Int>) -> Tensor<3
     })
 }
 
-/// Values between two polls.
+/// Number of values computed between two calls of the poll callback.
 const PART: usize = 1 << 16;
 
 fn forward(weights: FlexTensor, indices: Tensor<2, Int>) -> (FlexTensor, Backward<impl Saved, 1>) {
@@ -31,7 +32,7 @@ fn forward(weights: FlexTensor, indices: Tensor<2, Int>) -> (FlexTensor, Backwar
     let [batch, sequence] = indices.dims();
     let row = |index: i64| match usize::try_from(index) {
         Ok(row) if row < count => row,
-        // In the words of flex.
+        // flex panics with the same message.
         _ => panic!("index {index} out of bounds for dimension of size {count}"),
     };
     let rows: Vec<usize> = indices.into_data().iter::<i64>().map(row).collect();

@@ -1,4 +1,9 @@
-//! Operators of our own on Burn's CPU backend, flex, with and without the graph of autodiff.
+//! Custom operators on Burn's CPU backend, flex, with and without autodiff.
+//!
+//! [`on_flex`] takes Burn's tensors. If the operator supports them, it runs the operator's forward on flex's
+//! tensors. If autodiff tracks one of the tensors, it also adds a node to autodiff's graph; the node runs the
+//! operator's [`Backward`]. If the operator does not support the tensors, `on_flex` returns them, and the
+//! caller composes the operator of Burn's.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -17,23 +22,24 @@ use burn::tensor::{DType, Tensor};
 use crate::ops::flex_tensor::contiguous;
 use crate::runtime::fallback::unsupported;
 
-/// What forward saves of an operator on flex for backward: a closure's captures.
+/// What an operator's forward saves for its backward: the captures of the backward closure.
 pub(crate) trait Saved: Clone + Send + 'static {}
 
 impl<F: Clone + Send + 'static> Saved for F {}
 
-/// Backward of an operator of `N` tensors on flex.
+/// The backward of an operator with `N` input tensors on flex.
 #[derive(Clone)]
 pub(crate) struct Backward<F, const N: usize> {
     saved: F,
-    /// A pointer, which is made where the operator is: programs would compile what they call, and its kernels, in units
-    /// that inline less.
+    /// A function pointer rather than a generic closure. With a closure, the kernels would be compiled again
+    /// in the user's crate, in codegen units that inline less.
     run: fn(F, FlexTensor, bool) -> [Option<FlexTensor>; N],
 }
 
 impl<F: FnOnce(FlexTensor, bool) -> [Option<FlexTensor>; N], const N: usize> Backward<F, N> {
-    /// `backward` returns the gradients of the tensors from that of the output, which is contiguous; that of the first
-    /// is not needed unless the flag is set.
+    /// Wraps the closure `backward(gradient, needs_first)`, which returns one gradient for each input tensor.
+    /// `gradient` is the gradient of the output, and is contiguous. If `needs_first` is false, the first
+    /// gradient may be `None`.
     pub fn new(backward: F) -> Self {
         Self { saved: backward, run: |backward, gradient, of_first| backward(gradient, of_first) }
     }
@@ -51,12 +57,14 @@ impl<F, const N: usize> fmt::Debug for Backward<F, N> {
     }
 }
 
-/// The output of an operator of float tensors on flex. `sizes` returns the sizes of tensors that the operator
-/// supports; `forward` takes the tensors, their sizes and whether backward follows, and returns the output
-/// and its backward.
+/// Runs an operator on float tensors on flex, and returns its output.
+///
+/// `sizes` returns the sizes of the tensors if the operator supports them. `forward` takes the tensors, their
+/// sizes and whether a backward pass follows; it returns the output and its backward.
 ///
 /// # Errors
-/// The tensors, if they are other ones or on another backend, where Burn's operators compute.
+/// Returns the tensors if the operator does not support them, or if one is not a float tensor on flex. The
+/// caller then computes with Burn's operators.
 pub(crate) fn on_flex<F: Saved, T, const N: usize>(
     tensors: [DispatchTensor; N],
     sizes: impl FnOnce([&FlexTensor; N]) -> Option<T>,
@@ -83,7 +91,7 @@ pub(crate) fn on_flex<F: Saved, T, const N: usize>(
                 inputs[at] = Some(tensor);
                 continue;
             }
-            // A constant among tensors of a graph.
+            // A constant beside tensors that autodiff tracks.
             BackendTensor::Float(tensor) => Autodiff::<Flex>::from_inner(tensor),
             BackendTensor::Autodiff(tensor) => tensor,
             _ => unreachable!("it is of floats"),
@@ -97,7 +105,7 @@ pub(crate) fn on_flex<F: Saved, T, const N: usize>(
         return Ok(DispatchTensor { kind: DispatchTensorKind::Flex(output), autodiff });
     }
     let nodes = nodes.map(|node| node.expect("one for each"));
-    // The strategy is of operators that are computed twice, which these are not.
+    // A checkpointing strategy has an effect only on operators that backward computes again; this one is not.
     let prepared = Fused(PhantomData::<fn(Backward<F, N>)>).prepare::<NoCheckpointing>(nodes).compute_bound();
     let output = match prepared.stateful() {
         OpsKind::Tracked(prepared) => {
@@ -110,7 +118,8 @@ pub(crate) fn on_flex<F: Saved, T, const N: usize>(
     Ok(DispatchTensor { kind: DispatchTensorKind::Autodiff(Box::new(output)), autodiff })
 }
 
-/// [`on_flex`], or `composed` of Burn's operators for other tensors, which is logged as of the module `name`.
+/// Runs [`on_flex`]. If the operator does not support the tensors, logs that for the module `name` and
+/// returns `composed`, which is the operator composed of Burn's.
 pub(crate) fn on_flex_or<F: Saved, T, const N: usize, const D: usize>(
     name: &str,
     tensors: [DispatchTensor; N],
@@ -124,7 +133,8 @@ pub(crate) fn on_flex_or<F: Saved, T, const N: usize, const D: usize>(
     }
 }
 
-/// [`unsupported`] for these tensors, which `on_flex` returned; the first is the input.
+/// Logs with [`unsupported`] why `on_flex` returned these tensors, and returns them. The first tensor is the
+/// input.
 pub(crate) fn unsupported_tensors<const N: usize>(
     module: &str,
     tensors: [DispatchTensor; N],
@@ -146,7 +156,8 @@ pub(crate) fn unsupported_tensors<const N: usize>(
     tensors
 }
 
-/// The float tensor on flex, within a graph or not.
+/// Returns the float tensor on flex, tracked by autodiff or not; `None` for a tensor of another type or
+/// backend.
 pub(crate) fn primitive(tensor: &DispatchTensor) -> Option<&FlexTensor> {
     let kind = match &tensor.kind {
         DispatchTensorKind::Autodiff(kind) => kind,
@@ -168,7 +179,8 @@ impl<F: Saved, const N: usize> ops::Backward<Flex, N> for Fused<Backward<F, N>> 
     fn backward(self, ops: Ops<Backward<F, N>, N>, grads: &mut Gradients, _checkpointer: &mut Checkpointer) {
         let gradient = contiguous(grads.consume::<Flex>(&ops.node));
         let mut found = ops.state.run(gradient, ops.parents[0].is_some());
-        // Those of a layer's parameters before that of its input, which earlier layers wait for.
+        // In reverse order: the gradients of a layer's parameters before the gradient of its input, for which
+        // the earlier layers wait.
         for n in (0..N).rev() {
             if let (Some(parent), Some(gradient)) = (&ops.parents[n], found[n].take()) {
                 grads.register::<Flex>(parent.id, gradient);

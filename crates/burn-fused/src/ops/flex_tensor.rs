@@ -7,28 +7,30 @@ use burn::tensor::{Bytes, DType, Shape, Tensor};
 use crate::runtime::memory::Buffer;
 
 impl Buffer {
-    /// A tensor of these values in this shape.
+    /// Returns a tensor of this shape that owns the buffer.
     ///
     /// # Panics
-    /// If there are not as many values.
+    /// If the buffer and the shape have different numbers of values.
     pub fn into_tensor(self, shape: &[usize]) -> FlexTensor {
         let len = self.len();
         assert_eq!(len, shape.iter().product::<usize>(), "values of a tensor {shape:?}");
-        // SAFETY: all of the buffer's memory is initialised, and it has this many values.
+        // SAFETY: `from_controller` requires the number of initialised bytes. All memory of the buffer is
+        // initialised, and the buffer has `len` values of f32.
         let bytes = unsafe { Bytes::from_controller(Box::new(self), len * size_of::<f32>()) };
         FlexTensor::new(bytes, Layout::contiguous(Shape::from(shape.iter().copied())), DType::F32)
     }
 }
 
-/// The values of a contiguous f32 tensor.
+/// Returns the values of a contiguous f32 tensor.
 ///
 /// # Panics
-/// If it is not contiguous or not f32.
+/// If the tensor is not contiguous or not f32.
 pub(crate) fn values(tensor: &FlexTensor) -> &[f32] {
     tensor.as_slice::<f32>().expect("the tensor is f32 and contiguous")
 }
 
-/// As `to_contiguous`, without another handle for a tensor that is contiguous already.
+/// Returns the tensor as a contiguous one. Unlike `to_contiguous`, it does not clone the handle of a tensor
+/// that is contiguous already.
 pub(crate) fn contiguous(tensor: FlexTensor) -> FlexTensor {
     let layout = tensor.layout();
     let length = layout.num_elements() * tensor.dtype().size();
@@ -36,13 +38,15 @@ pub(crate) fn contiguous(tensor: FlexTensor) -> FlexTensor {
     if is_whole && tensor.is_contiguous() { tensor } else { tensor.to_contiguous() }
 }
 
-/// A contiguous f32 tensor whose memory nothing else refers to: itself, or a copy.
+/// Returns a tensor whose memory has no other handle: the tensor itself, or a copy. The tensor is contiguous
+/// and f32.
 pub(crate) fn unshared(tensor: FlexTensor) -> FlexTensor {
     if tensor.is_unique() { tensor } else { Buffer::copy_of(values(&tensor)).into_tensor(&tensor.shape()) }
 }
 
-/// A tensor to write, of the shape of a contiguous f32 tensor: itself if nothing else refers to its memory, or a
-/// new one, and the tensor.
+/// Returns the tensor to write a result to, and the tensor to read if that is another one. If nothing else
+/// refers to the memory of `tensor`, the operator works in place: `tensor` and `None`. Otherwise: a new
+/// tensor of the same shape with arbitrary values, and `tensor`. `tensor` is contiguous and f32.
 pub(crate) fn target_of(tensor: FlexTensor) -> (FlexTensor, Option<FlexTensor>) {
     if tensor.is_unique() {
         (tensor, None)
@@ -51,7 +55,7 @@ pub(crate) fn target_of(tensor: FlexTensor) -> (FlexTensor, Option<FlexTensor>) 
     }
 }
 
-/// A tensor of `values` in this shape.
+/// Returns an f32 tensor of this shape that owns `values`.
 pub(crate) fn tensor(values: Vec<f32>, shape: &[usize]) -> FlexTensor {
     FlexTensor::new(
         Bytes::from_elems(values),
@@ -60,7 +64,7 @@ pub(crate) fn tensor(values: Vec<f32>, shape: &[usize]) -> FlexTensor {
     )
 }
 
-/// The contiguous tensor of `x`, without its graph, if it is f32 on flex.
+/// Returns `x` as a contiguous tensor without its graph; `None` if it is not f32 on flex.
 pub(crate) fn f32_on_flex<const D: usize>(x: &Tensor<D>) -> Option<FlexTensor> {
     let x = x.clone().without_autodiff().try_into_primitive::<Flex>().ok()?;
     (x.dtype() == DType::F32).then(|| contiguous(x))

@@ -1,4 +1,5 @@
-//! 2x2 max pooling with stride 2: one pass forward, which stores the argmax of each square in a byte, and one backward.
+//! 2x2 max pooling with stride 2: one pass forward and one backward. Forward stores the argmax of each square
+//! in a byte.
 
 use burn::backend::TensorMetadata;
 use burn::backend::flex::FlexTensor;
@@ -11,16 +12,17 @@ use crate::ops::extension::{Backward, Saved, on_flex, unsupported_tensors};
 use crate::ops::flex_tensor::{contiguous, values};
 use crate::runtime::memory::Buffer;
 
-/// The maximum of each square of `x` `[batch, channels, height, width]`; a last odd row or column is left out. Of
-/// equal values, the first in reading order gets the gradient.
+/// Returns the maximum of each 2x2 square of `x` `[batch, channels, height, width]`. If height or width is
+/// odd, the last row or column is left out. Of equal values in a square, the first in reading order gets the
+/// gradient.
 ///
-/// None if `x` is on another backend, not of f32, or without a square.
+/// Returns `None` if `x` is on another backend, is not f32, or has no square.
 pub(crate) fn max_pool(x: &Tensor<4>) -> Option<Tensor<4>> {
     let output = on_flex([x.clone().into_dispatch()], sizes_of, forward);
     output.map_err(|tensors| unsupported_tensors("max_pool2d", tensors)).ok().map(Tensor::from_dispatch)
 }
 
-/// Height and width, if there is a square.
+/// Returns height and width if `x` is f32 and has at least one square.
 fn sizes_of([x]: [&FlexTensor; 1]) -> Option<[usize; 2]> {
     let [batch, channels, height, width] = x.shape().dims();
     let any = batch * channels > 0 && height > 1 && width > 1;

@@ -1,4 +1,5 @@
-//! Operators on flex with their backward, each composed of Burn's operators where it is not supported.
+//! Operators on flex, each with its backward pass. An operator that does not support its operands is composed
+//! of Burn's operators.
 
 pub(crate) mod activation;
 pub(crate) mod attention;

@@ -1,17 +1,17 @@
-//! Checks of shapes before an operator computes, in the words of Burn's own checks.
+//! Shape checks that run before an operator computes, with the messages of Burn's own checks.
 //!
-//! An operator that is composed of Burn's backend operators skips the checks of Burn's tensors, and
-//! some of a backend's operators compute with operands that do not fit.
+//! Burn checks shapes in the methods of its tensors. An operator that calls a backend directly skips these
+//! checks, and some operators of a backend compute with operands that do not fit.
 
 use std::fmt::{Debug, Display};
 
 use burn::nn::PaddingConfig2d;
 use burn::nn::conv::Conv2d;
 
-/// Checks that `got` is `expected`.
+/// Checks that `got` equals `expected`.
 ///
 /// # Panics
-/// If it is not, as [`refuse`].
+/// With the message of [`refuse`] if they differ.
 #[track_caller]
 pub(crate) fn expect<T: Debug + PartialEq>(operation: &str, rule: &str, got: T, expected: T) {
     if got != expected {
@@ -19,7 +19,7 @@ pub(crate) fn expect<T: Debug + PartialEq>(operation: &str, rule: &str, got: T, 
     }
 }
 
-/// Panics in the format of Burn's `TensorCheck`, which is private.
+/// Panics with a message in the format of Burn's `TensorCheck`, which is private.
 #[cold]
 #[track_caller]
 pub(crate) fn refuse(operation: &str, rule: &str, details: impl Display) -> ! {
@@ -28,10 +28,10 @@ pub(crate) fn refuse(operation: &str, rule: &str, details: impl Display) -> ! {
     )
 }
 
-/// The shape of `conv` of images of this shape.
+/// Returns the shape of the output of `conv` for images of this shape.
 ///
 /// # Panics
-/// If it does not fit the images, or its parameters do not fit each other.
+/// If the convolution does not fit the images, or its parameters do not fit each other.
 #[track_caller]
 pub(crate) fn of_conv([batch, channels, height, width]: [usize; 4], conv: &Conv2d) -> [usize; 4] {
     let Conv2d { stride, dilation, groups, .. } = *conv;
@@ -64,7 +64,7 @@ pub(crate) fn of_conv([batch, channels, height, width]: [usize; 4], conv: &Conv2
     [batch, outputs, height, width]
 }
 
-/// The padding of a side of `size` pixels, as Burn counts it.
+/// Returns the padding of an axis of `size` pixels, both ends together, as Burn computes it.
 fn padding(conv: &Conv2d, axis: usize, size: usize) -> usize {
     let (stride, kernel) = (conv.stride[axis], conv.kernel_size[axis]);
     match conv.padding {

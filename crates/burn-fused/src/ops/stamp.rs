@@ -1,8 +1,7 @@
-//! A callback at a place in the backward pass, to measure the backward of single layers.
+//! A callback at a point of the backward pass, to measure the backward of single layers.
 //!
-//! Backward runs inside Burn's autodiff, where a program has no code of its own. An
-//! identity operator at the boundary of two layers has a backward that runs between
-//! those of the two layers.
+//! Backward runs inside Burn's autodiff, where a program cannot insert code. [`stamp_backward`] is therefore
+//! an identity operator between two layers: its backward runs between the backwards of the two layers.
 
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
@@ -12,9 +11,9 @@ use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, Backend, Dispatch, Flex, backend_extension};
 use burn::tensor::Tensor;
 
-/// `x` itself. Its backward calls `stamp(id)` on the thread that runs backward, as soon as
-/// the gradient of `x` is complete, and passes the gradient on. Without autodiff, and for a
-/// tensor that needs no gradient, nothing is called.
+/// Returns `x` unchanged. Its backward calls `stamp(id)` on the thread that runs backward, as soon as the
+/// gradient of `x` is complete, and passes the gradient on. Without autodiff, and for a tensor that needs no
+/// gradient, `stamp` is not called.
 ///
 /// ```
 /// use std::cell::Cell;
@@ -34,7 +33,7 @@ pub fn stamp_backward<const D: usize>(x: Tensor<D>, id: usize, stamp: fn(usize))
     Tensor::from_dispatch(<Dispatch as Stamped>::stamped(x.into_dispatch(), (stamp, id)))
 }
 
-/// What backward calls, and with what.
+/// The callback and its argument.
 type Stamp = (fn(usize), usize);
 
 #[backend_extension(
@@ -61,7 +60,8 @@ impl Stamped for burn::backend::LibTorch {}
 #[cfg(feature = "cuda")]
 impl Stamped for burn::backend::Cube {}
 
-// Backward runs in Burn's autodiff on every backend.
+// Every backend runs backward in Burn's autodiff, so this implementation is the only one that calls the
+// callback.
 impl<B: Stamped, C: CheckpointStrategy> Stamped for Autodiff<B, C> {
     fn stamped(x: FloatTensor<Self>, stamp: Stamp) -> FloatTensor<Self> {
         let (x, node) = x.into_parts();
@@ -72,7 +72,6 @@ impl<B: Stamped, C: CheckpointStrategy> Stamped for Autodiff<B, C> {
     }
 }
 
-/// The operator's backward.
 #[derive(Debug)]
 struct StampBackward;
 

@@ -1,22 +1,22 @@
-//! Comparison of a module with Burn's: outputs, and the gradients of inputs and parameters.
+//! Compares a module with Burn's module: outputs, and the gradients of inputs and parameters.
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Device, Gradients, Tensor, TensorData};
 
 pub use crate::kernels::testing::numbers;
 
-/// The CPU with autodiff, without and with gradient checkpointing.
+/// Returns the CPU with autodiff, first without and then with gradient checkpointing.
 pub fn autodiff_devices() -> [Device; 2] {
     let device = Device::flex().autodiff();
     [device.clone(), device.gradient_checkpointing()]
 }
 
-/// A tensor of [`numbers`].
+/// Returns a tensor of [`numbers`].
 pub fn random<const D: usize>(shape: [usize; D], seed: u64, device: &Device) -> Tensor<D> {
     Tensor::from_data(TensorData::new(numbers(shape.iter().product(), seed), shape), device)
 }
 
-/// `module` with parameters that are the same in each run.
+/// Returns `module` with parameters that are the same in each run.
 pub fn fixed<M: Module>(module: M) -> M {
     module.map(&mut Fixed { seed: 100 })
 }
@@ -30,18 +30,18 @@ impl ModuleMapper for Fixed {
         self.seed += 1;
         param.map(|before| {
             let tensor = random(before.dims(), self.seed, &before.device());
-            // Weights of as large outputs as inputs; factors and biases near 1.
+            // Weights are scaled so that outputs are about as large as inputs. Factors and biases are near 1.
             let tensor = if D > 1 { tensor / (before.dims()[0] as f32).sqrt() } else { tensor * 0.3 + 0.7 };
             if before.is_require_grad() { tensor.detach().require_grad() } else { tensor }
         })
     }
 }
 
-/// Values with a name.
+/// A name and the values that it stands for.
 pub type Part = (String, Vec<f32>);
 
-/// The output of `forward` for these inputs, and the gradients of the inputs and of all parameters of `module` for
-/// a weighted sum of the output. A parameter without a gradient has no values.
+/// Returns the output of `forward` for these inputs, and the gradients of a weighted sum of the output: those
+/// of the inputs and of all parameters of `module`. A parameter without a gradient has no values.
 pub fn results<M: Module, const D: usize, const E: usize>(
     module: &M,
     inputs: &[Tensor<D>],
@@ -63,8 +63,8 @@ pub fn results<M: Module, const D: usize, const E: usize>(
     visitor.parts
 }
 
-/// Asserts that each part is that of Burn, within 1e-5 of its largest value, or 1e-7, which is the rounding of values
-/// of about 1 that cancel out; and NaN where Burn's is.
+/// Asserts that each part equals Burn's. The tolerance is 1e-5 of the part's largest value, and at least
+/// 1e-7: the rounding of values of about 1 that cancel out. NaN is required where Burn's value is NaN.
 #[track_caller]
 pub fn assert_close(ours: &[Part], burns: &[Part], context: &str) {
     assert_eq!(ours.len(), burns.len(), "{context}: numbers of parts");

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
-/// Logs at level debug, once for each module and reason, that the operator of `module` does not support `what`, a
-/// plural.
+/// Logs at level debug that the operator of `module` does not support `what`, once for each module and
+/// reason. `what` is a plural, because the line ends with "are not supported".
 pub(crate) fn unsupported(module: &str, what: &str) {
     static LOGGED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
     if log::log_enabled!(log::Level::Debug) {
@@ -15,7 +15,7 @@ pub(crate) fn unsupported(module: &str, what: &str) {
     }
 }
 
-/// [`unsupported`] for the first reason that holds; whether there is one.
+/// Logs the first reason that holds with [`unsupported`], and returns whether a reason holds.
 pub(crate) fn any_unsupported(module: &str, reasons: &[(bool, &str)]) -> bool {
     let reason = reasons.iter().find(|(holds, _)| *holds);
     reason.inspect(|(_, what)| unsupported(module, what)).is_some()

@@ -1,4 +1,5 @@
-//! What the process has once: memory, the callback from backward passes, and debug lines.
+//! State that a process has once: memory, the callback from backward passes, and the debug lines already
+//! logged.
 
 pub(crate) mod fallback;
 pub mod memory;

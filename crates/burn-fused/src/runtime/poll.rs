@@ -6,15 +6,13 @@ static POLL: RwLock<fn()> = RwLock::new(nothing);
 
 fn nothing() {}
 
-/// Makes long operators call `poll` between the blocks of their backward, on the
-/// thread that runs backward. It replaces the previous callback; the default does
-/// nothing.
+/// Makes long operators call `poll` between the blocks of their backward, on the thread that runs backward.
+/// `poll` replaces the previous callback; the default callback does nothing.
 ///
-/// Backward of one convolution takes milliseconds, and a message library such as MPI
-/// makes progress only inside its own calls: a `poll` that makes such a call overlaps
-/// communication with backward. It is called every few tens of microseconds, so it
-/// should return at once if there is nothing to do. It may use operators of this
-/// crate.
+/// The backward of one convolution takes milliseconds, and a message library such as MPI makes progress only
+/// inside its own calls. A `poll` that makes such a call overlaps communication with backward. It is called
+/// every few tens of microseconds, so it should return at once if there is nothing to do. It may use
+/// operators of this crate.
 ///
 /// ```
 /// use std::sync::atomic::{AtomicUsize, Ordering};
@@ -26,7 +24,7 @@ pub fn set_poll(poll: fn()) {
     *POLL.write().unwrap_or_else(PoisonError::into_inner) = poll;
 }
 
-/// The callback in use.
+/// Returns the current callback.
 pub(crate) fn current() -> fn() {
     *POLL.read().unwrap_or_else(PoisonError::into_inner)
 }

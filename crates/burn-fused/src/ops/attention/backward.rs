@@ -1,4 +1,4 @@
-//! Backward of attention, which computes the weights again.
+//! Backward of attention. It computes the weights again, from the statistics that forward saved.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,21 +14,21 @@ use crate::ops::flex_tensor::values;
 use crate::runtime::memory::Buffer;
 use crate::runtime::poll;
 
-/// Saved by forward for backward.
+/// What forward saves for backward.
 #[derive(Debug, Clone)]
 pub struct State {
     pub setup: Arc<Setup>,
     pub q: FlexTensor,
     pub k: FlexTensor,
-    /// Of the softmax of each row.
+    /// For each row, the maximum of its scores and the factor of its exponentials.
     pub stats: Arc<Vec<[f32; 2]>>,
     /// The context, or the weights.
     pub output: FlexTensor,
 }
 
 impl State {
-    /// The gradients of queries, keys and values from that of the context; without values, those of queries and
-    /// keys from that of the weights.
+    /// Returns the gradients of queries, keys and values. `gradient` is the gradient of the context. If `v`
+    /// is `None`, `gradient` is the gradient of the weights, and only queries and keys get gradients.
     pub fn backward(
         &self,
         v: Option<&FlexTensor>,
@@ -55,7 +55,7 @@ impl State {
         });
         match rayon::current_num_threads() {
             1 => parts.for_each(|part| part.run(poll::current())),
-            // The callback is for the thread of backward.
+            // The poll callback may be called only on the thread that runs backward.
             _ => parts.collect::<Vec<_>>().into_par_iter().for_each(|part| part.run(|| ())),
         }
         let tensor = |buffer: Buffer, length, width| {
@@ -65,28 +65,28 @@ impl State {
     }
 }
 
-/// Some heads of one of the batch.
+/// Some heads of one sample: the work of one task.
 struct Part<'a> {
     setup: &'a Setup,
     /// Whether keys that are masked for all queries of a block can be left out.
     skips: bool,
     batch: usize,
     heads: Range<usize>,
-    /// Queries, keys, and values or none.
+    /// Queries, keys and values; no values in the backward of the weights.
     inputs: [&'a [f32]; 3],
     /// The context, or the weights if there are no values.
     output: &'a [f32],
-    /// Of the output.
+    /// Gradient of the output.
     gradient: &'a [f32],
     /// `[heads, queries]`.
     stats: &'a [[f32; 2]],
-    /// Of the inputs, or empty: `[length, heads * width]`.
+    /// Gradients of the inputs, `[length, heads * width]`; empty if not needed.
     gradients: [&'a mut [f32]; 3],
 }
 
-/// Queries and keys of a block: their products, and the matrices that these are made of, are in cache.
+/// Numbers of queries and keys in a block. The products of a block and their factors fit in cache.
 const BLOCK: [usize; 2] = [32, 256];
-/// Blocks between two calls of the poll callback: they take some 200 µs.
+/// Number of blocks between two calls of the poll callback; these blocks take about 200 µs.
 const POLL: usize = 8;
 
 impl<'a> Part<'a> {
@@ -125,8 +125,8 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// Of each row `[heads, queries]`, the sum of the products of weights and their gradients: that of the
-    /// products of the output and its gradient.
+    /// Returns for each row, `[heads, queries]`, the sum of the products of the weights and their gradients.
+    /// This sum equals the sum of the products of the output and its gradient.
     fn means(&self) -> Vec<f32> {
         let Sizes { queries, keys, heads, width, .. } = self.setup.sizes;
         let mut means = vec![0.0; self.heads.len() * queries];
@@ -143,7 +143,7 @@ impl<'a> Part<'a> {
         means
     }
 
-    /// Packs some keys, and their values, of a head.
+    /// Packs the keys `keys` of a head, and their values.
     fn pack(&self, kv_head: usize, keys: Range<usize>, buffers: &mut BlockBuffers) {
         let (Self { setup, inputs: [_, k, v], .. }, count) = (self, keys.len());
         let (Sizes { kv_heads, width, .. }, level) = (setup.sizes, setup.level);
@@ -155,7 +155,7 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// The queries of a head, and the gradient of its context.
+    /// Returns the queries of a head, and the gradient of its context.
     fn query_rows(&self, head: usize) -> [View<'a>; 2] {
         let Sizes { queries, heads, .. } = self.setup.sizes;
         let q = self.setup.head(self.inputs[0], [self.batch, queries, heads, head]);
@@ -190,8 +190,9 @@ impl<'a> Part<'a> {
         });
     }
 
-    /// Adds the products of a block to the gradients, the keys of which are among the packed ones; without
-    /// `adds`, of queries and of keys, it is the first for these.
+    /// Adds the products of a block to the gradients. The keys of the block are among the packed keys. If
+    /// `adds_queries` or `adds_keys` is false, the block is the first for these queries or keys: its products
+    /// replace the gradients.
     fn add_block(
         &mut self,
         block: &Block,
@@ -249,12 +250,12 @@ impl<'a> Part<'a> {
 struct BlockBuffers {
     scores: Buffer,
     of_scores: Buffer,
-    /// Distance of rows of scores.
+    /// Distance between rows of scores.
     step: usize,
     k_panels: Buffer,
     k_rows: Buffer,
     v_panels: Buffer,
-    /// Of queries, or of the gradient of the context.
+    /// Packed rows of queries, or of the gradient of the context.
     rows: Buffer,
 }
 

@@ -15,7 +15,7 @@ use crate::ops::extension::{Backward, Saved};
 use crate::ops::flex_tensor::{contiguous, values};
 use crate::runtime::memory::Buffer;
 
-/// The context of queries, keys and values, and the weights if they are wanted, each with its backward.
+/// Returns the context, and the weights if `weights` is set, each with its backward.
 pub fn forward(
     tensors: [FlexTensor; 3],
     setup: Setup,
@@ -58,7 +58,7 @@ pub fn forward(
     ((context, backward), of_weights)
 }
 
-/// Some heads of one of the batch.
+/// Some heads of one sample: the work of one task.
 struct Part<'a> {
     setup: &'a Setup,
     /// Whether keys that are masked for all queries of a block can be left out.
@@ -74,7 +74,7 @@ struct Part<'a> {
     weights: &'a mut [f32],
 }
 
-/// Most values of a block's scores: 256 KiB.
+/// Maximum number of scores of a block: 256 KiB.
 const SCORES: usize = 1 << 16;
 
 impl Part<'_> {
@@ -103,6 +103,8 @@ impl Part<'_> {
                 } else {
                     &mut weights[row * keys..][..block.rows * keys]
                 };
+                /// The first pass leaves out keys that the block does not see. If the statistics do not prove
+                /// that these keys have weights of 0, a second pass computes all keys.
                 loop {
                     setup.multiply_panels(&block, q, (&k_panels, 0), &mut scores, step);
                     let (scores, weights) = (&mut scores[..], &mut *weights);

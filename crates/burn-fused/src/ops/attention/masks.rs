@@ -10,22 +10,22 @@ use burn::tensor::{Bool, Tensor};
 use super::{Block, Sizes};
 use crate::kernels::simd::{Level, kernel};
 
-/// Masks `[batch, queries, keys]`, a key being hidden if one of them says so. They are read where they are, also
-/// if they are expanded.
+/// Masks `[batch, queries, keys]`. A key is hidden if at least one mask hides it. Masks are read in place,
+/// expanded ones too.
 #[derive(Debug, Clone, Default)]
 pub struct Masks(Vec<Mask>);
 
 #[derive(Debug, Clone)]
 struct Mask {
-    /// One byte a value, not zero where a key is hidden.
+    /// One byte for each value; not 0 if the mask hides the key.
     values: FlexTensor,
     first: usize,
-    /// Distances of batches and of queries.
+    /// Distances between samples, and between queries; 0 for an axis of size 1.
     steps: [usize; 2],
 }
 
 impl Mask {
-    /// Of a mask whose axes have these sizes or 1.
+    /// Reads a mask with these sizes; the axes of batch and queries may also have size 1.
     fn from_tensor(mask: Tensor<3, Bool>, sizes: &Sizes) -> Option<Self> {
         let mask = mask.without_autodiff().try_into_primitive::<Flex>().ok()?;
         let shape = mask.shape();
@@ -48,11 +48,11 @@ impl Mask {
     }
 }
 
-/// Keys of which it is known whether all are hidden.
+/// Number of keys in a chunk. [`Masks::seen`] leaves out whole chunks.
 const CHUNK: usize = 16;
 
 impl Masks {
-    /// None if they do not fit or are not on flex.
+    /// Returns `None` if a mask does not fit `sizes` or is not on flex.
     pub fn from_tensors(masks: &[Tensor<3, Bool>], sizes: &Sizes) -> Option<Self> {
         masks.iter().map(|mask| Mask::from_tensor(mask.clone(), sizes)).collect::<Option<_>>().map(Self)
     }
@@ -72,7 +72,8 @@ impl Masks {
         }
     }
 
-    /// The keys from the first to the last that a row of the block sees, in whole chunks; all if it sees none.
+    /// Returns the range from the first to the last key that a row of the block sees, rounded to whole
+    /// chunks; all keys if no row sees a key.
     pub fn seen(&self, block: &Block, level: Level) -> Range<usize> {
         let keys = block.keys.end;
         let mut hidden = vec![true; keys.div_ceil(CHUNK)];
@@ -89,7 +90,8 @@ impl Masks {
 }
 
 kernel! {
-    /// Clears `hidden` of each chunk of which one of the rows of masks, which are of one query, shows a key.
+    /// Clears `hidden` for each chunk that has a visible key, which no mask hides. `rows` has each mask's row
+    /// for one query.
     fn clear_shown<S>(_simd: S, rows: &[&[u8]], hidden: &mut [bool]) {
         for (chunk, hidden) in hidden.iter_mut().enumerate().filter(|(_, hidden)| **hidden) {
             let mut keys = [0; CHUNK];

@@ -1,9 +1,10 @@
 //! Scaled dot-product attention as one operator: Vaswani et al., "Attention is all you need" (2017).
 //!
-//! Queries, keys and values are read as linear layers write them, `[batch, sequence, heads * width]`, and the
-//! context is written as the next one reads it. The scores of a few queries at a time are in cache, and only
-//! the maximum and the sum of each softmax are saved: backward computes the weights again (Dao et al.,
-//! "FlashAttention", 2022), so memory grows with the length of a sequence and not with its square.
+//! The operator reads queries, keys and values in the layout that linear layers write,
+//! `[batch, sequence, heads * width]`, and writes the context in this layout, so nothing is transposed. It
+//! computes the scores of a few queries at a time, which fit in cache. Of each softmax, forward saves only
+//! the maximum and the sum; backward computes the weights again (Dao et al., "FlashAttention", 2022). Memory
+//! therefore grows with the length of a sequence, not with its square.
 
 mod backward;
 mod forward;
@@ -27,28 +28,31 @@ use crate::ops::dropout::dropout;
 use crate::ops::extension::{on_flex, unsupported_tensors};
 use crate::runtime::memory::Buffer;
 
-/// What attention computes, beside its tensors.
+/// The options of attention, and its masks.
 pub(crate) struct Attention {
-    /// Heads of queries.
+    /// Number of heads of queries.
     pub heads: usize,
-    /// Heads of keys and values, each for as many heads of queries.
+    /// Number of heads of keys and values. Each of them serves `heads / kv_heads` heads of queries.
     pub kv_heads: usize,
-    /// Factor of the products of queries and keys.
+    /// Factor for the products of queries and keys.
     pub scale: f64,
     /// The score of a masked key.
     pub min_float: f64,
-    /// Whether softmax has another term of 1 in its denominator.
+    /// Whether softmax adds 1 to its denominator.
     pub quiet_softmax: bool,
-    /// Probability of a weight to be set to zero; 0 where dropout is inactive.
+    /// Probability that dropout sets a weight to zero; 0 if dropout is inactive.
     pub dropout: f64,
-    /// `true` where a key is masked: `[batch, queries, keys]`, or 1 for an axis on which it does not depend.
+    /// Each mask is `true` at the keys that it hides. Its shape is `[batch, queries, keys]`, with 1 for an
+    /// axis on which the mask does not depend.
     pub masks: Vec<Tensor<3, Bool>>,
 }
 
 impl Attention {
-    /// The context `[batch, queries, heads * width]` of queries of the same shape, and keys and values
-    /// `[batch, keys, kv_heads * width]`; and the weights `[batch, heads, queries, keys]` after dropout, if they are
-    /// wanted.
+    /// Returns the context `[batch, queries, heads * width]`, and the weights `[batch, heads, queries, keys]`
+    /// after dropout. The weights may be `None` if `wants_weights` is false.
+    ///
+    /// Queries have the shape of the context. Keys and values have the shape `[batch, keys, kv_heads *
+    /// width]`.
     ///
     /// # Panics
     /// If shapes do not fit.
@@ -64,7 +68,8 @@ impl Attention {
         };
         match on_flex([q, k, v].map(Tensor::into_dispatch), setup, forward) {
             Ok(context) => {
-                // An operator of their own, without work in forward: its backward runs only if they are used.
+                // The weights are the output of a second operator, which does no work in forward. Its
+                // backward runs only if the program uses the weights.
                 let weights = on_flex(factors, |_| of_weights, |_, of_weights, _| of_weights);
                 (Tensor::from_dispatch(context), weights.ok().map(Tensor::from_dispatch))
             }
@@ -76,7 +81,7 @@ impl Attention {
         }
     }
 
-    /// What the operator needs, if it supports these queries, keys and values, and the masks.
+    /// Returns the setup of the operator if it supports these queries, keys and values, and the masks.
     fn setup(&self, tensors: [&FlexTensor; 3], device: &Device) -> Option<Setup> {
         let sizes = Sizes::from_tensors(tensors, self.heads, self.kv_heads)?;
         let masks = Masks::from_tensors(&self.masks, &sizes)?;
@@ -86,7 +91,7 @@ impl Attention {
         Some(Setup { sizes, scale, fill, quiet, masks, dropout, level, split })
     }
 
-    /// Context and weights, composed of Burn's operators.
+    /// Returns context and weights, composed of Burn's operators.
     fn composed(&self, [q, k, v]: [Tensor<3>; 3]) -> (Tensor<3>, Tensor<4>) {
         let [batch, queries, _] = q.dims();
         let heads = |x: Tensor<3>, heads: usize| {
@@ -114,7 +119,7 @@ impl Attention {
     }
 }
 
-/// Sizes of the operator.
+/// Sizes of queries, keys and values.
 #[derive(Debug, Clone, Copy)]
 struct Sizes {
     batch: usize,
@@ -122,12 +127,12 @@ struct Sizes {
     keys: usize,
     heads: usize,
     kv_heads: usize,
-    /// Of a head.
+    /// Width of one head.
     width: usize,
 }
 
 impl Sizes {
-    /// None if a type is not f32, shapes do not fit each other, or something is empty.
+    /// Returns `None` if a type is not f32, shapes do not fit each other, or something is empty.
     fn from_tensors(tensors: [&FlexTensor; 3], heads: usize, kv_heads: usize) -> Option<Self> {
         let [[batch, queries, all], k, v] = tensors.map(|tensor| tensor.shape().dims::<3>());
         let (keys, width) = (k[1], all.checked_div(heads)?);
@@ -138,18 +143,18 @@ impl Sizes {
         (fits && f32s && all > 0).then_some(Self { batch, queries, keys, heads, kv_heads, width })
     }
 
-    /// Values of a row of queries, and of keys.
+    /// Returns the number of values in a row of queries and in a row of keys.
     fn rows(&self) -> [usize; 2] {
         [self.heads * self.width, self.kv_heads * self.width]
     }
 
-    /// Index of the first weight of a row of the block among all weights.
+    /// Returns the index, among all weights, of the first weight of a row of the block.
     fn weight(&self, block: &Block, row: usize) -> usize {
         ((block.batch * self.heads + block.head) * self.queries + block.first + row) * self.keys
     }
 }
 
-/// A few queries of a head, and the keys that they may see.
+/// A few consecutive queries of one head, and the range of keys to compute for them.
 #[derive(Debug, Clone)]
 struct Block {
     batch: usize,
@@ -160,7 +165,8 @@ struct Block {
 }
 
 impl Block {
-    /// Values of a row of scores: those of the keys, and -infinity up to a multiple of the widest vector.
+    /// Returns the length of a row of scores: one score for each key, then -infinity up to a multiple of the
+    /// widest vector.
     fn width(&self) -> usize {
         self.keys.len().next_multiple_of(MAX_LANES)
     }
@@ -170,25 +176,25 @@ impl Block {
 struct Setup {
     sizes: Sizes,
     scale: f32,
-    /// The score of a masked key.
+    /// The score of a masked key, as in [`Attention`].
     fill: f32,
     quiet: bool,
     masks: Masks,
     dropout: Option<DropoutMask>,
     level: Level,
-    /// Parts of each of the batch, by heads, for threads.
+    /// Number of parts into which the heads of each sample are divided for the threads.
     split: usize,
 }
 
 impl Setup {
-    /// The place in the batch, and the heads, of a part.
+    /// Returns the sample and the heads of part `n`.
     fn part(&self, n: usize) -> (usize, Range<usize>) {
         let heads = self.sizes.heads / self.split;
         let first = n % self.split * heads;
         (n / self.split, first..first + heads)
     }
 
-    /// The rows of all heads, of parts `[batch, split, length, heads * width]`.
+    /// Joins parts `[batch, split, length, heads * width]` into rows of all heads.
     fn joined(&self, parts: Buffer, length: usize) -> Buffer {
         if self.split == 1 {
             return parts;
@@ -203,7 +209,8 @@ impl Setup {
         joined
     }
 
-    /// Blocks of `most` queries of the first head of a batch, with the keys that they see if `skips`.
+    /// Divides the queries of a sample into blocks of at most `most` queries, for its first head. If `skips`,
+    /// a block has only the keys that its queries see, otherwise all keys.
     fn blocks(&self, batch: usize, most: usize, skips: bool) -> Vec<Block> {
         let Sizes { queries, keys, .. } = self.sizes;
         let block = |first| {
@@ -214,30 +221,33 @@ impl Setup {
         (0..queries).step_by(most).map(block).collect()
     }
 
-    /// Sets masked scores of a row of the block, and those after the last key.
+    /// Sets the masked scores of a row of the block to `fill`, and the scores after the last key to
+    /// -infinity.
     #[inline(always)]
     fn mask(&self, block: &Block, row: usize, scores: &mut [f32]) {
         self.masks.fill(block, row, &mut scores[..block.keys.len()], self.fill);
         scores[block.keys.len()..].fill(f32::NEG_INFINITY);
     }
 
-    /// Whether a masked key has a weight of exactly 0 in all rows with these statistics.
+    /// Returns whether masked keys have a weight of exactly 0 in all rows with these statistics. The kernels'
+    /// `exp` returns 0 below -87.
     fn masked_are_zero(&self, stats: &[[f32; 2]]) -> bool {
         stats.iter().all(|[most, _]| most.is_finite() && *most > self.fill + 88.0)
     }
 
-    /// Whether keys that are masked for all queries of a block can be left out where their weights are 0: if not
-    /// all values are finite, 0 times them may be NaN.
+    /// Returns whether blocks may leave out keys that are masked for all their queries and have weights of 0.
+    /// They may not if a value is not finite, because 0 times this value is NaN.
     fn skips(&self, values: &[&[f32]]) -> bool {
         !self.masks.is_empty() && values.iter().all(|values| all_finite(self.level, values))
     }
 
-    /// Values of a row of a head when packed.
+    /// Returns the length of a packed row of a head.
     fn packed_width(&self) -> usize {
         self.sizes.width.next_multiple_of(MAX_LANES)
     }
 
-    /// `scores = rows panels`, of the block's rows and keys; the panels begin with the key `first`.
+    /// Computes `scores = rows * panels` for the block's rows and keys. The panels begin with the key
+    /// `first`.
     fn multiply_panels(
         &self,
         block: &Block,
@@ -264,13 +274,13 @@ impl Setup {
         }
     }
 
-    /// Distance of rows of scores: an odd number of the widest vectors, so that not all rows are in the same sets
-    /// of a cache.
+    /// Returns the distance between rows of scores: an odd number of the widest vectors, so that the rows do
+    /// not all fall into the same sets of a cache.
     fn step(keys: usize) -> usize {
         (keys.div_ceil(MAX_LANES) | 1) * MAX_LANES
     }
 
-    /// The matrix of a head in values `[batch, sequence, heads * width]`.
+    /// Returns the matrix of head `head` of sample `batch` in values `[batch, sequence, heads * width]`.
     fn head<'a>(&self, values: &'a [f32], [batch, length, heads, head]: [usize; 4]) -> View<'a> {
         let (width, step) = (self.sizes.width, heads * self.sizes.width);
         View { values, first: batch * length * step + head * width, step }

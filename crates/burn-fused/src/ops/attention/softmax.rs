@@ -6,7 +6,7 @@ use crate::kernels::simd::math::exp;
 use crate::kernels::simd::{Kernel, Lanes, MAX_LANES, kernel};
 
 kernel! {
-    /// The weights of a block from its scores, in place.
+    /// Computes the weights of a block from its scores, in place.
     pub fn softmax<S>(
         simd: S,
         setup: &Setup,
@@ -51,7 +51,7 @@ kernel! {
     }
 }
 
-/// The gradient of a block's scores from that of its weights, in place.
+/// Computes the gradient of a block's scores from the gradient of its weights, in place.
 pub struct SoftmaxBackward<'a> {
     pub setup: &'a Setup,
     pub block: &'a Block,
@@ -84,8 +84,8 @@ impl Kernel for SoftmaxBackward<'_> {
             }
             for ((x, g), dropped) in row.iter_mut().zip(&mut *gradient).zip(&factors) {
                 let weight = exp(*x - most) * factor;
-                // Nothing moves a weight that is all of a row, as far as f32 tells; the mean is rounded otherwise than the
-                // gradient.
+                // Treat a weight of 1 as exact: its slope is 0. The formula would leave a rounding error,
+                // because `mean` is rounded differently from the gradient.
                 let slope = if weight == 1.0 { 0.0 } else { weight };
                 *g = slope * (*g * dropped - mean) * setup.scale;
                 *x = weight * dropped;

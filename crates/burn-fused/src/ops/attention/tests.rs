@@ -1,11 +1,11 @@
-//! The operator is compared with its composition of Burn's operators.
+//! Checks attention against its composition of Burn's operators.
 
 use burn::tensor::TensorData;
 
 use super::*;
 use crate::ops::testing::{Part, assert_close, numbers, random};
 
-/// Output, weights, and the gradients of queries, keys and values.
+/// Returns the context, the weights, and the gradients of queries, keys and values.
 fn parts(x: [Tensor<3>; 3], run: impl Fn([Tensor<3>; 3]) -> (Tensor<3>, Tensor<4>)) -> Vec<Part> {
     let x = x.map(|x| x.detach().require_grad());
     let (context, weights) = run(x.clone());
@@ -29,7 +29,7 @@ fn mask(shape: [usize; 3], share: f32) -> Tensor<3, Bool> {
     Tensor::from_data(TensorData::new(hidden.collect::<Vec<_>>(), shape), &Device::flex())
 }
 
-/// `run` with this number of threads.
+/// Calls `run` with this number of threads.
 fn on_threads<T: Send>(threads: usize, run: impl FnOnce() -> T + Send) -> T {
     rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads").install(run)
 }
@@ -62,7 +62,8 @@ fn dropout_and_shared_heads_are_as_composed() {
                     (context, weights.expect("they are wanted"))
                 })
             });
-            // The mask that the operator drew: weights are 0 where keys are masked, too, which is the same here.
+            // The dropout factors that the operator drew, read from its weights. A masked key has a weight of
+            // 0 with any factor.
             let factor = |weight: &f32| if *weight == 0.0 { 0.0 } else { (1.0 / (1.0 - prob)) as f32 };
             let factors: Vec<f32> = found[1].1.iter().map(factor).collect();
             assert!(factors.contains(&0.0) && factors.iter().any(|&factor| factor > 0.0));
@@ -100,7 +101,8 @@ fn one_key_has_no_gradient_of_queries_and_keys() {
             let (context, weights) = attention.run(x, true);
             (context, weights.expect("they are wanted"))
         });
-        // As Burn's: an optimizer that divides by a gradient's size would move parameters by what rounding leaves.
+        // Exactly 0, as with Burn's operators. An optimizer that divides by a gradient's size would otherwise
+        // move parameters by rounding errors.
         assert!(found[2].1.iter().chain(&found[3].1).all(|&gradient| gradient == 0.0), "dropout {prob}");
         assert!(found[4].1.iter().any(|&gradient| gradient != 0.0));
     }

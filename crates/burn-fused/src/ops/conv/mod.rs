@@ -1,5 +1,5 @@
-//! 3x3 convolutions with padding 1, with ReLU and max pooling fused where a network
-//! has them.
+//! 3x3 convolutions with padding 1, fused with the ReLU, max pooling or batch normalisation that follows them
+//! in a network.
 
 mod norm;
 pub(crate) mod operator;

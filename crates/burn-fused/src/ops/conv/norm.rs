@@ -1,7 +1,7 @@
-//! A convolution and the batch normalisation that follows it, with its epilogue, as one operator.
+//! A convolution, the batch normalisation that follows it, and its epilogue, as one operator.
 //!
-//! Its sums stay in the lanes in which they are computed until backward: apart, each of the two operators copies them
-//! to and from images several times.
+//! The sums of the convolution stay in the layout of SIMD lanes in which they are computed, until backward
+//! has used them. Two separate operators would copy the sums to and from the layout of images several times.
 
 use std::sync::Arc;
 
@@ -20,8 +20,9 @@ use crate::ops::flex_tensor::{contiguous, tensor, values};
 use crate::ops::norm::{Normalised, statistics};
 use crate::runtime::poll;
 
-/// The convolution of `images`, normalised as by [`batch_norm`](crate::norm::batch_norm) with these factors and
-/// summands, and the epilogue; none unless tensors and layer are those that the operator supports.
+/// Returns the convolution of `images`, normalised as by [`batch_norm`](crate::norm::batch_norm) with `scale`
+/// and `shift`, and with the epilogue. Returns `None` if the operator does not support the tensors or the
+/// layer.
 pub(crate) fn conv_norm(
     images: &Tensor<4>,
     conv: &impl ConvLayer,
@@ -44,7 +45,8 @@ pub(crate) fn conv_norm(
         let fits = tensors.iter().all(|tensor| tensor.dtype() == DType::F32)
             && [scale, shift].iter().all(|tensor| *tensor.shape() == [shape.outputs])
             && shape.output_len(epilogue) > 0;
-        // Sums are kept with the lanes that have no image or channel.
+        // The saved sums include the lanes that have no image or channel. Require that at least 3/4 of the
+        // lanes are used.
         let used = match route {
             Route::Direct => shape.batch,
             Route::Winograd => shape.outputs,
@@ -61,7 +63,8 @@ pub(crate) fn conv_norm(
     Some(statistics(Tensor::from_dispatch(output.ok()?), &moments?))
 }
 
-/// The output of images, weights, biases, factors and summands, with its statistics and its backward.
+/// Returns the output, its statistics, and its backward. The tensors are images, weights, biases, scale and
+/// shift.
 fn forward(
     tensors: [FlexTensor; 5],
     (shape, route): (Shape, Route),

@@ -1,8 +1,8 @@
-//! Convolution with bias and an optional ReLU and max pooling as one operator of Burn.
+//! Convolution with bias, and optional ReLU and max pooling, as one operator of Burn.
 //!
-//! flex runs the kernels of [`kernels::conv`](crate::kernels::conv) forward and backward, on 16-bit images by
-//! [`mixed`]; libtorch runs its own backward; other backends, and flex for other
-//! types, compose it of Burn's operators.
+//! On flex, the kernels of [`kernels::conv`](crate::kernels::conv) run forward and backward; 16-bit images
+//! use [`mixed`]. On libtorch, libtorch's own backward runs. On other backends, and for other types on flex,
+//! the operator is composed of Burn's operators.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -27,9 +27,9 @@ use crate::ops::shapes;
 use crate::runtime::fallback::any_unsupported;
 use crate::runtime::poll;
 
-/// A convolution: Burn's, or that of `burn_fused::nn`.
+/// A convolution layer: Burn's, or the one of `burn_fused::nn`.
 pub trait ConvLayer {
-    /// Burn's layer of the same parameters and options.
+    /// Returns Burn's layer with the same parameters and options.
     fn as_burns(&self) -> Cow<'_, Conv2d>;
 }
 
@@ -39,11 +39,11 @@ impl ConvLayer for Conv2d {
     }
 }
 
-/// `conv` of `images` `[batch, channels, height, width]`, without an epilogue: for
-/// a convolution that is followed by something other than ReLU, such as batch norm.
+/// Applies `conv` to `images` `[batch, channels, height, width]` without an epilogue: for a convolution that
+/// is followed by something other than ReLU, such as batch normalisation.
 ///
-/// A 3x3 convolution with padding 1, biases, stride 1, dilation 1 and one group is
-/// one operator on flex and libtorch; others run Burn's.
+/// A 3x3 convolution with padding 1, biases, stride 1, dilation 1 and one group is one operator on flex and
+/// libtorch. Other convolutions run Burn's operators.
 ///
 /// ```
 /// use burn::nn::PaddingConfig2d;
@@ -66,9 +66,9 @@ pub fn conv(images: Tensor<4>, conv: &impl ConvLayer) -> Tensor<4> {
     conv_with(images, &conv.as_burns(), Epilogue::Identity)
 }
 
-/// ReLU of `conv` of `images` `[batch, channels, height, width]`, of the same height
-/// and width, in one operator as [`conv`]. The gradient is 0 where the convolution
-/// gives exactly 0.
+/// Applies `conv` to `images` `[batch, channels, height, width]`, then ReLU, in one operator under the
+/// conditions of [`conv`]. Height and width stay the same. The gradient is 0 where the convolution gives
+/// exactly 0.
 ///
 /// ```
 /// # use burn::nn::PaddingConfig2d;
@@ -90,10 +90,10 @@ pub fn conv_relu(images: Tensor<4>, conv: &impl ConvLayer) -> Tensor<4> {
     conv_with(images, &conv.as_burns(), Epilogue::Relu)
 }
 
-/// ReLU of `conv` of `images` `[batch, channels, height, width]`, then 2x2 max
-/// pooling: `[batch, outputs, height / 2, width / 2]`, in one operator under the
-/// conditions of [`conv`](super::conv()). Of equal values, the first in reading order
-/// gets the gradient; a last odd row or column gets none.
+/// Applies `conv` to `images` `[batch, channels, height, width]`, then ReLU and 2x2 max pooling, in one
+/// operator under the conditions of [`conv`](super::conv()). Returns
+/// `[batch, outputs, height / 2, width / 2]`. Of equal values, the first in reading order gets the gradient;
+/// a last odd row or column gets none.
 ///
 /// ```
 /// # use burn::nn::PaddingConfig2d;
@@ -115,7 +115,7 @@ pub fn conv_relu_pool(images: Tensor<4>, conv: &impl ConvLayer) -> Tensor<4> {
     conv_with(images, &conv.as_burns(), Epilogue::ReluPool)
 }
 
-/// `conv` of `images` with `epilogue`.
+/// Applies `conv` to `images`, then `epilogue`.
 ///
 /// # Panics
 /// As [`shapes::of_conv`].
@@ -123,7 +123,7 @@ pub fn conv_relu_pool(images: Tensor<4>, conv: &impl ConvLayer) -> Tensor<4> {
 pub(crate) fn conv_with(images: Tensor<4>, conv: &Conv2d, epilogue: Epilogue) -> Tensor<4> {
     shapes::of_conv(images.dims(), conv);
     let Some((weights, bias)) = parameters(conv) else {
-        // Burn's layer takes one type.
+        // Burn's layer takes only one type.
         let dtype = conv.weight.val().dtype();
         return autocast(images, dtype, |x| epilogue.composed(conv.forward(x)));
     };
@@ -141,8 +141,8 @@ pub(crate) fn conv_with(images: Tensor<4>, conv: &Conv2d, epilogue: Epilogue) ->
     })
 }
 
-/// Weights and biases of a 3x3 convolution with padding 1, biases, stride 1, dilation 1 and one group, which
-/// the operators support; none of others, whose reason is logged once.
+/// Returns weights and biases of a convolution that the operators support: 3x3 with padding 1, biases, stride
+/// 1, dilation 1 and one group. Returns `None` for other convolutions, and logs the reason once.
 pub(super) fn parameters(conv: &Conv2d) -> Option<(Tensor<4>, Tensor<1>)> {
     let reasons = [
         (conv.kernel_size != [3, 3], "kernels other than 3x3"),
@@ -158,7 +158,7 @@ pub(super) fn parameters(conv: &Conv2d) -> Option<(Tensor<4>, Tensor<1>)> {
     conv.bias.as_ref().map(|bias| (conv.weight.val(), bias.val()))
 }
 
-/// The sizes of the operator, if types are supported and shapes match and are not empty.
+/// Returns the sizes of the operator if the types are supported, and the shapes match and are not empty.
 pub(super) fn shape_of([images, weights, bias]: [&FlexTensor; 3]) -> Option<Shape> {
     let [batch, inputs, height, width] = images.shape().dims();
     let [outputs, weight_inputs, 3, 3] = weights.shape().dims() else { return None };
@@ -167,7 +167,7 @@ pub(super) fn shape_of([images, weights, bias]: [&FlexTensor; 3]) -> Option<Shap
     (fits && ![batch, inputs, outputs, height, width].contains(&0)).then_some(shape)
 }
 
-/// The output of images, weights and biases.
+/// Returns the output, and its backward. The tensors are images, weights and biases.
 fn forward(
     tensors: [FlexTensor; 3],
     shape: Shape,
@@ -183,7 +183,7 @@ fn forward(
     let [height, width] = shape.output_size(epilogue);
     let size = [shape.batch, shape.outputs, height, width];
     let parameters = [&weights, &bias].map(values);
-    // The argmax is of the batch, or of each block of 16-bit images.
+    // There is one argmax for an f32 batch, and one for each block of 16-bit images.
     let (output, argmax) = match Half::from_dtype(images.dtype()) {
         Some(half) => {
             let (output, argmax) = mixed::forward(half, conv, half.bits(&images), parameters, backward);

@@ -1,8 +1,8 @@
-//! Two convolutions of few channels, each with ReLU and pooling, as one operator
-//! of Burn: the activations between them stay in the cache.
+//! Two convolutions of few channels, each with ReLU and pooling, as one operator of Burn. The activations
+//! between the two stay in the cache.
 //!
-//! It exists on flex only; on other backends, and for shapes and types that it does not
-//! support, two operators are applied.
+//! The operator exists only on flex. On other backends, and for shapes and types that it does not support,
+//! two operators run instead.
 
 use std::sync::Arc;
 
@@ -22,12 +22,11 @@ use crate::ops::flex_tensor::{contiguous, tensor, values};
 use crate::ops::shapes;
 use crate::runtime::poll;
 
-/// [`conv_relu_pool`] by `first` and then by `second`:
-/// `[batch, channels, height, width]` to `[batch, outputs, height / 4, width / 4]`.
+/// Applies [`conv_relu_pool`] with `first`, then with `second`: `[batch, channels, height, width]` to
+/// `[batch, outputs, height / 4, width / 4]`.
 ///
-/// It is one operator on flex if height and width are multiples of 4 and each
-/// layer has at most 128 pairs of an input and an output channel; the values and
-/// the gradients are the same bits as those of two operators.
+/// It is one operator on flex if height and width are multiples of 4 and each layer has at most 128 pairs of
+/// an input and an output channel. Values and gradients have the same bits as two operators give.
 ///
 /// ```
 /// use burn::nn::PaddingConfig2d;
@@ -55,10 +54,10 @@ pub fn conv_relu_pool_twice(images: Tensor<4>, first: &impl ConvLayer, second: &
     pair(images, &first.as_burns(), &second.as_burns(), None)
 }
 
-/// [`conv_relu_pool_twice`] with [fake quantization](fake_quantize) of the activations between
-/// the two: `quantize` gets their minimum and maximum over the batch, or the reason why there
-/// are none, and returns the parameters of [`Scheme::Affine`], or `None` to leave them as they
-/// are. Values and gradients are the same bits as those of the operators one by one.
+/// [`conv_relu_pool_twice`] with [fake quantization](fake_quantize) of the activations between the two
+/// convolutions. `quantize` gets the minimum and maximum of these activations over the batch, or the reason
+/// why there are none. It returns the parameters of [`Scheme::Affine`], or `None` to leave the activations
+/// unquantized. Values and gradients have the same bits as the separate operators give.
 ///
 /// ```
 /// use burn::nn::PaddingConfig2d;
@@ -128,7 +127,7 @@ fn pair(
     conv_relu_pool(middle, second)
 }
 
-/// The sizes of both, if the tensors are f32 and of shapes that the operator supports.
+/// Returns the sizes of both convolutions if the tensors are f32 and the operator supports their shapes.
 fn shapes_of([images, weights1, bias1, weights2, bias2]: [&FlexTensor; 5]) -> Option<[Shape; 2]> {
     let first = shape_of([images, weights1, bias1])?;
     let [outputs, inputs, 3, 3] = weights2.shape().dims() else { return None };
@@ -138,7 +137,7 @@ fn shapes_of([images, weights1, bias1, weights2, bias2]: [&FlexTensor; 5]) -> Op
     fits.then_some([first, second])
 }
 
-/// The output of images, and weights and biases of each.
+/// Returns the output, and its backward. The tensors are images, then weights and biases of each convolution.
 fn forward(
     tensors: [FlexTensor; 5],
     shapes: [Shape; 2],

@@ -1,4 +1,4 @@
-//! The fused pair is compared bit by bit with two operators.
+//! Checks that the fused pair gives the same bits as two operators.
 
 use burn::module::Param;
 use burn::nn::PaddingConfig2d;
@@ -8,7 +8,7 @@ use burn::tensor::{Device, Tensor, TensorData};
 use super::*;
 use crate::kernels::simd::Level;
 
-/// Values of both signs, in no order.
+/// Returns pseudo-random values of both signs.
 fn values<const D: usize>(sizes: [usize; D], seed: u64, device: &Device) -> Tensor<D> {
     let mut state = seed;
     let next = |_| {
@@ -27,7 +27,7 @@ fn layer(inputs: usize, outputs: usize, seed: u64, device: &Device) -> Conv2d {
     layer
 }
 
-/// The output's bits, and those of the gradients of images, weights and biases.
+/// Returns the bits of the output, and of the gradients of images, weights and biases.
 fn bits(
     images: &Tensor<4>,
     layers: &[Conv2d; 2],
@@ -80,7 +80,7 @@ fn compare(sizes: [usize; 6], spoil: impl Fn(Tensor<4>) -> Tensor<4>) {
     }
 }
 
-/// Parameters of a range scaled by `share`: with less than 1, values are clipped.
+/// Returns parameters for a range scaled by `share`. With a share below 1, some values are clipped.
 fn affine(found: Result<[f32; 2], Int8Error>, share: f32) -> Option<QParams> {
     let [min, max] = found.ok()?.map(|end| end * share);
     Scheme::Affine.parameters(min, max).ok()
@@ -110,7 +110,7 @@ fn fake_quantization_between_the_pair_sees_the_range_of_the_batch_alone() {
     for level in Level::available() {
         let _held = level.hold();
         let layers = [layer(1, 4, 2, &device), layer(4, 8, 3, &device)];
-        // Images beyond the batch share a vector with the last ones, and are no part of it.
+        // The last vector also has lanes without an image of the batch; they must not count in the range.
         let images = values([17, 1, 8, 8], 1, &device) * 0.001 - 5.0;
         let mut seen = Vec::new();
         let output = conv_relu_pool_twice_quantized(images.clone(), &layers[0], &layers[1], &mut |found| {

@@ -1,5 +1,5 @@
-//! The operator of [`super::operator`] on libtorch, with libtorch's own
-//! backward: Burn's is composed of several convolutions.
+//! The operator of [`super::operator`] on libtorch. It runs libtorch's own backward, because Burn composes
+//! the backward of several convolutions.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -16,7 +16,7 @@ use tch::Kind;
 
 use crate::kernels::epilogue::Epilogue;
 
-/// The operator's output, on Burn's graph; none on other backends, and without the graph.
+/// Returns the operator's output, on Burn's graph; `None` on other backends, and without the graph.
 pub(super) fn conv_epilogue(
     maps: [&Tensor<4>; 2],
     bias: &Tensor<1>,
@@ -30,8 +30,8 @@ pub(super) fn conv_epilogue(
     let (inputs, nodes): (Vec<_>, Vec<_>) =
         [images, weights, bias].map(|tensor| tensor.into_parts()).into_iter().unzip();
     let Ok(nodes): Result<[_; 3], _> = nodes.try_into() else { unreachable!("built from three tensors") };
-    // Leaves of libtorch's graph share memory with Burn's tensors. Backward requests
-    // only the gradients that Burn's graph requires; no others are computed.
+    // The leaves of libtorch's graph share memory with Burn's tensors. Backward requests only the gradients
+    // that Burn's graph requires, so libtorch computes no others.
     let leaf = |input: &TchTensor| input.tensor.detach().set_requires_grad(true);
     let leaves: Vec<tch::Tensor> = inputs.iter().map(leaf).collect();
     let output = match LibtorchBackward.prepare::<NoCheckpointing>(nodes).compute_bound().stateful() {
@@ -50,8 +50,8 @@ pub(super) fn conv_epilogue(
 
 fn apply(leaves: &[tch::Tensor], epilogue: Epilogue) -> tch::Tensor {
     let [images, weights, bias] = leaves else { unreachable!("three leaves") };
-    // In mixed precision, parameters in f32 are rounded to the type of the images within
-    // libtorch's graph, so their gradients are f32. Without a change of type it is no copy.
+    // In mixed precision, f32 parameters are rounded to the type of the images within libtorch's graph, so
+    // their gradients are f32. If the types are equal, `to_kind` makes no copy.
     let [weights, bias] = [weights, bias].map(|parameter| parameter.to_kind(images.kind()));
     let output = images.conv2d(&weights, Some(&bias), [1, 1], [1, 1], [1, 1], 1);
     match epilogue {
@@ -66,8 +66,8 @@ fn apply(leaves: &[tch::Tensor], epilogue: Epilogue) -> tch::Tensor {
 struct Graph {
     result: tch::Tensor,
     leaves: Vec<tch::Tensor>,
-    /// Keeps Burn's tensors referenced: Burn changes a tensor in place if nothing else
-    /// refers to it, and libtorch's graph still reads these.
+    /// References to Burn's tensors, which libtorch's graph still reads: Burn changes a tensor in place if
+    /// nothing else refers to it.
     _kept: (Vec<TchTensor>, TchTensor),
 }
 

@@ -1,4 +1,4 @@
-//! The fused operators are compared with the Burn operators that they replace.
+//! Checks the fused operators against the Burn operators that they replace.
 
 use burn::module::Param;
 use burn::nn::PaddingConfig2d;
@@ -11,7 +11,7 @@ use burn::tensor::{Device, Tensor, TensorData};
 use super::{conv, conv_relu, conv_relu_pool};
 use crate::kernels::simd::Level;
 
-/// Output of an operator, and all gradients of a weighted sum of it.
+/// Output of an operator, and the gradients of images, weights and biases.
 type Results = [Vec<f32>; 4];
 
 type Operator = fn(Tensor<4>, &Conv2d) -> Tensor<4>;
@@ -25,7 +25,7 @@ struct Case {
 }
 
 impl Case {
-    /// Multiples of 1/16: sums of products are exact, so equal values stay equal and
+    /// All values are multiples of 1/16. Sums of products are then exact, so equal values stay equal and
     /// zeros stay zero in any order of summation.
     fn new(sizes: [usize; 5], seed: u64) -> Self {
         let [batch, inputs, outputs, height, width] = sizes;
@@ -56,7 +56,7 @@ impl Case {
 
         let output = operator(images.clone(), &layer);
         let count = output.shape().num_elements();
-        // Sums with these weights are exact as well; they have both signs.
+        // Sums with these weights are exact too. The weights have both signs.
         let shares = (0..count).map(|i| (i % 7) as f32 / 4.0 - 0.5).collect::<Vec<_>>();
         let shares = Tensor::<4>::from_data(TensorData::new(shares, output.dims()), &device);
         let gradients = (output.clone() * shares).sum().backward();
@@ -97,7 +97,7 @@ impl Case {
     }
 }
 
-/// Non-finite values must be equal, others within 1e-5 of the largest.
+/// Asserts that non-finite values are equal, and others within 1e-5 of the largest expected value.
 fn agree(what: &str, found: &[f32], expected: &[f32]) {
     assert_eq!(found.len(), expected.len(), "{what}");
     let finite = expected.iter().filter(|x| x.is_finite());

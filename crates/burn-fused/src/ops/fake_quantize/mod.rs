@@ -1,10 +1,10 @@
 //! Fake quantization as one operator, with straight-through gradients.
 //!
-//! Quantization-aware training computes with dequantized values, by the formulas of
-//! [`int8`](crate::int8). Gradients pass if a value is within the quantized range, and
-//! are 0 if it is clipped: PyTorch's `fake_quantize`. Backward stores only the list of
-//! clipped values, which is short when ranges follow the values. Values and gradients
-//! are the same bits on every SIMD level.
+//! Quantization-aware training computes with quantized and dequantized values, by the formulas of
+//! [`int8`](crate::int8). As in PyTorch's `fake_quantize`, the gradient of a value passes if the value is
+//! within the quantized range, and is 0 if the value is clipped. Forward saves only the list of clipped
+//! values, which is short if the ranges follow the values. Values and gradients are the same bits on every
+//! SIMD level.
 
 use std::sync::Arc;
 
@@ -24,14 +24,13 @@ use crate::ops::precision::cast;
 use crate::ops::shapes::refuse;
 use crate::runtime::memory::Buffer;
 
-/// Fake quantization of `x`, of any shape: each value is quantized and dequantized,
-/// (clamp(round(x · (1 / scale)) + zero point) - zero point) · scale, half to even.
-/// There is one pair of `parameters` for all values, or one for each index of the
-/// dimension `axis`. NaN stays NaN. The output has the type of `x`; 16-bit values are
-/// quantized in f32.
+/// Quantizes and dequantizes each value of `x`, of any shape: (clamp(round(x · (1 / scale)) + zero point) -
+/// zero point) · scale, rounding half to even. `parameters` are one pair for all values, or one pair for each
+/// index of the dimension `axis`. NaN stays NaN. The output has the type of `x`; 16-bit values are quantized
+/// in f32.
 ///
 /// # Panics
-/// If the number of parameters is different, or one is invalid.
+/// If there is neither one pair of parameters nor one for each index of `axis`, or a pair is invalid.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
@@ -60,12 +59,12 @@ pub fn fake_quantize<const D: usize>(
     })
 }
 
-/// The same, composed of Burn's operators: the gradient passes through clamping, and
-/// rounding is detached. 16-bit values are quantized in f32.
+/// [`fake_quantize`], composed of Burn's operators. The gradient passes through the clamping; the rounding is
+/// detached. 16-bit values are quantized in f32.
 fn composed<const D: usize>(x: Tensor<D>, grids: &Grids) -> Tensor<D> {
     let (device, dtype) = (x.device(), x.dtype());
     let wide = if Half::from_dtype(dtype).is_some() { DType::F32 } else { dtype };
-    // Constants are broadcast.
+    // Constants of this shape broadcast to the shape of `x`.
     let mut shape = [1; D];
     if grids.each.len() != 1 {
         shape[grids.axis] = grids.each.len();
@@ -94,7 +93,7 @@ fn forward(
     let x = contiguous(x);
     let values = values(&x);
     let (mut output, mut clipped) = (Buffer::new(values.len()), Vec::new());
-    // Without values, there may be no grids, and no length of a part.
+    // Without values, there may be no grids, and a part may have no length.
     if !values.is_empty() {
         quantize_parts(Level::current(), values, grids, &mut output, &mut clipped);
     }
@@ -109,7 +108,7 @@ fn forward(
     (output.into_tensor(&x.shape()), backward)
 }
 
-/// Minimum and maximum of `x`.
+/// Returns minimum and maximum of `x`.
 ///
 /// # Errors
 /// If `x` is empty or contains NaN or infinite values.
@@ -117,7 +116,7 @@ pub fn range<const D: usize>(x: &Tensor<D>) -> Result<[f32; 2], Int8Error> {
     with_values(x, quantization::min_max)
 }
 
-/// Minimum and maximum for each index of the dimension `axis` of `x`.
+/// Returns minimum and maximum for each index of the dimension `axis` of `x`.
 ///
 /// # Errors
 /// As [`range`].
@@ -145,7 +144,7 @@ pub fn channel_ranges<const D: usize>(x: &Tensor<D>, axis: usize) -> Result<Vec<
     })
 }
 
-/// Applies `read` to the values of `x`; flex's memory is read in place.
+/// Applies `read` to the values of `x`, without a copy if `x` is f32 on flex.
 fn with_values<const D: usize, T>(x: &Tensor<D>, read: impl FnOnce(&[f32]) -> T) -> T {
     match f32_on_flex(x) {
         Some(x) => read(values(&x)),

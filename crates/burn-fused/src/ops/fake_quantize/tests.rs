@@ -1,4 +1,4 @@
-//! The operator against a plain loop, and against Burn's operators.
+//! Checks the operator against a plain loop, and against Burn's operators.
 
 use burn::tensor::{Device, Distribution};
 
@@ -7,12 +7,12 @@ use crate::kernels::quantization::Int8Error;
 
 const AFFINE: QParams = QParams { scale: 0.1, zero_point: 40 };
 
-/// Values including clipped ones and ties.
+/// Returns values, some of them clipped and some halfway between two quantized values.
 fn sample(len: usize) -> Vec<f32> {
     (0..len).map(|i| ((i * 7919) % 1009) as f32 * 0.05 - 11.0).collect()
 }
 
-/// PyTorch's formula, with integers.
+/// PyTorch's formula with integers. Returns the value, and whether the gradient passes.
 fn plainly(x: f32, scheme: Scheme, QParams { scale, zero_point }: QParams) -> (f32, bool) {
     let [low, high] = scheme.bounds();
     let q = f64::from((x * (1.0 / scale)).round_ties_even()) as i64 + i64::from(zero_point);
@@ -21,7 +21,7 @@ fn plainly(x: f32, scheme: Scheme, QParams { scale, zero_point }: QParams) -> (f
     ((q - i64::from(zero_point)) as f32 * scale, inside)
 }
 
-/// Output and gradient of `x` for a gradient of 1, 2, 3, …
+/// Returns the output, and the gradient of `x` for an output gradient of 1, 2, 3, …
 fn run<const D: usize>(
     data: TensorData,
     scheme: Scheme,

@@ -1,4 +1,4 @@
-//! A linear layer of 16-bit inputs.
+//! A linear layer for 16-bit inputs.
 
 use burn::backend::TensorMetadata;
 use burn::backend::flex::FlexTensor;
@@ -11,14 +11,14 @@ use crate::ops::extension::{Backward, Saved};
 use crate::ops::flex_tensor::{contiguous, tensor, values};
 use crate::ops::precision::{multiply, supported, tensor_of};
 
-/// The sizes and the type of the operator, if types are supported and nothing is empty but the bias.
+/// Returns the sizes and the type of the operator if the types are supported and only the bias is empty.
 pub fn sizes_of([x, weights, bias]: [&FlexTensor; 3]) -> Option<(Sizes, Half)> {
     let sizes =
         Sizes::from_tensors(x, weights).filter(|sizes| sizes.batch > 0 && supported(x, &[weights, bias]))?;
     Some((sizes, Half::from_dtype(x.dtype())?))
 }
 
-/// The output of inputs, weights and biases.
+/// Returns the output, and its backward. The tensors are inputs, weights and biases.
 pub fn forward(
     tensors: [FlexTensor; 3],
     (sizes, half): (Sizes, Half),

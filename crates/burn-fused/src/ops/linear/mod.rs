@@ -1,7 +1,7 @@
-//! A linear layer with its bias, and in f32 with its activation, as one operator.
+//! A linear layer with its bias, and in f32 also with its activation, as one operator.
 //!
-//! Burn composes the backward of transposed copies, and the activation of passes of its own. Here products
-//! read their factors as they are stored.
+//! In Burn, backward multiplies transposed copies, and the activation is a separate pass over memory. Here,
+//! products read their factors in the layout in which these are stored.
 
 mod half;
 #[cfg(test)]
@@ -19,9 +19,9 @@ use crate::ops::extension::{on_flex, on_flex_or};
 use crate::ops::precision::cast;
 use crate::ops::shapes::expect;
 
-/// The parameters of a linear layer: of Burn's, or of that of `burn_fused::nn`.
+/// A layer with the parameters of a linear layer: Burn's, or the one of `burn_fused::nn`.
 pub trait LinearLayer {
-    /// Weights `[inputs, outputs]`, and one bias for each output.
+    /// Returns the weights `[inputs, outputs]` and the bias `[outputs]`.
     fn parameters(&self) -> (Tensor<2>, Option<Tensor<1>>);
 }
 
@@ -31,26 +31,27 @@ impl LinearLayer for burn::nn::Linear {
     }
 }
 
-/// Sizes of a layer.
+/// Sizes of a layer and its batch.
 #[derive(Debug, Clone, Copy)]
 struct Sizes {
-    /// Samples.
+    /// Number of samples.
     batch: usize,
-    /// Features of a sample.
+    /// Number of features of a sample.
     inputs: usize,
-    /// Outputs of a sample.
+    /// Number of outputs of a sample.
     outputs: usize,
 }
 
 impl Sizes {
-    /// Of inputs `[..., inputs]` and weights `[inputs, outputs]`; none if the weights are empty.
+    /// Reads the sizes from inputs `[..., inputs]` and weights `[inputs, outputs]`; `None` if the weights are
+    /// empty.
     fn from_tensors(x: &FlexTensor, weights: &FlexTensor) -> Option<Self> {
         let [inputs, outputs] = weights.shape().dims();
         let batch = x.shape().num_elements().checked_div(inputs)?;
         (outputs > 0).then_some(Self { batch, inputs, outputs })
     }
 
-    /// The shape of the output for these inputs.
+    /// Returns the shape of the output for these inputs.
     fn output_shape(self, x: &FlexTensor) -> Vec<usize> {
         let mut shape = x.shape().to_vec();
         shape.pop();
@@ -59,10 +60,11 @@ impl Sizes {
     }
 }
 
-/// `layer` of `x` `[..., inputs]`: `[..., outputs]`.
+/// Applies `layer` to `x` `[..., inputs]`, and returns `[..., outputs]`.
 ///
-/// It is one operator on flex, for `x` in f32, and in bf16 or f16 beside parameters in f32, where the output has
-/// the type of `x` ([mixed precision](crate::precision)). Other types and backends run Burn's operators.
+/// It is one operator on flex, for `x` in f32, and for `x` in bf16 or f16 beside parameters in f32 ([mixed
+/// precision](crate::precision)). The output has the type of `x`. Other types and backends run Burn's
+/// operators.
 ///
 /// ```
 /// use burn::nn::LinearConfig;
@@ -78,13 +80,13 @@ impl Sizes {
 /// ```
 ///
 /// # Panics
-/// If `x` does not have the layer's number of inputs, or a bias not one value for each output.
+/// If `x` does not have the layer's number of inputs, or the bias does not have one value for each output.
 #[track_caller]
 pub fn linear<const D: usize>(x: Tensor<D>, layer: &impl LinearLayer) -> Tensor<D> {
     linear_activated(x, layer, ActivationFunction::Identity)
 }
 
-/// `activation` of [`linear`].
+/// Applies `layer` as [`linear`] does, then `activation`.
 ///
 /// # Panics
 /// As [`linear`].
@@ -103,7 +105,7 @@ pub fn linear_activated<const D: usize>(
         expect("linear", rule, bias.dims(), [outputs]);
     }
     let has_bias = bias.is_some();
-    // The number of an operator's tensors is fixed: without a bias, there is an empty one.
+    // The number of an operator's tensors is fixed, so an empty tensor stands for an absent bias.
     let bias = bias.unwrap_or_else(|| Tensor::empty([0], &x.device()));
     let is_half = Half::from_dtype(x.dtype()).is_some();
     let mut tensors = [x.into_dispatch(), weights.into_dispatch(), bias.into_dispatch()];

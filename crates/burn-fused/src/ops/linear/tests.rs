@@ -1,4 +1,4 @@
-//! The operator is compared with its definition in f64 and with Burn's layer.
+//! Checks the operator against its definition in f64, and against Burn's layer.
 
 use burn::module::Param;
 use burn::nn::{Linear, LinearConfig};
@@ -17,7 +17,7 @@ fn numbers(count: usize, mut state: u64) -> Vec<f32> {
     (0..count).map(next).collect()
 }
 
-/// Output, and the gradients of x, weights and bias.
+/// Computes the output, and the gradients of x, weights and bias, in f64.
 fn reference([batch, inputs, outputs]: [usize; 3], data: &[Vec<f32>; 4]) -> [Vec<f64>; 4] {
     let [x, weights, bias, gradient] =
         data.each_ref().map(|v| v.iter().map(|&v| f64::from(v)).collect::<Vec<_>>());
@@ -35,7 +35,7 @@ fn reference([batch, inputs, outputs]: [usize; 3], data: &[Vec<f32>; 4]) -> [Vec
     all
 }
 
-/// The same, computed by `operator`.
+/// Computes the results of [`reference`] with `operator`.
 fn found(
     [batch, inputs, outputs]: [usize; 3],
     data: &[Vec<f32>; 4],

@@ -1,4 +1,5 @@
-//! A linear layer of f32 with its activation: three matrix products, and one pass over what is between them.
+//! A linear layer in f32 with its activation: three matrix products, and one pass for bias and activation in
+//! each direction.
 
 use burn::backend::TensorMetadata;
 use burn::backend::flex::FlexTensor;
@@ -14,13 +15,13 @@ use crate::ops::flex_tensor::{contiguous, unshared, values};
 use crate::runtime::memory::Buffer;
 use crate::runtime::poll;
 
-/// The sizes of the operator, if all is f32 and the weights are not empty.
+/// Returns the sizes of the operator if all tensors are f32 and the weights are not empty.
 pub fn sizes_of(tensors: [&FlexTensor; 3]) -> Option<Sizes> {
     let f32s = tensors.iter().all(|tensor| tensor.dtype() == DType::F32);
     f32s.then(|| Sizes::from_tensors(tensors[0], tensors[1]))?
 }
 
-/// The activation of the output of inputs, weights and biases.
+/// Returns the output after the activation, and its backward. The tensors are inputs, weights and biases.
 pub fn forward(
     [x, weights, bias]: [FlexTensor; 3],
     sizes: Sizes,
@@ -35,7 +36,8 @@ pub fn forward(
     let mut output = separate.then(|| Buffer::new(inner.len()));
     let target = output.as_deref_mut();
     activate_rows(level, activation, outputs, values(&bias), None, &mut inner, target);
-    // `inner` is what the activation's gradient depends on, if on anything.
+    // `inner` has the values from which backward computes the activation's slopes. It is `None` without
+    // backward, and if all slopes are 1.
     let (output, inner) = match output {
         Some(output) => {
             (output.into_tensor(&sizes.output_shape(&x)), Some(inner.into_tensor(&[batch, outputs])))
@@ -69,8 +71,8 @@ pub fn forward(
     (output, backward)
 }
 
-/// The gradient of the activation's input, whose sums over rows are added to `of_bias`. The activation's slopes follow
-/// from `known`, or are all 1.
+/// Returns the gradient of the activation's input, and adds its sums over rows to `of_bias`. The activation's
+/// slopes are computed from `known`; without it, they are all 1.
 fn before_activation(
     level: Level,
     activation: ActivationFunction,
@@ -94,7 +96,7 @@ fn before_activation(
     gradient
 }
 
-/// The weights stored by row or by column: other views are copied.
+/// Returns the weights as they are if they are stored by row or by column. Other views are copied.
 fn as_stored(weights: FlexTensor) -> FlexTensor {
     let (layout, length) = (weights.layout(), weights.layout().num_elements() * size_of::<f32>());
     let by_column = *layout.strides() == [1, weights.shape()[0] as isize];
@@ -105,7 +107,7 @@ fn as_stored(weights: FlexTensor) -> FlexTensor {
     }
 }
 
-/// The matrix of weights that are [stored by row or by column](as_stored).
+/// Returns the matrix of weights that are [stored by row or by column](as_stored).
 fn matrix(weights: &FlexTensor) -> Matrix<'_> {
     let [rows, columns] = weights.shape().dims();
     if weights.is_contiguous() {

@@ -1,8 +1,8 @@
-//! Cross entropy of scores against class indices, with weights of classes, label smoothing and padding.
+//! Cross entropy of scores against class indices, with class weights, label smoothing and padding.
 //!
-//! Forward reads the scores once, and writes their gradient where they are, if nothing else refers to them.
-//! Otherwise it saves two numbers of each row, and backward computes the probabilities again. Burn's composition
-//! stores five matrices of the size of the scores.
+//! Forward reads the scores once. If nothing else refers to the scores, it writes their gradient over them.
+//! Otherwise it saves two numbers of each row, and backward computes the probabilities again. Burn's
+//! composition stores five matrices of the size of the scores.
 
 use burn::backend::TensorMetadata;
 use burn::backend::flex::FlexTensor;
@@ -20,16 +20,16 @@ use crate::runtime::poll;
 
 /// Options of [`cross_entropy_of_indices`].
 pub(crate) struct IndexLoss<'a> {
-    /// Targets whose rows do not count.
+    /// Rows with one of these targets do not count.
     pub pad_tokens: Option<&'a [usize]>,
-    /// Weights of the classes `[classes]`.
+    /// Class weights, `[classes]`.
     pub weights: Option<&'a Tensor<1>>,
     /// Label smoothing, from 0 to 1.
     pub smoothing: Option<f32>,
 }
 
-/// The mean cross entropy `[1]` of `scores` `[batch, classes]`, with the options of `loss`; or `composed` of the scores,
-/// if the operator does not support them or the targets.
+/// Returns the mean cross entropy `[1]` of `scores` `[batch, classes]`, with the options of `loss`. If the
+/// operator does not support the scores or the targets, returns `composed(scores)`.
 pub(crate) fn cross_entropy_of_indices(
     scores: Tensor<2>,
     targets: &Tensor<1, Int>,
@@ -43,21 +43,21 @@ pub(crate) fn cross_entropy_of_indices(
     })
 }
 
-/// The classes of the rows, and how they count.
+/// The class of each row, and how classes and rows count.
 #[derive(Debug, Clone)]
 struct Labels {
     rows: Vec<Row>,
     classes: usize,
-    /// The weight of each class, if there are weights.
+    /// Class weights; `None` if all are 1.
     weights: Option<FlexTensor>,
-    /// The sum of the classes' weights.
+    /// The sum of the class weights.
     uniform: f32,
     smoothing: Option<f32>,
     /// The sum of the weights of the rows that count.
     normalizer: f64,
 }
 
-/// Values of a block of rows, between polls.
+/// Number of scores in a block of rows. The poll callback is called between blocks.
 const BLOCK: usize = 1 << 16;
 
 impl Labels {
@@ -96,7 +96,7 @@ impl Labels {
         let mut rows = std::mem::take(&mut self.rows);
         let (at_once, factor) = (self.rows_at_once(), (1.0 / self.normalizer) as f32);
         let size = at_once * self.classes;
-        // The gradient takes the memory of scores that nothing else refers to while they are in the cache.
+        // If nothing else refers to the scores, the gradient overwrites them while they are in the cache.
         let is_gradient = backward && scores.is_unique();
         if is_gradient {
             let blocks = rows.chunks_mut(at_once).zip(scores.storage_mut::<f32>().chunks_mut(size));
@@ -131,19 +131,20 @@ impl Labels {
         (tensor(vec![loss as f32], &[1]), backward)
     }
 
-    /// How the classes count.
+    /// Returns how the classes count.
     fn counted(&self) -> Classes<'_> {
         let weights = self.weights.as_ref().map_or(&[][..], values);
         Classes { number: self.classes, weights, uniform: self.uniform, smoothing: self.smoothing }
     }
 
-    /// Rows of a block.
+    /// Returns the number of rows in a block.
     fn rows_at_once(&self) -> usize {
         (BLOCK / self.classes).max(1)
     }
 }
 
-/// Runs `block` for each block, on all threads if there are several blocks, and `after` each, on this one.
+/// Calls `block` for each block, on all threads if there are several blocks. Calls `after` on this thread:
+/// after each block, or once after all blocks if several threads run them.
 fn in_parallel<B: Send>(
     blocks: impl ExactSizeIterator<Item = B> + Send,
     after: impl Fn(),

@@ -1,7 +1,7 @@
 //! Cross entropy and accuracy of class scores in one pass.
 //!
-//! On flex the loss is one operator, which computes the gradient together with the
-//! loss; other backends run Burn's operators.
+//! On flex, the loss is one operator, which computes the gradient together with the loss. Other backends run
+//! Burn's operators.
 
 mod indices;
 
@@ -22,15 +22,15 @@ pub(crate) use indices::{IndexLoss, cross_entropy_of_indices};
 pub struct Score {
     /// Mean cross entropy `[1]`; call `backward` on it.
     pub loss: Tensor<1>,
-    /// Its value, in nats.
+    /// The value of the loss, in nats.
     pub value: f64,
-    /// Number of samples whose highest score is that of their class; the first of
-    /// equal scores counts, as in PyTorch.
+    /// Number of correct samples: the highest score is the score of the sample's class. Of equal scores, the
+    /// first counts as the highest, as in PyTorch.
     pub correct: usize,
 }
 
-/// Mean cross entropy of `scores` (logits) `[batch, classes]` against the classes of
-/// the samples: NaN if there are none, as in Burn and PyTorch.
+/// Returns the mean cross entropy of `scores` (logits) `[batch, classes]` against the classes of the samples.
+/// Without samples, the loss is NaN, as in Burn and PyTorch.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
@@ -45,16 +45,15 @@ pub struct Score {
 /// ```
 ///
 /// # Panics
-/// If a label is not below `classes`, the numbers of labels and rows differ, or the
-/// scores cannot be read as f32.
+/// If a label is not below `classes`, if there are not as many labels as rows, or if the scores cannot be
+/// read as f32.
 #[track_caller]
 pub fn cross_entropy(scores: Tensor<2>, labels: &[u16]) -> Score {
     smoothed_cross_entropy(scores, labels, 0.0)
 }
 
-/// [`cross_entropy`] with label smoothing: a share `smoothing` of 0 to 1 of each
-/// label is distributed uniformly over all classes (Szegedy et al., 2016), as in
-/// PyTorch's `CrossEntropyLoss`.
+/// [`cross_entropy`] with label smoothing: a share `smoothing` (0 to 1) of each label is distributed
+/// uniformly over all classes (Szegedy et al., 2016), as in PyTorch's `CrossEntropyLoss`.
 ///
 /// ```
 /// # use burn::tensor::{Device, Tensor};
@@ -68,15 +67,15 @@ pub fn cross_entropy(scores: Tensor<2>, labels: &[u16]) -> Score {
 /// ```
 ///
 /// # Panics
-/// As [`cross_entropy`], and if `smoothing` is not from 0 to 1.
+/// As [`cross_entropy`], and if `smoothing` is not between 0 and 1.
 #[track_caller]
 pub fn smoothed_cross_entropy(scores: Tensor<2>, labels: &[u16], smoothing: f64) -> Score {
     weighted_cross_entropy(scores, labels, smoothing, None)
 }
 
-/// [`smoothed_cross_entropy`] in which each sample's loss is multiplied by the weight of its class: the mean is over the
-/// number of samples, so that means of ranks add up, where PyTorch divides by the sum of the batch's weights. All
-/// weights are 1 without any.
+/// [`smoothed_cross_entropy`] with class weights: each sample's loss is multiplied by the weight of its
+/// class. The mean is over the number of samples, so that the means of ranks can be averaged. PyTorch instead
+/// divides by the sum of the batch's weights. Without `weights`, all weights are 1.
 ///
 /// # Panics
 /// As [`smoothed_cross_entropy`], and if there is not a weight for each class.
@@ -127,7 +126,7 @@ pub fn weighted_cross_entropy(
     }
 }
 
-/// The loss, composed of Burn's operators.
+/// Returns loss and accuracy, composed of Burn's operators.
 fn composed(scores: Tensor<2>, labels: &[u16], smoothing: f64, weights: Option<Vec<f32>>) -> Score {
     let targets: Vec<i64> = labels.iter().map(|&label| i64::from(label)).collect();
     let targets = TensorData::new(targets, [labels.len(), 1]);
@@ -157,7 +156,8 @@ fn composed(scores: Tensor<2>, labels: &[u16], smoothing: f64, weights: Option<V
     Score { loss, value, correct }
 }
 
-/// The gradient of the scores from that of the loss, and from what it is for a gradient 1 of the loss.
+/// Returns the gradient of the scores: `gradient`, which belongs to a loss gradient of 1, times the loss
+/// gradient `upstream`.
 fn scaled(mut gradient: FlexTensor, upstream: &FlexTensor) -> FlexTensor {
     let factor = upstream.as_slice::<f32>().map_or(1.0, |values| values[0]);
     if factor != 1.0 {
@@ -171,7 +171,7 @@ mod tests {
     use super::*;
     use burn::tensor::Device;
 
-    /// A sample of weight 3 counts as three samples, and none of weight 0 has a gradient.
+    /// A sample of weight 3 counts as three samples. A sample of weight 0 has no gradient.
     #[test]
     fn weights_are_those_of_repeated_samples() {
         let device = Device::flex().autodiff();
@@ -192,7 +192,7 @@ mod tests {
             (0..3).for_each(|i| near(3.0 * gradient[i], 4.0 * repeated[i]));
             (3..6).for_each(|i| near(3.0 * gradient[i], 4.0 * 3.0 * repeated[i]));
             assert_eq!(gradient[6..], [0.0; 3]);
-            // Burn's operators compute the same.
+            // The composition of Burn's operators gives the same loss.
             let data = TensorData::new(rows.as_flattened().to_vec(), [3, 3]);
             let composed =
                 composed(Tensor::from_data(data, &device), &[2, 0, 1], smoothing, Some(vec![1.0, 3.0, 0.0]));

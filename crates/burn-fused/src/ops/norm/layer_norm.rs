@@ -1,7 +1,7 @@
-//! Layer normalisation, and RMS normalisation, which is the same without the mean.
+//! Layer normalisation, and RMS normalisation, which is layer normalisation without the mean.
 //!
-//! Burn composes both of a dozen operators, each of which is a pass over memory. Here forward reads a row once
-//! from memory and saves two numbers of it, and backward reads the row and its gradient once.
+//! Burn composes both of a dozen operators, and each operator is a pass over memory. Here, forward reads each
+//! row once from memory and saves two numbers of it. Backward reads each row and its gradient once.
 
 use burn::backend::TensorMetadata;
 use burn::backend::flex::FlexTensor;
@@ -16,8 +16,9 @@ use crate::ops::precision::autocast;
 use crate::runtime::memory::Buffer;
 use crate::runtime::poll;
 
-/// `x` `[..., width]` by `rule`, with `width` values of `gamma` and of `beta`; or by `burns` if the operator does not
-/// support it, in the type of `gamma`: Burn's layers take one type.
+/// Normalises the rows of `x` `[..., width]` by `rule`, with `width` values of `gamma` and of `beta`. If the
+/// operator does not support the tensors, calls `burns` with `x` in the type of `gamma`, because Burn's
+/// layers take only one type.
 pub(crate) fn normalise_rows<const D: usize>(
     x: Tensor<D>,
     gamma: Tensor<1>,
@@ -26,7 +27,7 @@ pub(crate) fn normalise_rows<const D: usize>(
     burns: impl FnOnce(Tensor<D>) -> Tensor<D>,
 ) -> Tensor<D> {
     let dtype = gamma.dtype();
-    // The number of an operator's tensors is fixed: without beta, there is an empty one.
+    // The number of an operator's tensors is fixed, so an empty tensor stands for an absent beta.
     let beta = beta.unwrap_or_else(|| Tensor::empty([0], &x.device()));
     let tensors = [x.into_dispatch(), gamma.into_dispatch(), beta.into_dispatch()];
     let name = if rule.centred { "layer_norm" } else { "rms_norm" };
@@ -34,7 +35,7 @@ pub(crate) fn normalise_rows<const D: usize>(
     on_flex_or(name, tensors, width_of, forward, |[x, ..]| autocast(Tensor::from_dispatch(x), dtype, burns))
 }
 
-/// The width of a row, if all is f32 and nothing is empty but beta.
+/// Returns the width of a row if all tensors are f32 and have fitting shapes, and only beta is empty.
 fn width_of(tensors: [&FlexTensor; 3]) -> Option<usize> {
     let [x, gamma, beta] = tensors.map(|tensor| tensor.shape());
     let (width, betas) = (gamma[0], beta[0]);
@@ -63,7 +64,7 @@ fn forward(tensors: [FlexTensor; 3], width: usize, rule: Rule) -> (FlexTensor, B
     let has_beta = !values(&beta).is_empty();
     let backward = Backward::new(move |gradient, _of_x| {
         let (gamma, poll) = (values(&gamma), poll::current());
-        // The gradient of x is written over that of the output.
+        // The gradient of x overwrites the gradient of the output.
         let mut of_x = unshared(gradient);
         let mut of_parameters = [(); 2].map(|()| Buffer::zeroed(width));
         let mut sums = Buffer::new(2 * width);

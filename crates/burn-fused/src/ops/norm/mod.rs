@@ -1,4 +1,4 @@
-//! Batch normalisation, and the moving averages of a batch's statistics that it is tested with.
+//! Layer and batch normalisation, and the moving averages that batch normalisation uses in inference.
 
 mod batch_norm;
 mod layer_norm;
@@ -14,11 +14,11 @@ pub use batch_norm::{Normalised, batch_norm};
 pub(crate) use batch_norm::{batch_norm_inference, statistics};
 pub(crate) use layer_norm::normalise_rows;
 
-/// `running · (1 - momentum) + batch · factor · momentum`, both `[channels]`: a running
-/// statistic after one more batch. The result has no gradient.
+/// Returns a running statistic after one more batch: `running · (1 - momentum) + batch · factor · momentum`.
+/// Both statistics are `[channels]`. The result has no gradient.
 ///
-/// It is one operator on flex for f32, where Burn's four, and their entries in the graph of
-/// autodiff, take longer than the arithmetic.
+/// It is one operator for f32 on flex. Burn's four operators and their entries in autodiff's graph take
+/// longer than the arithmetic.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};

@@ -1,9 +1,10 @@
-//! 16-bit floating-point types of activations: mixed precision.
+//! Mixed precision: activations in a 16-bit floating-point type beside parameters in f32.
 //!
-//! Operators accept activations in bf16 or f16 beside weights in f32. They round the
-//! weights to the type of the activations, sum products of the rounded values in f32,
-//! and round the output; layers without an operator here run Burn's in f32, with the weights as they
-//! are, and round the output. Gradients of activations have the type of the activations.
+//! Operators accept activations in bf16 or f16 beside weights in f32. They round the weights to the type of
+//! the activations, sum products of the rounded values in f32, and round the output. Layers that have no
+//! operator here run Burn's operators in f32, with the weights as they are, and round the output. Gradients
+//! of activations have the type of the activations.
+//!
 //! Micikevicius et al., "Mixed precision training" (2018).
 
 #[cfg(test)]
@@ -24,7 +25,7 @@ use crate::runtime::memory::Buffer;
 pub use crate::kernels::half::{Bf16Products, MatmulPrecision, bf16_products, limit_bf16_products};
 
 impl Half {
-    /// The 16-bit type among Burn's types; none for the others.
+    /// Converts Burn's type; `None` if it is not a 16-bit floating-point type.
     pub(crate) fn from_dtype(dtype: DType) -> Option<Self> {
         match dtype {
             DType::BF16 => Some(Self::Bf16),
@@ -40,10 +41,10 @@ impl Half {
         }
     }
 
-    /// The values of a contiguous tensor of this type, as bits.
+    /// Returns the values of a contiguous tensor of this type, as bits.
     ///
     /// # Panics
-    /// If it is not contiguous or of another type.
+    /// If the tensor is not contiguous or has another type.
     pub(crate) fn bits(self, tensor: &FlexTensor) -> &[u16] {
         let bits = match self {
             Self::Bf16 => tensor.as_slice::<bf16>().map(bytemuck::cast_slice),
@@ -52,21 +53,20 @@ impl Half {
         bits.expect("the tensor is contiguous and of this type")
     }
 
-    /// A tensor of values, given as bits.
+    /// Returns a tensor of values that are given as bits.
     pub(crate) fn tensor(self, bits: Vec<u16>, shape: &[usize]) -> FlexTensor {
         FlexTensor::new(Bytes::from_elems(bits), Layout::contiguous(shape.to_vec().into()), self.dtype())
     }
 }
 
-/// Whether an operator supports these types: f32, or activations in 16 bits beside
-/// parameters in f32.
+/// Returns whether operators support these types: f32, or 16-bit activations beside parameters in f32.
 pub(crate) fn supported(activations: &FlexTensor, parameters: &[&FlexTensor]) -> bool {
     let dtype = activations.dtype();
     (dtype == DType::F32 || Half::from_dtype(dtype).is_some())
         && parameters.iter().all(|parameter| parameter.dtype() == DType::F32)
 }
 
-/// The values of a contiguous tensor of a [supported](supported) type as f32.
+/// Returns the values of a contiguous tensor as f32. Its type must be [supported](supported).
 pub(crate) fn wide(level: Level, tensor: &FlexTensor) -> Cow<'_, [f32]> {
     match Half::from_dtype(tensor.dtype()) {
         Some(half) => Cow::Owned(half.widened(level, half.bits(tensor))),
@@ -74,7 +74,7 @@ pub(crate) fn wide(level: Level, tensor: &FlexTensor) -> Cow<'_, [f32]> {
     }
 }
 
-/// A tensor of `values`, rounded to `dtype`.
+/// Returns a tensor of `values`, rounded to `dtype` if that is a 16-bit type.
 pub(crate) fn tensor_of(dtype: DType, level: Level, values: Buffer, shape: &[usize]) -> FlexTensor {
     match Half::from_dtype(dtype) {
         Some(half) => half.tensor(half.narrowed(level, &values), shape),
@@ -82,7 +82,7 @@ pub(crate) fn tensor_of(dtype: DType, level: Level, values: Buffer, shape: &[usi
     }
 }
 
-/// `a` times `b`, by row, in f32.
+/// Returns the product of `a` and `b`, row-major, in f32.
 ///
 /// # Panics
 /// If `b` does not have as many rows as `a` has columns, or a matrix is empty.
@@ -102,15 +102,15 @@ pub(crate) fn multiply(level: Level, half: Half, a: Bits<'_>, b: Bits<'_>) -> Bu
     Buffer::copy_of(values(&Flex::float_matmul(a, b).to_contiguous()))
 }
 
-/// Runs `model` with activations in `dtype`, such as bf16: casts `x` to it, and the output back to the type of `x`.
-/// Parameters, their gradients, and running statistics of batch normalisation stay in f32.
+/// Runs `model` with activations in `dtype`, such as bf16: casts `x` to `dtype`, and the output back to the
+/// type of `x`. Parameters, their gradients, and running statistics of batch normalisation stay in f32.
 ///
-/// Of the layers with parameters, `Linear`, `Conv2d`, `BatchNorm`, `LayerNorm`, `RmsNorm` and `MultiHeadAttention` of
-/// `burn_fused::nn` take 16-bit activations beside parameters in f32. Layers without parameters, such as activations,
-/// poolings and dropout, take them too. Other layers, such as `Lstm` or `Conv1d`, panic: inside `model`, run them in
-/// f32 by `autocast(x, DType::F32, |x| layer.forward(x))`.
+/// Of the layers with parameters, `Linear`, `Conv2d`, `BatchNorm`, `LayerNorm`, `RmsNorm` and
+/// `MultiHeadAttention` of `burn_fused::nn` take 16-bit activations beside parameters in f32. Layers without
+/// parameters, such as activations, poolings and dropout, take them too. Other layers, such as `Lstm` or
+/// `Conv1d`, panic: inside `model`, run these in f32 with `autocast(x, DType::F32, |x| layer.forward(x))`.
 ///
-/// With f16, scale the loss: some gradients of activations are smaller than the smallest f16.
+/// With f16, scale the loss: some gradients of activations are smaller than the smallest number of f16.
 ///
 /// ```
 /// use burn::tensor::{DType, Device, Tensor};
@@ -137,8 +137,8 @@ pub fn autocast<const D: usize, const E: usize>(
     cast(model(cast(x, dtype)), output)
 }
 
-/// `tensor` in this type, for operators composed of Burn's.
+/// Casts `tensor` to this type, for operators composed of Burn's.
 pub(crate) fn cast<const D: usize>(tensor: Tensor<D>, dtype: DType) -> Tensor<D> {
-    // Without a node of the graph that does nothing.
+    // A cast to the same type would add a useless node to the graph.
     if tensor.dtype() == dtype { tensor } else { tensor.cast(dtype) }
 }

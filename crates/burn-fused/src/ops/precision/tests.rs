@@ -1,5 +1,4 @@
-//! 16-bit operators against f64 references on rounded values, and against the f32
-//! operators.
+//! Checks 16-bit operators against f64 references on rounded values, and against the f32 operators.
 
 mod convolutions;
 
@@ -21,7 +20,7 @@ fn rounded(half: Half, values: &[f32]) -> Vec<f32> {
     half.rounded(Level::Portable, values)
 }
 
-/// The largest distance over the largest expected value.
+/// Returns the largest difference, divided by the largest expected magnitude.
 fn apart(found: &[f32], expected: &[f64]) -> f64 {
     assert_eq!(found.len(), expected.len());
     assert!(found.iter().all(|x| x.is_finite()));
@@ -31,7 +30,7 @@ fn apart(found: &[f32], expected: &[f64]) -> f64 {
     off.fold(0.0, f64::max) / largest
 }
 
-/// Whether two values are the same bits, or NaN, whose payloads may differ.
+/// Returns whether two values are the same bits, or both NaN: the payloads of NaN may differ.
 fn same(a: f32, b: f32) -> bool {
     a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan())
 }
@@ -86,12 +85,12 @@ fn products_match_an_f64_reference() {
     }
 }
 
-/// Gradients of both signs, exact in all types.
+/// Returns gradients of both signs that are exact in all types.
 fn shares(count: usize) -> Vec<f32> {
     (0..count).map(|i| (i % 7) as f32 / 4.0 - 0.5).collect()
 }
 
-/// Rounding of one value: at most half of the last of 8 or 11 bits.
+/// Largest relative error of rounding one value: half of the last of 8 or 11 significant bits.
 fn rounding(half: Half) -> f64 {
     match half {
         Half::Bf16 => 2f64.powi(-8),
@@ -99,7 +98,7 @@ fn rounding(half: Half) -> f64 {
     }
 }
 
-/// Output of `layer`, and the gradients of inputs, weights and biases.
+/// Runs a linear layer, and returns its output and the gradients of inputs, weights and biases.
 fn run_linear(half: Half, [batch, inputs, outputs]: [usize; 3]) -> [Vec<f32>; 4] {
     let device = Device::flex().autodiff();
     let mut layer: Linear = LinearConfig::new(inputs, outputs).init(&device);

@@ -1,5 +1,6 @@
 //! GRU: Cho and others, "Learning phrase representations using RNN encoder-decoder for statistical machine
-//! translation" (2014), with the reset gate after the product, as in the first version of the paper and in PyTorch.
+//! translation" (2014). The reset gate applies after the product of hidden state and weights, as in the first
+//! version of the paper and in PyTorch.
 
 use burn::backend::flex::FlexTensor;
 use burn::tensor::Tensor;
@@ -13,15 +14,16 @@ use crate::ops::extension::{Backward, Saved, on_flex, unsupported_tensors};
 use crate::ops::flex_tensor::{contiguous, values};
 use crate::runtime::memory::Buffer;
 
-/// Tensors of the operator: inputs, the hidden states before the first step, and four for each gate.
+/// Number of the operator's tensors: inputs, the hidden states before the first step, and four for each gate.
 const TENSORS: usize = 2 + 4 * GATES;
 
-/// The hidden states of all steps, in the order of `x`, of a GRU with gates by sigmoid and candidates by tanh.
+/// Returns the hidden states of all steps, in the order of `x`, of a GRU with sigmoid gates and tanh
+/// candidates.
 ///
-/// `state` are the hidden states before the first step. `gates` are the update, reset and new gate. `clip` is the
-/// maximum magnitude of a hidden state.
+/// `state` has the hidden states before the first step. `gates` are the update, reset and new gate. `clip` is
+/// the maximum magnitude of a hidden state.
 ///
-/// None if a shape, a type or the backend is not supported.
+/// Returns `None` if a shape, a type or the backend is not supported.
 pub(crate) fn gru(
     x: &Tensor<3>,
     state: Option<Tensor<2>>,
@@ -38,7 +40,7 @@ pub(crate) fn gru(
     output.map_err(|tensors| unsupported_tensors("gru", tensors)).ok().map(Tensor::from_dispatch)
 }
 
-/// The output, and its backward.
+/// Returns the output and its backward.
 fn forward(
     [x, hidden, gates @ ..]: [FlexTensor; TENSORS],
     sequences: Sequences,
@@ -82,7 +84,7 @@ fn forward(
         let mut gradients = [const { None }; TENSORS];
         gradients[0] = of_input.then(|| parameters.of_inputs(level, &gates, &x, sequences));
         gradients[1] = of_state.then(|| sequences.state(&of_hidden));
-        // Behind the rows of the hidden units are those of padding.
+        // The gradients have rows for the padding after the rows of the hidden units; leave them out.
         let of_states = &of_states[..sequences.hidden * GATES * width];
         let of_gates =
             of_gates(GATES, [&of_inputs, of_states], of_biases.each_ref().map(|of| &**of), sequences);

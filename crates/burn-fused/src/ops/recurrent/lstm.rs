@@ -15,16 +15,18 @@ use crate::ops::extension::{Backward, Saved, on_flex, unsupported_tensors};
 use crate::ops::flex_tensor::{contiguous, values};
 use crate::runtime::memory::Buffer;
 
-/// Tensors of the operator: inputs, hidden and cell states before the first step, and four for each gate.
+/// Number of the operator's tensors: inputs, hidden and cell states before the first step, and four for each
+/// gate.
 const TENSORS: usize = 3 + 4 * 4;
 
-/// The hidden states of all steps, in the order of `x`, and the last cells, of an LSTM with gates by sigmoid and states
-/// by tanh.
+/// Returns the hidden states of all steps, in the order of `x`, and the last cells, of an LSTM with sigmoid
+/// gates and tanh states.
 ///
-/// `states` are the hidden states and cells before the first step. `gates` are the input, output, cell and forget
-/// gate; without the last, what the input gate lets in replaces as much. `clip` is the maximum magnitude of a cell.
+/// `states` has the hidden states and cells before the first step. `gates` are the input, output, cell and
+/// forget gate. Without a forget gate, the cell is multiplied by 1 minus the input gate. `clip` is the
+/// maximum magnitude of a cell.
 ///
-/// None if a shape, a type or the backend is not supported.
+/// Returns `None` if a shape, a type or the backend is not supported.
 pub(crate) fn lstm(
     x: &Tensor<3>,
     states: [Option<Tensor<2>>; 2],
@@ -54,7 +56,8 @@ fn run<const G: usize>(
         let shape = output.shape().to_vec();
         let of_cells = Backward::new(move |gradient, _of_output| {
             *left.lock().unwrap_or_else(PoisonError::into_inner) = Some(gradient);
-            // Without a gradient of its output, the other operator's backward would not run.
+            // Autodiff runs the backward of the first operator only if its output has a gradient, so return
+            // zeros.
             [Some(Buffer::zeroed(shape.iter().product()).into_tensor(&shape))]
         });
         last = Some((cells, of_cells));
@@ -62,15 +65,18 @@ fn run<const G: usize>(
     });
     let output = output.map_err(|tensors| unsupported_tensors("lstm", tensors)).ok()?;
     let output = Tensor::<3>::from_dispatch(output);
-    // An operator has one output: the last cells are one of the first's output, and leave their gradient to it.
+    // An operator has one output. The last cells are therefore the output of a second operator on the first
+    // one's output. The second backward leaves the gradient of the last cells in `left` for the first
+    // backward.
     let last = on_flex([output.clone().into_dispatch()], |_| last, |_, last, _| last);
     Some((output, Tensor::from_dispatch(last.ok()?)))
 }
 
-/// A gradient that one operator's backward leaves to another's.
+/// The gradient of the last cells, which the second operator's backward stores for the first operator's.
 type Left = Arc<Mutex<Option<FlexTensor>>>;
 
-/// The output, the last cells, and the backward, which takes the gradient of the last cells that is `left`.
+/// Returns the output, the last cells, and the backward, which takes the gradient of the last cells from
+/// `left`.
 fn forward<const G: usize>(
     tensors: [FlexTensor; TENSORS],
     sequences: Sequences,
@@ -118,7 +124,7 @@ fn forward<const G: usize>(
     (output, last_cells_of_steps, backward)
 }
 
-/// What the backward of an LSTM needs of its forward.
+/// What forward saves for backward.
 #[derive(Clone)]
 struct Kept<const G: usize> {
     level: Level,
@@ -129,13 +135,14 @@ struct Kept<const G: usize> {
     cell: FlexTensor,
     repeated: Option<Repeated>,
     output: FlexTensor,
-    /// The cells and the gates of each step.
+    /// The cells of each step, then the gates of each step.
     cells: Buffer,
     gates: Buffer,
 }
 
 impl<const G: usize> Kept<G> {
-    /// The gradients of the operator's tensors, from those of its output and of its last cells.
+    /// Returns the gradients of the operator's tensors, from the gradients of its output and of its last
+    /// cells.
     fn gradients(
         mut self,
         gradient: FlexTensor,
@@ -159,7 +166,8 @@ impl<const G: usize> Kept<G> {
             of_cell: &mut of_cell,
             of_state,
         });
-        // Inputs that do not repeat are multiplied together with the states.
+        // If the inputs do not repeat, one product computes the gradients of input and hidden weights
+        // together.
         let (inputs, columns) = (sequences.inputs, G * width);
         let apart = repeated.as_ref().map(|repeated| {
             of_input_weights(level, (x_values, inputs), Some(repeated), &self.gates, columns)

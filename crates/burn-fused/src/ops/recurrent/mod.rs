@@ -1,10 +1,11 @@
 //! Recurrent layers as one operator for a whole sequence.
 //!
-//! Burn computes each gate of each step by operators of its own, and as many again in backward. Here the inputs of
-//! all steps are one product with the weights of all gates, and inputs that repeat, as those of an embedding of a few
-//! words do, are multiplied once. What remains of a step is the product of the hidden states, with weights that are
-//! packed once, and one pass for gates and states. Backward goes through the steps for the gradients of the gates
-//! alone: those of inputs and weights are one product each over all steps.
+//! Burn computes each gate of each step with separate operators, and as many again in backward. Here, one
+//! product multiplies the inputs of all steps by the weights of all gates. Inputs that repeat, such as
+//! embeddings of a few words, are multiplied once. Each step then only multiplies the hidden states by
+//! weights that are packed once, and computes gates and states in one pass. Backward goes through the steps
+//! only for the gradients of the gates. The gradients of the inputs are one product over all steps, and so
+//! are the gradients of the weights.
 
 mod gru;
 mod lstm;

@@ -1,4 +1,5 @@
-//! Parameters of the gates of a layer, side by side: all of them in one product.
+//! Parameters of a recurrent layer, with those of all gates side by side, so that one product serves all
+//! gates.
 
 use burn::backend::flex::FlexTensor;
 use burn::backend::{DispatchTensor, TensorMetadata};
@@ -13,19 +14,20 @@ use crate::ops::flex_tensor::{contiguous, values};
 use crate::runtime::memory::Buffer;
 use crate::runtime::poll;
 
-/// Weights and biases of a gate: of the input, then of the hidden state.
+/// Weights of a gate, then its biases: each for the input, then for the hidden state.
 pub type Gate = ([Tensor<2>; 2], [Option<Tensor<1>>; 2]);
 
-/// Positions of a gate's tensors.
+/// Positions of a gate's four tensors.
 pub const INPUT_WEIGHTS: usize = 0;
 pub const INPUT_BIAS: usize = 1;
 pub const HIDDEN_WEIGHTS: usize = 2;
 pub const HIDDEN_BIAS: usize = 3;
 
-/// The tensors of an operator: inputs, states before the first step, and four of each gate. Absent ones are empty.
+/// Returns the tensors of an operator: inputs, states before the first step, and four of each gate. An absent
+/// tensor is an empty one.
 ///
 /// # Panics
-/// If there are more than `N`.
+/// If there are more than `N` tensors.
 pub fn tensors<const N: usize>(
     x: &Tensor<3>,
     states: impl IntoIterator<Item = Option<Tensor<2>>>,
@@ -53,22 +55,22 @@ pub fn tensors<const N: usize>(
 pub struct Parameters<const G: usize>([[FlexTensor; 4]; G]);
 
 impl<const G: usize> Parameters<G> {
-    /// Of the tensors of gates.
+    /// Takes the tensors of the gates, four for each gate. Further tensors are ignored.
     ///
     /// # Panics
-    /// If there are fewer.
+    /// If there are fewer than four for each gate.
     pub fn new(tensors: impl IntoIterator<Item = FlexTensor>) -> Self {
         let mut tensors = tensors.into_iter().map(contiguous);
         let mut next = |_| tensors.next().expect("four for each gate");
         Self(std::array::from_fn(|_| std::array::from_fn(&mut next)))
     }
 
-    /// The values of one of the four, of each gate.
+    /// Returns the values of one of the four tensors, for each gate.
     pub fn each(&self, which: usize) -> [&[f32]; G] {
         self.0.each_ref().map(|gate| values(&gate[which]))
     }
 
-    /// Padded biases side by side, zeros if there are none.
+    /// Returns the biases of all gates, `[gates, width]`, padded with zeros. Absent biases are zeros.
     pub fn biases(&self, which: usize, sequences: Sequences) -> Buffer {
         let mut biases = Buffer::zeroed(G * sequences.width());
         for (target, bias) in biases.chunks_exact_mut(sequences.width()).zip(self.each(which)) {
@@ -77,7 +79,7 @@ impl<const G: usize> Parameters<G> {
         biases
     }
 
-    /// The input weights, `[inputs, gates, width]`.
+    /// Returns the input weights of all gates, `[inputs, gates, width]`, padded with zeros.
     fn input_weights(&self, sequences: Sequences) -> Buffer {
         let (hidden, width) = (sequences.hidden, sequences.width());
         let weights = self.each(INPUT_WEIGHTS);
@@ -90,7 +92,7 @@ impl<const G: usize> Parameters<G> {
         joined
     }
 
-    /// The products of the inputs, `[rows, gates, width]`.
+    /// Returns the products of the inputs and the weights of all gates, `[rows, gates, width]`.
     pub fn multiply_inputs(
         &self,
         level: Level,
@@ -113,7 +115,7 @@ impl<const G: usize> Parameters<G> {
         }
     }
 
-    /// The gradient of inputs of this shape from that of their products.
+    /// Returns the gradient of the inputs `x`, from the gradient of their products, `gates`.
     pub fn of_inputs(&self, level: Level, gates: &[f32], x: &FlexTensor, sequences: Sequences) -> FlexTensor {
         let (rows, columns) = (sequences.rows(), G * sequences.width());
         let weights = self.input_weights(sequences);
@@ -125,8 +127,8 @@ impl<const G: usize> Parameters<G> {
     }
 }
 
-/// The gradients of the tensors of each of `gates`, from those of weights and biases side by side: of the input, then
-/// of the hidden state.
+/// Returns the gradients of the four tensors of each gate. `weights` and `biases` have the gradients of all
+/// gates side by side: for the input, then for the hidden state.
 pub fn of_gates(
     gates: usize,
     weights: [&[f32]; 2],

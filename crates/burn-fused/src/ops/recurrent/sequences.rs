@@ -1,4 +1,4 @@
-//! Sizes of a batch of sequences and of their states, of tensors.
+//! Reads the sizes of a batch of sequences from tensors, and checks the shapes of states and parameters.
 
 use burn::backend::TensorMetadata;
 use burn::backend::flex::FlexTensor;
@@ -8,8 +8,8 @@ use crate::kernels::recurrent::sequences::{Order, Sequences};
 use crate::runtime::memory::Buffer;
 
 impl Sequences {
-    /// Of inputs `[batch, steps, inputs]`, or `[steps, batch, inputs]`, and hidden weights `[hidden, hidden]`; none
-    /// if something is empty.
+    /// Reads the sizes from inputs `[batch, steps, inputs]`, or `[steps, batch, inputs]`, and hidden weights
+    /// `[hidden, hidden]`. Returns `None` if the inputs are not f32 or something is empty.
     pub fn from_tensors(
         x: &FlexTensor,
         hidden: &FlexTensor,
@@ -23,8 +23,8 @@ impl Sequences {
         any.then_some(Self { batch, steps, inputs, hidden, order, clip: clip.unwrap_or(f32::INFINITY) })
     }
 
-    /// Whether these are the parameters of a gate: weights and bias of the input, then of the hidden state. A bias
-    /// may be empty.
+    /// Returns whether `parameters` fit a gate: weights and bias of the input, then of the hidden state. Each
+    /// may be absent, which is a tensor of shape `[0]`.
     pub fn has_gate(self, parameters: &[&FlexTensor]) -> bool {
         let Self { inputs, hidden, .. } = self;
         let shapes: [&[usize]; 4] = [&[inputs, hidden], &[hidden], &[hidden, hidden], &[hidden]];
@@ -34,13 +34,13 @@ impl Sequences {
         })
     }
 
-    /// Whether this is a state `[batch, hidden]`, or an absent one.
+    /// Returns whether `state` is a state `[batch, hidden]`, or an absent one, of shape `[0, 0]`.
     pub fn has_state(self, state: &FlexTensor) -> bool {
         let shape = state.shape();
         state.dtype() == DType::F32 && (*shape == [0, 0] || *shape == [self.batch, self.hidden])
     }
 
-    /// The state `[batch, hidden]` of padded rows.
+    /// Returns the state `[batch, hidden]` without the padding of its rows.
     pub fn state(self, padded: &[f32]) -> FlexTensor {
         let mut state = Buffer::new(self.batch * self.hidden);
         for (target, row) in state.chunks_exact_mut(self.hidden).zip(padded.chunks_exact(self.width())) {

@@ -2,26 +2,26 @@
 
 use libmimalloc_sys::{mi_option_set, mi_option_t};
 
-/// mimalloc's number of the option `purge_delay`, the same in its versions 2 and 3;
-/// its Rust binding does not name it.
+/// The number of mimalloc's option `purge_delay`: the same in mimalloc 2 and 3. The Rust binding has no name
+/// for it.
 const PURGE_DELAY: mi_option_t = 15;
 
-/// Makes mimalloc keep all freed memory; call it at the start of `main`. A training
-/// step frees blocks that the next one allocates again; if mimalloc returned large
-/// blocks to the system, the kernel would clear their pages again in each step.
+/// Makes mimalloc keep all freed memory; call it at the start of `main`. A training step frees blocks that
+/// the next step allocates again. If mimalloc returned large blocks to the system, the kernel would clear
+/// their pages again in each step.
 pub fn keep_freed_pages() {
-    // SAFETY: the number is that of an option, and -1 (never purge) is a valid value. The option
-    // is one aligned word, which the allocator reads for each use: a thread that allocates at the
-    // same time sees the old or the new value.
+    // SAFETY: `PURGE_DELAY` is the number of an option, and -1 (never purge) is a valid value of that option.
+    // The option is one aligned word, which the allocator reads at each use: a thread that allocates at the
+    // same time sees either the old or the new value.
     unsafe { mi_option_set(PURGE_DELAY, -1) };
 }
 
-/// Disables transparent huge pages for this process and those that it starts.
-/// mimalloc requests such pages of 2 MiB, of which a small network uses a part: the
-/// kernel clears each as a whole when it is first touched, and counts it as used
-/// memory. No network was measured to train faster with them.
+/// Disables transparent huge pages for this process and the processes that it starts. mimalloc requests huge
+/// pages of 2 MiB, but a small network uses only a part of each. The kernel clears the whole page when it is
+/// first touched, and counts the whole page as used memory. In measurements, no network trained faster with
+/// huge pages.
 pub fn use_common_pages() {
-    // A kernel without the setting has no huge pages.
+    // If the kernel does not know the setting, it has no huge pages, so the error does not matter.
     #[cfg(target_os = "linux")]
     let _ = rustix::thread::disable_transparent_huge_pages(true);
 }

@@ -1,9 +1,10 @@
-//! Buffers of tensors, from a pool: what a step frees, the next one takes.
+//! A pool of tensor buffers: a buffer that one step frees is used again by the next step.
 //!
-//! Memory that is returned to the system is cleared page by page when it is used again. Together the buffers that are
-//! in use and those of the pool are never more than one and a half times the most that have been in use at the same
-//! time: gradients are of other sizes than the activations that are freed for them. The counters of allocations and of
-//! live bytes count a buffer that is taken from the pool as allocated, and one that returns to it as freed.
+//! The pool keeps freed buffers because the kernel would otherwise clear their pages again at the next use.
+//! Buffers in use and idle buffers of the pool together never exceed 1.5 times the most that was in use at
+//! one time. The factor is above 1 because gradients have other sizes than the activations that backward
+//! frees before them, so an idle buffer often does not fit. The counters of allocations and live bytes count
+//! a buffer that is taken from the pool as allocated, and a buffer that returns to the pool as freed.
 
 use std::alloc::Layout;
 use std::fmt;
@@ -16,17 +17,19 @@ use cubecl_environment::bytes::{AccessError, AccessPolicy, AllocationController,
 use super::counting_allocator::{add, allocations, recount, uncount};
 use super::scratch::Line;
 
-/// Lines of the smallest buffer of the pool, 16 KiB; the allocator keeps smaller ones itself.
+/// Size of the smallest buffer of the pool in lines of 64 bytes: 16 KiB. Smaller buffers come from the
+/// allocator, which keeps small blocks itself.
 const SMALLEST: usize = 256;
 
-/// Values of f32 for a tensor, aligned to the widest vector.
+/// f32 values for a tensor, aligned to the widest SIMD vector. Dropping the buffer returns its memory to the
+/// pool.
 pub struct Buffer {
     lines: Box<[Line]>,
     len: usize,
 }
 
 impl Buffer {
-    /// A buffer of `len` values: those of an earlier use, or zeros.
+    /// Returns a buffer of `len` values. The values are those of an earlier use, or zeros.
     pub fn new(len: usize) -> Self {
         let lines = len.div_ceil(16);
         if lines < SMALLEST {
@@ -35,14 +38,14 @@ impl Buffer {
         Self { lines: lock().take(lines), len }
     }
 
-    /// A buffer of zeros.
+    /// Returns a buffer of `len` zeros.
     pub fn zeroed(len: usize) -> Self {
         let mut buffer = Self::new(len);
         buffer.fill(0.0);
         buffer
     }
 
-    /// A buffer of these values.
+    /// Returns a buffer with a copy of `values`.
     pub fn copy_of(values: &[f32]) -> Self {
         let mut buffer = Self::new(values.len());
         buffer.copy_from_slice(values);
@@ -84,10 +87,10 @@ impl fmt::Debug for Buffer {
     }
 }
 
-/// The memory of a tensor.
+/// Lets a tensor own a buffer as its memory.
 impl AllocationController for Buffer {
     fn alloc_align(&self) -> usize {
-        // A copy, which the default allocator makes, is aligned to so much at most.
+        // The default allocator makes copies of this memory, and aligns them to at most this many bytes.
         align_of::<u128>()
     }
 
@@ -97,31 +100,34 @@ impl AllocationController for Buffer {
 
     unsafe fn memory_mut(&mut self, _: AccessPolicy) -> Result<&mut [MaybeUninit<u8>], AccessError> {
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(self);
-        // SAFETY: the layouts are the same, and the caller writes initialised bytes only.
+        // SAFETY: `u8` and `MaybeUninit<u8>` have the same layout. `memory_mut` requires of its caller to
+        // write only initialised bytes, so `bytes` stays initialised.
         Ok(unsafe { &mut *(std::ptr::from_mut(bytes) as *mut [MaybeUninit<u8>]) })
     }
 
     fn memory(&self, _: AccessPolicy) -> Result<&[MaybeUninit<u8>], AccessError> {
         let bytes: &[u8] = bytemuck::cast_slice(self);
-        // SAFETY: the layouts are the same, and nothing can be written through the slice.
+        // SAFETY: `u8` and `MaybeUninit<u8>` have the same layout, and nothing can be written through a
+        // shared slice.
         Ok(unsafe { &*(std::ptr::from_ref(bytes) as *const [MaybeUninit<u8>]) })
     }
 }
 
-/// Buffers that are not in use. One for all threads: a tensor may be dropped by another one than made it.
+/// The pool of this process. All threads share it, because one thread may drop a tensor that another thread
+/// made.
 static POOL: Mutex<Pool> = Mutex::new(Pool::new());
 
 fn lock() -> impl DerefMut<Target = Pool> {
     POOL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Numbers are of lines.
+/// Idle buffers, and how much is in use. All sizes are in lines of 64 bytes.
 struct Pool {
-    /// Those used last are at the end.
+    /// Buffers that are not in use, the most recently used at the end.
     idle: Vec<Box<[Line]>>,
     idle_lines: usize,
     used: usize,
-    /// The most that were in use.
+    /// The maximum of `used` so far.
     most: usize,
     /// Whether the program's allocator counts allocations.
     is_counted: bool,
@@ -132,7 +138,7 @@ impl Pool {
         Self { idle: Vec::new(), idle_lines: 0, used: 0, most: 0, is_counted: false }
     }
 
-    /// A buffer of this size, or up to an eighth larger.
+    /// Returns an idle buffer of at least this size and at most an eighth more, or a new buffer.
     fn take(&mut self, lines: usize) -> Box<[Line]> {
         let fits = lines..=lines + lines / 8;
         let found =
@@ -153,7 +159,7 @@ impl Pool {
         new
     }
 
-    /// The most that there may be.
+    /// Returns the most lines that used and idle buffers may have together.
     fn limit(&self) -> usize {
         self.most + self.most / 2
     }
@@ -167,7 +173,8 @@ impl Pool {
         self.idle.push(lines);
     }
 
-    /// Frees those that were not used for the longest time, until all together are within the [`limit`](Self::limit).
+    /// Frees idle buffers, the least recently used first, until used and idle buffers together are within the
+    /// [`limit`](Self::limit).
     fn shrink(&mut self) {
         let idle = self.idle.iter();
         let spare = idle.scan(self.used + self.idle_lines, |all, idle| {

@@ -14,7 +14,7 @@ struct Counts {
     allocations: Cell<u64>,
     bytes: Cell<u64>,
     freed: Cell<u64>,
-    // Live bytes and their maximum may be negative: a thread frees what another allocated.
+    // Signed, as live bytes may be negative: a thread may free what another thread allocated.
     peak: Cell<i64>,
 }
 
@@ -32,47 +32,48 @@ thread_local! {
     };
 }
 
-/// Allocations and reallocations that this thread has made; 0 if the global
-/// allocator is not a [`CountingAllocator`].
+/// Returns the number of allocations and reallocations that this thread has made; 0 if the global allocator
+/// is not a [`CountingAllocator`].
 pub fn allocations() -> u64 {
     COUNTS.with(|counts| counts.allocations.get())
 }
 
-/// Bytes of the allocations and reallocations that this thread has made so far, and of the buffers that its operators
-/// took from their pool; 0 where
-/// the global allocator is not a [`CountingAllocator`].
+/// Returns the bytes of all allocations and reallocations that this thread has made so far, and of all
+/// buffers that its operators took from the pool; 0 if the global allocator is not a [`CountingAllocator`].
 pub fn allocated_bytes() -> u64 {
     COUNTS.with(|counts| counts.bytes.get())
 }
 
-/// Bytes that this thread has allocated and not freed, of any size; negative if it has freed
-/// more, which other threads allocated. 0 where the global allocator is not a
-/// [`CountingAllocator`].
+/// Returns the bytes, of allocations of any size, that this thread has allocated and not freed. The number is
+/// negative if the thread freed more than it allocated, because other threads allocated the rest. Returns 0
+/// if the global allocator is not a [`CountingAllocator`].
 pub fn live_bytes() -> i64 {
     COUNTS.with(Counts::live)
 }
 
-/// Maximum of [`live_bytes`] since the last [`set_peak`].
+/// Returns the maximum of [`live_bytes`] since the last [`set_peak`].
 pub fn peak() -> i64 {
     COUNTS.with(|counts| counts.peak.get())
 }
 
-/// Sets the maximum, such as to [`live_bytes`] at the beginning of an operator; an outer
-/// operator's is set again at its end.
+/// Sets the maximum that [`peak`] returns. To measure an operator, set it to [`live_bytes`] at the operator's
+/// beginning. To measure nested operators, save [`peak`] before, and at the end set the larger of the saved
+/// and the new one.
 pub fn set_peak(bytes: i64) {
     COUNTS.with(|counts| counts.peak.set(bytes));
 }
 
-// These two are compiled here, once, where access to the counters is inlined. Inlined into the
-// allocator's methods, it would be compiled with the program that has the allocator, as a call
-// each where that program is compiled in several codegen units.
+// `count` and `uncount` are never inlined, so that they are compiled in this crate, where access to the
+// counters is inlined. Inlined into the allocator's methods, they would be compiled in the program that
+// declares the allocator. If the compiler splits that program into several codegen units, each access to a
+// counter would be a call there.
 #[inline(never)]
 fn count(layout: Layout) {
     COUNTS.with(|counts| counts.allocations.set(counts.allocations.get() + 1));
     add(layout);
 }
 
-/// Counts the bytes of memory that is allocated, or taken from a pool.
+/// Counts the bytes of memory that is allocated, or taken from the pool.
 #[inline]
 pub(super) fn add(layout: Layout) {
     COUNTS.with(|counts| {
@@ -91,13 +92,14 @@ pub(super) fn uncount(layout: Layout) {
     freed(layout);
 }
 
-/// Takes [`uncount`] back, of memory that is about to be freed.
+/// Undoes [`uncount`] for a buffer of the pool: the allocator counts the buffer as freed again when the pool
+/// frees its memory.
 pub(super) fn recount(layout: Layout) {
     COUNTS.with(|counts| counts.freed.set(counts.freed.get().wrapping_sub(layout.size() as u64)));
     kept(layout);
 }
 
-/// The allocator `A`, counting its allocations.
+/// An allocator that forwards each call to the allocator `A` and counts it.
 ///
 /// ```
 /// use std::alloc::System;
@@ -116,34 +118,36 @@ pub(super) fn recount(layout: Layout) {
 pub struct CountingAllocator<A>(pub A);
 
 // A failed allocation is counted as well; it ends the program.
-// SAFETY: each call is forwarded to `A` with its arguments, and the result is returned
-// unchanged, so `A` keeps the contract of GlobalAlloc. Counting changes a few
-// thread-local numbers and two atomic ones: it neither allocates nor unwinds.
+// SAFETY: each call is forwarded to `A` with its arguments, and the result is returned unchanged, so `A`
+// keeps the contract of GlobalAlloc. Counting changes a few thread-local numbers and two atomic ones: it
+// neither allocates nor unwinds.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for CountingAllocator<A> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout);
-        // SAFETY: the caller's obligations are those of `A`.
+        // SAFETY: the caller keeps the contract of `GlobalAlloc::alloc`, and `A` requires no more.
         unsafe { self.0.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         count(layout);
-        // SAFETY: as above.
+        // SAFETY: the caller keeps the contract of `GlobalAlloc::alloc_zeroed`, and `A` requires no more.
         unsafe { self.0.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         uncount(layout);
-        // SAFETY: GlobalAlloc's contract has the caller guarantee that `new_size` with the
-        // alignment of `layout` is a valid layout.
+        // SAFETY: `GlobalAlloc::realloc` requires of its caller that `new_size` with the alignment of
+        // `layout` is a valid layout.
         count(unsafe { Layout::from_size_align_unchecked(new_size, layout.align()) });
-        // SAFETY: as above; `pointer` came from `A`.
+        // SAFETY: the caller keeps the contract of `GlobalAlloc::realloc`. `pointer` came from `A` with this
+        // layout, because each allocation is forwarded to `A`.
         unsafe { self.0.realloc(pointer, layout, new_size) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         uncount(layout);
-        // SAFETY: as above; `pointer` came from `A`.
+        // SAFETY: the caller keeps the contract of `GlobalAlloc::dealloc`. `pointer` came from `A` with this
+        // layout, because each allocation is forwarded to `A`.
         unsafe { self.0.dealloc(pointer, layout) }
     }
 }
@@ -174,7 +178,7 @@ mod tests {
         assert_eq!((live_bytes() - live, peak() - live), (0, 128), "the reallocation frees its old bytes");
         let floats = Layout::array::<f32>(50_000).unwrap();
         begin_step();
-        // SAFETY: the memory was allocated with this layout.
+        // SAFETY: each pointer is used with the layout that it has at that time.
         unsafe {
             let pointer = allocator.realloc(allocator.alloc(floats), floats, 2 * floats.size());
             end_step(1000);

@@ -1,12 +1,11 @@
 //! Bytes of live tensors, counted by [`CountingAllocator`](super::counting_allocator::CountingAllocator).
 //!
-//! Counting is always on, so it must be cheap: only large allocations count, of which
-//! a step makes a few dozen. Tensors contain floats of at least 16 bits, so their memory
-//! is aligned to two bytes or more; samples, labels, files and text are bytes and are not
-//! counted.
+//! Counting is always on, so it must be cheap: only large allocations count, and a step makes only a few
+//! dozen of them. Tensors contain floats of at least 16 bits, so their memory is aligned to two bytes or
+//! more. Samples, labels, files and text are bytes and are not counted.
 //!
-//! One thread may free a buffer that another allocated, so the counters are shared.
-//! No other memory access depends on them, hence `Relaxed`.
+//! One thread may free a buffer that another allocated, so all threads share the counters. No other memory
+//! access depends on the counters, so `Relaxed` is enough.
 
 use std::alloc::Layout;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -14,9 +13,11 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 /// Smallest allocation that is counted, in bytes: one page.
 const LARGE: usize = 4096;
 
-/// Live bytes now, their maximum since [`begin_step`], and that of all steps.
+/// Live bytes now.
 static LIVE: AtomicUsize = AtomicUsize::new(0);
+/// Maximum of the live bytes since [`begin_step`].
 static MOST: AtomicUsize = AtomicUsize::new(0);
+/// Maximum of the live bytes in all steps so far.
 static MOST_OF_STEPS: AtomicUsize = AtomicUsize::new(0);
 
 fn counts(layout: Layout) -> bool {
@@ -41,7 +42,8 @@ pub(super) fn freed(layout: Layout) {
     }
 }
 
-/// Takes [`freed`] back, of memory that is about to be freed.
+/// Undoes [`freed`] for a buffer of the pool: the allocator counts the buffer as freed again when the pool
+/// frees its memory.
 pub(super) fn kept(layout: Layout) {
     if counts(layout) {
         LIVE.fetch_add(layout.size(), Relaxed);
@@ -53,20 +55,20 @@ pub fn begin_step() {
     MOST.store(LIVE.load(Relaxed), Relaxed);
 }
 
-/// Bytes of live tensors now.
+/// Returns the bytes of live tensors now.
 pub fn live() -> usize {
     LIVE.load(Relaxed)
 }
 
-/// Marks the end of the training step that [`begin_step`] began. `others` are bytes that were live during it and
-/// are none of its own, such as buffers that a test has kept and indices of samples.
+/// Marks the end of the training step that [`begin_step`] began. `others` are live bytes that do not belong
+/// to the step, such as indices of samples and buffers that an evaluation has kept; they do not count.
 pub fn end_step(others: usize) {
     MOST_OF_STEPS.fetch_max(MOST.load(Relaxed).saturating_sub(others), Relaxed);
 }
 
-/// Peak of the live bytes in any training step of this process: weights, gradients,
-/// moments, activations and message buffers. 0 before the first step, and if the
-/// compute backend allocates by other means, such as libtorch.
+/// Returns the largest number of live bytes in any training step of this process: weights, gradients,
+/// moments, activations and message buffers. Returns 0 before the first step, and if the compute backend
+/// (such as libtorch) allocates by other means.
 pub fn peak_of_steps() -> usize {
     MOST_OF_STEPS.load(Relaxed)
 }

@@ -1,5 +1,5 @@
-//! Memory of a training step: settings of the allocator, counters of allocations and
-//! live bytes, and buffers that are used again.
+//! Memory of a training step: settings of the allocator, counters of allocations and live bytes, and a pool
+//! of tensor buffers.
 
 #[cfg(feature = "mimalloc")]
 pub mod allocator;

@@ -1,9 +1,8 @@
-//! Batch normalisation in training with its epilogue as one operator: algorithm 1 of
-//! Ioffe and Szegedy, "Batch normalization" (2015), and its gradients.
+//! Batch normalisation in training, with its epilogue, as one operator: algorithm 1 of Ioffe and Szegedy,
+//! "Batch normalization" (2015), and its gradients.
 //!
-//! Burn's operator makes transposed copies of the whole batch. Here the planes of a
-//! channel are read without copies, and stay in the cache from the mean to the
-//! output.
+//! Burn's operator makes transposed copies of the whole batch. This operator reads the planes of a channel
+//! without copies, and they stay in the cache from the mean to the output.
 
 #[cfg(test)]
 mod tests;
@@ -26,8 +25,7 @@ use crate::ops::shapes::{expect, refuse};
 /// A normalised batch, and its statistics.
 #[derive(Debug)]
 pub struct Normalised<const D: usize> {
-    /// Of the input's shape, or half as high and wide with
-    /// [`Epilogue::ReluPool`].
+    /// The normalised values, in the input's shape, or half as high and wide with [`Epilogue::ReluPool`].
     pub output: Tensor<D>,
     /// Mean of each channel, `[channels]`; it is not differentiated.
     pub mean: Tensor<1>,
@@ -40,8 +38,8 @@ pub struct Normalised<const D: usize> {
 /// over the batch, with `epsilon` added to the variance, multiplies by `scale`, adds
 /// `shift`, both `[channels]`, and applies `epilogue`.
 ///
-/// It is one operator on flex, for `x` in f32, bf16 or f16: 16-bit values are normalised
-/// in f32, and the output has the type of `x`. Other backends and types run Burn's.
+/// It is one operator on flex, for `x` in f32, bf16 or f16. 16-bit values are normalised in f32, and the
+/// output has the type of `x`. For other backends and types it is composed of Burn's operators.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
@@ -97,7 +95,7 @@ pub fn batch_norm<const D: usize>(
             let [x, scale, shift] = unsupported_tensors("batch_norm", tensors);
             let x = Tensor::<D>::from_dispatch(x);
             let [scale, shift] = [scale, shift].map(Tensor::<1>::from_dispatch);
-            // Statistics have the parameters' type, the output that of `x`.
+            // The statistics have the type of the parameters; the output has the type of `x`.
             let (activations, parameters) = (x.dtype(), scale.dtype());
             let found = batch_norm_train(cast(x, parameters), scale, shift, epsilon);
             let output = cast(epilogue.composed(found.output), activations);
@@ -106,7 +104,7 @@ pub fn batch_norm<const D: usize>(
     }
 }
 
-/// The output with its statistics, on the same device.
+/// Returns the output with its statistics, on the same device.
 pub(crate) fn statistics<const D: usize>(output: Tensor<D>, moments: &Moments) -> Normalised<D> {
     let [mean, variance] = [&moments.mean, &moments.variance].map(|values| {
         let values = Tensor::<1>::from_primitive::<Flex>(tensor(values.clone(), &[values.len()]));
@@ -118,8 +116,9 @@ pub(crate) fn statistics<const D: usize>(output: Tensor<D>, moments: &Moments) -
     Normalised { output, mean, variance }
 }
 
-/// As the output of [`batch_norm`], with this mean and this variance in the place of the batch's; none within a graph of
-/// autodiff, for an empty output, and on other backends and for other types than those of the operator.
+/// Normalises `x` by the given mean and variance, and otherwise as [`batch_norm`] does. Returns `None` if a
+/// tensor is on an autodiff device, if the output is empty, and for other backends and types than flex in
+/// f32, bf16 or f16.
 pub(crate) fn batch_norm_inference<const D: usize>(
     x: &Tensor<D>,
     [mean, variance, scale, shift]: [Tensor<1>; 4],
@@ -149,12 +148,13 @@ pub(crate) fn batch_norm_inference<const D: usize>(
     Some(Tensor::from_primitive::<Flex>(output))
 }
 
-/// The sizes of the batch, if types are supported and the output is not empty.
+/// Returns the sizes of the batch if the types are supported and the output is not empty.
 fn shape_of([x, scale, shift]: [&FlexTensor; 3], epilogue: Epilogue) -> Option<BatchShape> {
     BatchShape::from_dims(&x.shape(), epilogue).filter(|_| supported(x, &[scale, shift]))
 }
 
-/// The output of a batch, its scale and its shift, with its statistics and its backward.
+/// Returns the output of a batch, its statistics, and its backward. The tensors are the batch, the scale and
+/// the shift.
 fn forward(
     tensors: [FlexTensor; 3],
     shape: BatchShape,

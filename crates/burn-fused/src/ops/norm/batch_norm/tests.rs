@@ -1,4 +1,4 @@
-//! The operator is compared with the formulas in f64 and with Burn's operators.
+//! Checks the operator against the formulas in f64 and against Burn's operators.
 
 use burn::tensor::activation::relu;
 use burn::tensor::module::{batch_norm_train, max_pool2d};
@@ -12,8 +12,8 @@ use crate::ops::testing::{autodiff_devices, random};
 
 const EPSILON: f64 = 1e-5;
 const EPILOGUES: [Epilogue; 3] = [Epilogue::Identity, Epilogue::Relu, Epilogue::ReluPool];
-/// Batch, channels, height, width; some exceed one block of a sum. No channel has two
-/// values: all but 1e-5 of their gradients cancels out, in any f32 computation.
+/// Batch, channels, height, width. Some have more values than one block of a sum. No channel has exactly two
+/// values, because then all but 1e-5 of their gradients cancels out in any f32 computation.
 const SIZES: [[usize; 4]; 12] = [
     [1, 3, 5, 7],
     [1, 1, 1, 4],
@@ -29,7 +29,7 @@ const SIZES: [[usize; 4]; 12] = [
     [65, 19, 1, 1],
 ];
 
-/// Values that are spread over -2 to 2 in steps of 1/16, so that some are equal.
+/// Draws values from -2 to 2 in steps of 1/16, so that some are equal.
 struct Draw(u64);
 
 impl Draw {
@@ -53,19 +53,19 @@ struct Case {
     gradient: Vec<f32>,
 }
 
-/// Output, mean, variance, and the gradients of input, scale and shift.
+/// Output, mean, variance, and the gradients of input, scale and shift; named by [`NAMES`].
 type Results<T> = [Vec<T>; 6];
 const NAMES: [&str; 6] = ["output", "mean", "variance", "gradient", "gradient of scale", "of shift"];
 
 impl Case {
-    /// None if the output would be empty.
+    /// Returns `None` if the output would be empty.
     fn new(sizes: [usize; 4], epilogue: Epilogue, seed: u64) -> Option<Self> {
         let shape = BatchShape::from_dims(&sizes, epilogue)?;
         let mut draw = Draw(seed);
         // A mean far from zero, as in a network.
         let x = draw.values(shape.len()).iter().map(|x| x + 3.0).collect();
         let [scale, shift] = [draw.values(sizes[1]), draw.values(sizes[1])];
-        // Not multiples of one another, which would make some outputs zero but for rounding.
+        // Multiples of the scale would make some outputs zero except for rounding.
         let shift = shift.iter().map(|x| x * 0.217 + 0.0531).collect();
         Some(Self { sizes, epilogue, x, scale, shift, gradient: draw.values(shape.output_len(epilogue)) })
     }
@@ -85,7 +85,7 @@ impl Case {
         [output.to_vec(), moments.mean, moments.variance, of_x.to_vec(), of_scale, of_shift]
     }
 
-    /// The formulas, evaluated one value after another.
+    /// Evaluates the formulas, one value after another.
     fn formulas(&self) -> Results<f64> {
         let [batch, channels, height, width] = self.sizes;
         let at = |image, channel, y, x| ((image * channels + channel) * height + y) * width + x;
@@ -110,7 +110,7 @@ impl Case {
             let [scale, shift] = [&self.scale, &self.shift].map(|values| f64::from(values[channel]));
             let normal = |i: usize| (f64::from(self.x[i]) - mean) / deviation;
             let value = |i: usize| normal(i) * scale + shift;
-            // Gradient after normalisation, scale and shift.
+            // Gradient of the normalised, scaled and shifted values.
             let mut of_value = vec![0.0; self.x.len()];
             for image in 0..batch {
                 for y in 0..halved_height {
@@ -146,7 +146,7 @@ impl Case {
         results
     }
 
-    /// Results of an operator on tensors.
+    /// Runs an operator on tensors, and returns its results.
     fn operator(&self, operator: Operator) -> Results<f32> {
         let device = Device::flex().autodiff();
         let [scale, shift] = [&self.scale, &self.shift].map(|values| {
@@ -199,7 +199,7 @@ fn several(
     (output, found.mean, found.variance)
 }
 
-/// Non-finite values must be equal, others within 1e-5 of the largest.
+/// Asserts that non-finite values are equal, and others within 1e-5 of the largest expected value.
 fn agree(what: &str, found: &[f32], expected: &[f64]) {
     assert_eq!(found.len(), expected.len(), "{what}");
     let finite = expected.iter().filter(|x| x.is_finite());
@@ -238,7 +238,7 @@ fn kernels_match_the_formulas_at_every_simd_level() {
         for level in Level::available() {
             let found = case.kernel(level);
             all_agree(&format!("{}, {level}", case.name()), &found, &expected);
-            // Bits are equal as well: no sum depends on the width of vectors.
+            // The bits are equal on all levels too, because no sum depends on the width of vectors.
             assert_eq!(*first.get_or_insert_with(|| found.clone()), found, "{}, {level}", case.name());
         }
     }
@@ -256,7 +256,7 @@ fn non_finite_values_propagate() {
     for (sizes, epilogue) in [[3, 2, 6, 7], [9, 3, 1, 1]].into_iter().flat_map(|s| EPILOGUES.map(|t| (s, t)))
     {
         let Some(case) = Case::new(sizes, epilogue, 5) else { continue };
-        // A gradient that ReLU and pooling pass.
+        // A value whose gradient passes ReLU and pooling.
         let [output, ..] = case.operator(one);
         let largest = (0..output.len()).max_by(|&a, &b| output[a].total_cmp(&output[b])).expect("some");
         for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {

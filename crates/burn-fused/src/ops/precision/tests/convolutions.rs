@@ -1,4 +1,4 @@
-//! Convolutions of 16-bit images against an f64 reference.
+//! Checks convolutions of 16-bit images against an f64 reference.
 
 use burn::nn::PaddingConfig2d;
 use burn::nn::conv::{Conv2d, Conv2dConfig};
@@ -6,7 +6,7 @@ use burn::nn::conv::{Conv2d, Conv2dConfig};
 use super::*;
 use crate::ops::conv::{conv, conv_relu, conv_relu_pool, conv_relu_pool_twice};
 
-/// A convolution of random weights, which are exact in `half` if given.
+/// Returns a convolution with random weights. If `half` is given, the weights are exact in this type.
 fn conv_layer([inputs, outputs]: [usize; 2], half: Option<Half>, device: &Device) -> Conv2d {
     let padding = PaddingConfig2d::Explicit(1, 1, 1, 1);
     let mut layer = Conv2dConfig::new([inputs, outputs], [3, 3]).with_padding(padding).init(device);
@@ -19,8 +19,8 @@ fn conv_layer([inputs, outputs]: [usize; 2], half: Option<Half>, device: &Device
     layer
 }
 
-/// Output of `operator`, and the gradients of images, weights and biases. Images and
-/// the gradient of the output are exact in 16 bits. All in f32.
+/// Returns the output of `operator`, and the gradients of images, weights and biases, all in f32. The images
+/// and the gradient of the output are exact in 16 bits.
 fn run_conv(
     sizes: [usize; 5],
     dtype: DType,
@@ -47,7 +47,7 @@ fn run_conv(
     .map(|data| data.try_into_vec().expect("f32"))
 }
 
-/// The same by the definition, in f64.
+/// Computes the results of [`run_conv`] by the definition of a convolution, in f64.
 fn reference(sizes: [usize; 5], half: Half, epilogue: Epilogue) -> [Vec<f64>; 4] {
     let [batch, inputs, outputs, height, width] = sizes;
     let wide = |values: Vec<f32>| values.into_iter().map(f64::from).collect::<Vec<_>>();
@@ -72,7 +72,7 @@ fn reference(sizes: [usize; 5], half: Half, epilogue: Epilogue) -> [Vec<f64>; 4]
             bias[at / (width * height) % outputs] + products.sum::<f64>()
         })
         .collect();
-    // For each value of the output, the sum that it is, or none if it is 0.
+    // For each value of the output, the index of the sum that it equals, or `None` if the value is 0.
     let source: Vec<Option<usize>> = match epilogue {
         Epilogue::Identity => (0..sums.len()).map(Some).collect(),
         Epilogue::Relu => (0..sums.len()).map(|at| (sums[at] > 0.0).then_some(at)).collect(),
@@ -101,11 +101,11 @@ fn reference(sizes: [usize; 5], half: Half, epilogue: Epilogue) -> [Vec<f64>; 4]
     all
 }
 
-/// Batches of one block and of several, of few and of many channels.
+/// Batches of one block and of several blocks; few channels and many channels.
 const SIZES: [[usize; 5]; 4] = [[3, 1, 4, 8, 8], [161, 4, 8, 6, 5], [19, 12, 13, 17, 16], [5, 3, 17, 9, 4]];
 
-/// Channels that are whole tiles and that are not, images of one block and of several, odd sizes, and
-/// sizes that Winograd does not take.
+/// Numbers of channels that are multiples of a tile and that are not, images of one block and of several
+/// blocks, odd sizes, and sizes that Winograd does not support.
 const MANY_CHANNELS: [[usize; 5]; 5] =
     [[3, 32, 64, 8, 8], [2, 16, 33, 33, 31], [35, 40, 16, 5, 7], [70, 33, 17, 4, 4], [3, 48, 24, 1, 3]];
 
@@ -125,7 +125,7 @@ fn convolutions_match_an_f64_reference_on_rounded_values() {
                 let _held = level.hold();
                 let layer = conv_layer([sizes[1], sizes[2]], None, &Device::flex().autodiff());
                 let found = run_conv(sizes, half.dtype(), &layer, operator);
-                // Activations are rounded. Gradients of weights are only in f16.
+                // Activations are rounded in both types. Gradients of weights are rounded only in f16.
                 let of_weights = if half == Half::F16 { rounding(half) } else { 0.0 };
                 let most = [rounding(half), rounding(half), of_weights, of_weights];
                 for (part, most) in most.into_iter().enumerate() {
