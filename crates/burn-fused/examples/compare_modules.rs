@@ -1,4 +1,5 @@
-//! Times modules of `burn_fused::nn` against those of `burn::nn`, forward and backward, in turn:
+//! Times modules of `burn_fused::nn` against those of `burn::nn`, forward and backward. The two sides
+//! alternate:
 //!
 //! ```text
 //! cargo run --release --example compare_modules [PART OF A NAME]
@@ -11,10 +12,10 @@ use burn::module::Module;
 use burn::tensor::{Device, Distribution, Int, Tensor};
 use burn_fused::nn as fused;
 
-/// Measurements of each side.
+/// Number of measurements of each side.
 const REPEATS: usize = 21;
 
-/// What is timed: an output, whose sum is differentiated.
+/// Computes the output to time. The sum of the output is differentiated.
 type Output = Box<dyn Fn() -> Tensor<1>>;
 
 fn main() {
@@ -39,7 +40,7 @@ fn main() {
     }
 }
 
-/// A name, and a module as Burn's and as ours.
+/// A name, then the output of Burn's module and of the fused one.
 type Pair = (&'static str, Output, Output);
 
 fn pairs(device: &Device) -> Vec<Pair> {
@@ -123,7 +124,7 @@ fn losses(pairs: &mut Vec<Pair>, device: &Device) {
         ));
     }
 
-    // Scores that nothing else refers to become their gradient.
+    // The gradient overwrites scores that nothing else refers to.
     let (x, layer) = (random([1, 512, 256], device), burn::nn::LinearConfig::new(256, 8000).init(device));
     let targets = Tensor::<1, Int>::arange(0..512, device);
     let loss = burn::nn::loss::CrossEntropyLossConfig::new().init(device);

@@ -1,4 +1,5 @@
-//! Times steps of the optimizers of `burn_fused::optim` against those of `burn::optim`, in turn:
+//! Times steps of the optimizers of `burn_fused::optim` against those of `burn::optim`. The two sides
+//! alternate:
 //!
 //! ```text
 //! cargo run --release --example compare_optimizers [PART OF A NAME]
@@ -16,13 +17,13 @@ use burn::optim::{GradientsParams, ModuleOptimizer};
 use burn::tensor::{Device, Distribution, Tensor};
 use burn_fused::optim as fused;
 
-/// Measurements of each side.
+/// Number of measurements of each side.
 const REPEATS: usize = 31;
 
 fn main() {
     let part = std::env::args().nth(1).unwrap_or_default();
     let device = Device::flex().autodiff();
-    // 3.2 million values in 64 tensors, and 50 thousand.
+    // 3.2 million values, and 50 thousand values, in 64 tensors each.
     let wide = TransformerEncoderConfig::new(256, 1024, 4, 4).init(&device);
     let narrow = TransformerEncoderConfig::new(32, 128, 4, 4).init(&device);
     println!("{:<40} {:>9} {:>9} {:>6}", "optimizer", "Burn, ms", "fused, ms", "ratio");
@@ -66,7 +67,7 @@ fn main() {
     }
 }
 
-/// Milliseconds of a step of each.
+/// Returns the milliseconds of a step of each optimizer.
 fn compare(mut optimizers: [ModuleOptimizer; 2], module: &TransformerEncoder, held: bool) -> [f64; 2] {
     let mut modules = [(); 2].map(|()| Some(module.clone().fork(&module.devices()[0])));
     let mut times = [Vec::new(), Vec::new()];
@@ -83,12 +84,13 @@ fn compare(mut optimizers: [ModuleOptimizer; 2], module: &TransformerEncoder, he
     }
     times.map(|mut times| {
         times.sort_by(f64::total_cmp);
-        // Other processes share the cores: the fastest steps are the undisturbed ones.
+        // Other processes share the cores, so take the 10th percentile: the fastest steps are the undisturbed
+        // ones.
         times[REPEATS / 10]
     })
 }
 
-/// Random gradients of parameters.
+/// Draws random gradients of parameters.
 struct Gradients(GradientsParams);
 
 impl ModuleVisitor for Gradients {

@@ -1,5 +1,5 @@
-//! Times the convolutions of a VGG network by each algorithm, in turn:
-//! `cargo run --release --workspace --example conv_layers [BATCH [ROUNDS]]`.
+//! Times the convolutions of a VGG network with each algorithm. The algorithms alternate: `cargo run
+//! --release --workspace --example conv_layers [BATCH [ROUNDS]]`.
 
 use std::time::Instant;
 
@@ -18,7 +18,7 @@ const LAYERS: [([usize; 3], bool); 6] = [
     ([256, 256, 8], true),
 ];
 
-/// Milliseconds of one forward, and of one backward.
+/// Returns the milliseconds of one forward and of one backward.
 fn time(images: &Tensor<4>, layer: &Conv2d, pools: bool) -> [f64; 2] {
     let start = Instant::now();
     let output = if pools { conv_relu_pool(images.clone(), layer) } else { conv_relu(images.clone(), layer) };
@@ -55,7 +55,7 @@ fn main() {
             for (algorithm, times) in Algorithm::ALL.into_iter().zip(&mut times) {
                 algorithm.use_algorithm();
                 let found = time(&images, &layer, pools);
-                // The first round allocates.
+                // The first round allocates buffers, so it does not count.
                 for (times, found) in times.iter_mut().zip(found).filter(|_| round > 0) {
                     times.push(found);
                 }

@@ -80,9 +80,10 @@
 //!
 //! # Algorithms of convolutions
 //!
-//! Convolutions of 16 or more input channels run Winograd F(4x4, 3x3), three times as fast as im2col + GEMM
-//! and less exact; [`conv::Algorithm`] selects one of the two for the process. Convolutions of fewer channels
-//! run a direct convolution. Images in bf16 run on AMX tiles if the processor has them.
+//! Convolutions of few channels, at most 128 pairs of an input and an output channel, run a direct
+//! convolution. Others of 16 or more input channels run Winograd F(4x4, 3x3), three times as fast as im2col +
+//! GEMM and less exact; [`conv::Algorithm`] selects one of the two for the process. Images in bf16 run on AMX
+//! tiles if the processor has them and there are many channels.
 //!
 //! # Sources
 //!

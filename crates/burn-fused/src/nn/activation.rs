@@ -1,4 +1,5 @@
-//! Activation layers: all of [`burn::nn::activation`], with ours in place of Burn's of the same name.
+//! Activation layers: everything in [`burn::nn::activation`], with fused layers in place of Burn's of the
+//! same names.
 
 use burn::config::Config;
 use burn::module::Module;
@@ -12,8 +13,8 @@ use crate::ops::activation::activate;
 pub use burn::nn::activation::*;
 
 module! {
-    /// GELU, `x Φ(x)`: Hendrycks and Gimpel, "Gaussian error linear units" (2016). As [`burn::nn::Gelu`], in one
-    /// operator.
+    /// GELU, `x Φ(x)`, as one operator: Hendrycks and Gimpel, "Gaussian error linear units" (2016). Replaces
+    /// [`burn::nn::Gelu`].
     #[derive(Default)]
     pub struct Gelu of burn::nn::Gelu {
         /// Whether Φ is approximated by tanh.
@@ -22,17 +23,17 @@ module! {
 }
 
 impl Gelu {
-    /// GELU without the approximation.
+    /// Creates a GELU with the exact Φ.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// GELU with the approximation of Φ by tanh.
+    /// Creates a GELU with the approximation of Φ by tanh.
     pub fn new_approximate() -> Self {
         Self { approximate: true }
     }
 
-    /// GELU of each value of `input`.
+    /// Returns the GELU of each value of `input`.
     pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
         activate(input, self.function())
     }
@@ -42,10 +43,10 @@ impl Gelu {
     }
 }
 
-/// The enum of layers.
+/// Defines the enum of layers, with conversions from each layer, and from and to Burn's enum.
 macro_rules! layers {
     ($($variant:ident),* $(,)?) => {
-        /// One of the activation layers, as [`burn::nn::activation::Activation`].
+        /// One of the activation layers; replaces [`burn::nn::activation::Activation`].
         #[derive(Module, Debug)]
         #[non_exhaustive]
         #[allow(clippy::large_enum_variant, reason = "as Burn's")]
@@ -59,7 +60,7 @@ macro_rules! layers {
         variants!(Activation of burn::nn::activation::Activation { $($variant(layer: $variant)),* });
 
         impl Activation {
-            /// The activation of `input`.
+            /// Applies the activation to `input`.
             pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
                 match self {
                     $(Self::$variant(layer) => layer.forward(input),)*
@@ -92,7 +93,7 @@ layers!(
 );
 
 impl Activation {
-    /// The epilogue of an operator that computes this activation, if there is one.
+    /// Returns the activation for an operator that computes it in its epilogue; `None` if operators cannot.
     pub(crate) fn epilogue(&self) -> Option<ActivationFunction> {
         match self {
             Self::Identity(_) => Some(ActivationFunction::Identity),
@@ -103,10 +104,10 @@ impl Activation {
     }
 }
 
-/// The enum of configurations, with conversions from each configuration and from and to Burn's enum.
+/// Defines the enum of configurations, with conversions from each configuration, and from and to Burn's enum.
 macro_rules! configs {
     ($($variant:ident $(($config:ident: $type:ident))?),* $(,)?) => {
-        /// Configuration of an [`Activation`], as [`burn::nn::activation::ActivationConfig`].
+        /// Configuration of an [`Activation`]; replaces [`burn::nn::activation::ActivationConfig`].
         #[derive(Config, Debug)]
         #[non_exhaustive]
         pub enum ActivationConfig {
@@ -144,7 +145,7 @@ configs!(
 );
 
 impl ActivationConfig {
-    /// The layer, with new parameters if it has any.
+    /// Creates the layer, with new parameters if it has any.
     pub fn init(&self, device: &Device) -> Activation {
         burn::nn::activation::ActivationConfig::from(self.clone()).init(device).into()
     }
@@ -158,7 +159,7 @@ mod tests {
     use crate::kernels::simd::Level;
     use crate::ops::testing::{Part, assert_close, autodiff_devices, random, results};
 
-    /// Outputs and gradients, of an input that nothing else refers to, or else of one that is kept.
+    /// Returns outputs and gradients. If `kept`, something else refers to the memory of the layer's input.
     fn run<M: Module>(
         layer: &M,
         x: &Tensor<3>,
@@ -212,7 +213,7 @@ mod tests {
                 compare(&layer, &x, &format!("with {value}"));
             }
         }
-        // An infinite gradient of a value that ReLU sets to 0.
+        // The gradient of a value that ReLU sets to 0 is 0, even if the output's gradient is infinite.
         let gradient = |layer: &Activation| {
             let x = Tensor::<1>::from_data([-1.0, 2.0], &device).require_grad();
             let gradients = (layer.forward(x.clone()) * f32::INFINITY).sum().backward();

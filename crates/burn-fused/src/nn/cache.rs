@@ -1,32 +1,32 @@
-//! Cache of a tensor, for autoregressive inference.
+//! A cache of a tensor, for autoregressive inference.
 
 use burn::tensor::Tensor;
 
-/// A cache for a tensor, as [`burn::nn::cache::TensorCache`].
+/// A cache for a tensor; replaces [`burn::nn::cache::TensorCache`].
 pub struct TensorCache<const D: usize> {
     tensor: Option<Tensor<D>>,
 }
 
 impl<const D: usize> TensorCache<D> {
-    /// A cache without a tensor.
+    /// Creates a cache without a tensor.
     pub fn empty() -> Self {
         Self { tensor: None }
     }
 
-    /// Whether it has no tensor.
+    /// Returns whether the cache has no tensor.
     pub(super) fn is_empty(&self) -> bool {
         self.tensor.is_none()
     }
 
-    /// The cached tensor; `compute` makes it the first time.
+    /// Returns the cached tensor. Calls `compute` if there is none, and caches the result.
     pub(super) fn or_compute(&mut self, compute: impl FnOnce() -> Tensor<D>) -> Tensor<D> {
         self.tensor.get_or_insert_with(compute).clone()
     }
 }
 
 impl TensorCache<3> {
-    /// `compute` of `tensor` `[batch, sequence, ...]`, of which all but the last position of the sequence are
-    /// cached.
+    /// Returns `compute` of `tensor` `[batch, sequence, ...]`. If the cache has a tensor, only the last
+    /// position of the sequence is computed, and the other positions come from the cache.
     pub(super) fn extend(
         &mut self,
         tensor: Tensor<3>,
@@ -40,13 +40,13 @@ impl TensorCache<3> {
     }
 }
 
-/// The last position of a sequence `[batch, sequence, ...]`.
+/// Returns the last position of a sequence `[batch, sequence, ...]`.
 pub(super) fn last(tensor: Tensor<3>) -> Tensor<3> {
     let length = tensor.dims()[1];
     tensor.narrow(1, length - 1, 1)
 }
 
-/// `compute` of `tensor`, [from the cache](TensorCache::extend) if there is one.
+/// Returns `compute` of `tensor`, [from the cache](TensorCache::extend) if there is one.
 pub(super) fn cached(
     cache: Option<&mut TensorCache<3>>,
     tensor: Tensor<3>,

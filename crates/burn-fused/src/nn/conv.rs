@@ -1,4 +1,4 @@
-//! Convolutions: all of [`burn::nn::conv`], with ours in place of Burn's of the same name.
+//! Convolutions: everything in [`burn::nn::conv`], with a fused [`Conv2d`].
 
 use std::borrow::Cow;
 
@@ -14,22 +14,22 @@ use crate::ops::conv::{ConvLayer, conv_with};
 pub use burn::nn::conv::*;
 
 config! {
-    /// Configuration of a [`Conv2d`] layer, as [`burn::nn::conv::Conv2dConfig`].
+    /// Configuration of a [`Conv2d`] layer; replaces [`burn::nn::conv::Conv2dConfig`].
     pub struct Conv2dConfig of burn::nn::conv::Conv2dConfig {
         /// Numbers of input and output channels.
         pub channels: [usize; 2],
         /// Height and width of the kernel.
         pub kernel_size: [usize; 2],
-        /// Pixels from one square under the kernel to the next.
+        /// Stride: pixels from one position of the kernel to the next.
         #[config(default = "[1, 1]")]
         pub stride: [usize; 2],
-        /// Pixels between the kernel's elements.
+        /// Dilation: pixels from one element of the kernel to the next.
         #[config(default = "[1, 1]")]
         pub dilation: [usize; 2],
         /// Number of groups of channels.
         #[config(default = "1")]
         pub groups: usize,
-        /// Zeros around images.
+        /// Padding with zeros around images.
         #[config(default = "PaddingConfig2d::Valid")]
         pub padding: PaddingConfig2d,
         /// Whether a bias is added.
@@ -40,32 +40,33 @@ config! {
         pub initializer: Initializer,
     }
 
-    /// A layer with new parameters.
+    /// Creates a layer with new parameters.
     ///
     /// # Panics
-    /// If a number of channels is not divisible by the groups.
+    /// If the number of groups does not divide both numbers of channels.
     pub fn init(&self, device: &Device) -> Conv2d;
 }
 
 module! {
-    /// A convolution of images, as [`burn::nn::conv::Conv2d`].
+    /// A convolution of images; replaces [`burn::nn::conv::Conv2d`].
     ///
-    /// It is one operator for 3x3 kernels with padding 1, a bias, stride 1, dilation 1 and one group. Others are composed
-    /// of Burn's operators; the reason is logged at level debug, once for each.
+    /// It is one operator for 3x3 kernels with padding 1, a bias, stride 1, dilation 1 and one group. Other
+    /// convolutions are composed of Burn's operators; the reason is logged at level debug, once for each
+    /// reason.
     pub struct Conv2d of burn::nn::conv::Conv2d {
         /// Weights `[outputs, inputs / groups, height, width]`.
         pub weight: Param<Tensor<4>>,
         /// Bias `[outputs]`.
         pub bias: Option<Param<Tensor<1>>>,
-        /// Pixels from one square under the kernel to the next.
+        /// Stride: pixels from one position of the kernel to the next.
         pub stride: [usize; 2],
         /// Height and width of the kernel.
         pub kernel_size: [usize; 2],
-        /// Pixels between the kernel's elements.
+        /// Dilation: pixels from one element of the kernel to the next.
         pub dilation: [usize; 2],
         /// Number of groups of channels.
         pub groups: usize,
-        /// Zeros around images.
+        /// Padding with zeros around images.
         #[module(skip)]
         pub padding: PaddingConfig2d,
     }
@@ -78,7 +79,7 @@ impl ConvLayer for Conv2d {
 }
 
 impl Conv2d {
-    /// The outputs `[batch, outputs, height, width]` of images `[batch, inputs, height, width]`.
+    /// Returns the outputs `[batch, outputs, height, width]` for images `[batch, inputs, height, width]`.
     ///
     /// # Panics
     /// If images, parameters and options do not fit each other.
@@ -87,7 +88,7 @@ impl Conv2d {
         self.forward_with(input, Epilogue::Identity)
     }
 
-    /// ReLU of the outputs, in the same operator.
+    /// Returns ReLU of the outputs, in the same operator.
     ///
     /// # Panics
     /// As [`forward`](Self::forward).
@@ -96,7 +97,7 @@ impl Conv2d {
         self.forward_with(input, Epilogue::Relu)
     }
 
-    /// `epilogue` of the outputs, in the same operator.
+    /// Returns the outputs after `epilogue`, in the same operator.
     ///
     /// # Panics
     /// As [`forward`](Self::forward).
@@ -105,18 +106,21 @@ impl Conv2d {
         conv_with(input, &self.as_burns(), epilogue)
     }
 
-    /// `epilogue` of the outputs normalised by `norm`: in training of f32 one operator, where vectors are filled: with 12
-    /// images or more, or from 16 input channels on with 12 outputs or more. Its outputs and gradients differ from those
-    /// of the two apart by rounding.
+    /// Returns the outputs, normalised by `norm`, after `epilogue`.
+    ///
+    /// In training in f32, this is one operator if the convolution is direct or runs Winograd, and if at
+    /// least 3/4 of the lanes of its vectors of 16 values are used. The lanes of a direct convolution are
+    /// images of the batch; the lanes of Winograd are output channels. There must be 12 to 16, 24 to 32, or
+    /// at least 36 of them. Outputs and gradients differ from the two separate operators by rounding.
     ///
     /// # Panics
-    /// As [`forward`](Self::forward), or if the outputs are not the channels of `norm`.
+    /// As [`forward`](Self::forward), or if the layer and `norm` have different numbers of channels.
     #[track_caller]
     pub fn forward_norm(&self, input: Tensor<4>, norm: &BatchNorm, epilogue: Epilogue) -> Tensor<4> {
         norm.forward_conv(self, input, epilogue)
     }
 
-    /// 2x2 max pooling with stride 2 of ReLU of the outputs, in the same operator.
+    /// Returns ReLU and then 2x2 max pooling with stride 2 of the outputs, in the same operator.
     ///
     /// # Panics
     /// As [`forward`](Self::forward).
@@ -197,13 +201,13 @@ mod tests {
         let config = nn::conv::Conv2dConfig::new(channels, [3, 3]).with_padding(ONE).with_bias(bias);
         let norm = || nn::BatchNormConfig::new(channels[1]).init(device);
         let burns = fixed(Burns { conv: config.init(device), norm: norm() });
-        // Running statistics are shared by what is converted.
+        // A conversion shares the running statistics between both layers, so load a record instead.
         let ours = BatchNorm::from(norm()).load_record(burns.norm.clone().into_record());
         (Ours { conv: burns.conv.clone().into(), norm: ours }, burns)
     }
 
-    /// The parts but that of the convolution's bias, which a normalisation takes away again: its gradient is 0 but for
-    /// rounding.
+    /// Returns all parts except the gradient of the convolution's bias. Normalisation subtracts this bias
+    /// again, so its gradient is 0 except for rounding.
     fn of_block<M: Module>(
         module: &M,
         x: &Tensor<4>,
@@ -220,8 +224,9 @@ mod tests {
     fn a_normalised_convolution_is_that_of_burns_layers() {
         let epilogues = [Epilogue::Identity, Epilogue::Relu, Epilogue::ReluPool];
         for device in autodiff_devices() {
-            // Direct, with lanes that have no image; Winograd, with lanes that have no channel and with blocks of a
-            // part of an image; and some without an operator.
+            // In this order: direct convolution, with lanes that have no image; Winograd, with lanes that
+            // have no channel and with blocks of a part of an image; and sizes that the operator does not
+            // support.
             for (channels, [batch, height, width]) in [
                 ([1, 32], [29, 9, 7]),
                 ([3, 5], [14, 8, 8]),
@@ -287,7 +292,7 @@ mod tests {
                 let expected = mean(&|x| (x - center).powi(2));
                 assert!((f64::from(found) / expected - 1.0).abs() < 1e-3, "{found}, not {expected}");
             }
-            // Of equal values, nothing is left.
+            // Equal values are normalised to 0.
             conv.weight = Param::from_tensor(Tensor::zeros(conv.weight.dims(), &device));
             conv.bias = Some(Param::from_tensor(Tensor::full([channels[1]], 100.1, &device)));
             let x = random([12, channels[0], 3000, 1], 3, &device);

@@ -1,6 +1,8 @@
-//! What our modules share with Burn's: fields, conversions and how they are shown.
+//! Macros for modules and configurations that have the fields of Burn's: structures, conversions from and to
+//! Burn's, and Burn's display.
 
-/// A configuration with the fields of Burn's: the structure, conversions, and `init` by Burn's, if it is declared.
+/// Defines a configuration with the fields of Burn's: the structure, the conversions, and, if declared, an
+/// `init` that calls Burn's.
 macro_rules! config {
     (
         $(#[$meta:meta])*
@@ -26,8 +28,8 @@ macro_rules! config {
     };
 }
 
-/// A module with the fields of Burn's: the structure, conversions, and Burn's display. After `and`, fields that Burn's
-/// does not have, whose default is as Burn computes.
+/// Defines a module with the fields of Burn's: the structure, the conversions, and Burn's display. After
+/// `and` come fields that Burn's module does not have. Their defaults must compute as Burn does.
 macro_rules! module {
     (
         $(#[$meta:meta])* pub struct $name:ident of $burns:ty { $($fields:tt)* }
@@ -46,9 +48,9 @@ macro_rules! module {
     };
 }
 
-/// `From` in both directions between our type and Burn's of the same public fields; `each` is before fields that are
-/// a `Vec`, and `maybe` before those that are an `Option`, of what is converted as well; `and` before fields that
-/// Burn's does not have.
+/// Implements `From` in both directions between a type and Burn's type with the same public fields. After
+/// `each` come fields that are a `Vec` of values to convert, after `maybe` fields that are an `Option` of
+/// such a value, and after `and` fields that Burn's type does not have.
 macro_rules! converts {
     (
         $name:ident of $burns:ty { $($(#[$meta:meta])* $vis:vis $field:ident $(: $type:ty)?),* $(,)? }
@@ -78,7 +80,8 @@ macro_rules! converts {
     };
 }
 
-/// `From` in both directions between our enum and Burn's of the same variants, and from the value of a variant.
+/// Implements `From` in both directions between an enum and Burn's enum with the same variants, and from the
+/// value of each variant.
 macro_rules! variants {
     ($name:ident of $burns:ty { $($variant:ident $(($value:ident: $type:ty))?),* $(,)? }) => {
         $($(
@@ -109,7 +112,7 @@ macro_rules! variants {
     };
 }
 
-/// The module is shown as Burn's.
+/// Displays a module as Burn displays its own.
 macro_rules! shown_as_burns {
     ($name:ident of $burns:ty) => {
         impl burn::module::ModuleDisplay for $name {

@@ -1,4 +1,4 @@
-//! Dropout.
+//! The dropout layer.
 
 use burn::module::{Flag, Param};
 use burn::tensor::{Device, Tensor};
@@ -9,13 +9,13 @@ use crate::ops::dropout::{add_dropped, dropout, dropout_at};
 pub use crate::kernels::dropout::BatchPlace;
 
 config! {
-    /// Configuration of a [`Dropout`] layer, as [`burn::nn::DropoutConfig`].
+    /// Configuration of a [`Dropout`] layer; replaces [`burn::nn::DropoutConfig`].
     pub struct DropoutConfig of burn::nn::DropoutConfig {
-        /// Probability of a value to be set to zero.
+        /// Probability that a value is set to zero.
         pub prob: f64,
     }
 
-    /// The layer, which is active.
+    /// Creates the layer. It is active.
     ///
     /// # Panics
     /// If the probability is not in the range [0, 1).
@@ -23,13 +23,13 @@ config! {
 }
 
 module! {
-    /// Dropout: Srivastava et al., "Dropout: a simple way to prevent neural networks from overfitting" (2014). As
-    /// [`burn::nn::Dropout`], without a tensor of random numbers.
+    /// Dropout: Srivastava et al., "Dropout: a simple way to prevent neural networks from overfitting"
+    /// (2014). Replaces [`burn::nn::Dropout`], and needs no tensor of random numbers.
     ///
-    /// The random numbers are a function of one number that is drawn from the generator of the device: a step repeats
-    /// after [`Device::seed`], with other numbers than Burn's layer would draw.
+    /// Each forward draws one number from the generator of the device, and computes the mask from this
+    /// number. After [`Device::seed`], a step therefore repeats. The masks differ from those of Burn's layer.
     pub struct Dropout of burn::nn::Dropout {
-        /// Probability of a value to be set to zero. Other values are scaled by `1 / (1 - prob)`.
+        /// Probability that a value is set to zero. Other values are scaled by `1 / (1 - prob)`.
         pub prob: f64,
         /// Whether the layer is active on a device with autodiff; `freeze` clears it.
         pub training: Param<Flag>,
@@ -37,7 +37,8 @@ module! {
 }
 
 impl Dropout {
-    /// `input` with values set to zero at random; `input` itself without autodiff, or if the layer is frozen.
+    /// Sets values of `input` to zero at random. Returns `input` itself without autodiff, or if the layer is
+    /// frozen.
     ///
     /// # Panics
     /// If the probability is not in the range [0, 1).
@@ -46,9 +47,9 @@ impl Dropout {
         dropout(input, prob)
     }
 
-    /// [`forward`](Self::forward) of `input` `[batch, ...]` with a mask for each sample, which is a function of the
-    /// sample's `place` in the training and of nothing else. It does not use the generator of the device, and is the
-    /// same for all types and on all backends.
+    /// [`forward`](Self::forward) for `input` `[batch, ...]` with one mask for each sample, which depends
+    /// only on the sample's `place` in the training. It does not use the generator of the device. The masks
+    /// are the same for all types and on all backends.
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};
@@ -73,13 +74,13 @@ impl Dropout {
         if prob == 0.0 { input } else { dropout_at(input, prob, place) }
     }
 
-    /// `residual + dropout(input)`.
+    /// Returns `residual + dropout(input)`.
     pub(crate) fn forward_added<const D: usize>(&self, residual: Tensor<D>, input: Tensor<D>) -> Tensor<D> {
         let prob = self.active_prob(&input.device());
         add_dropped(residual, input, prob)
     }
 
-    /// The probability with which values on `device` are dropped: 0 if the layer is inactive there.
+    /// Returns the probability with which values on `device` are dropped: 0 if the layer is inactive there.
     pub(crate) fn active_prob(&self, device: &Device) -> f64 {
         if device.is_autodiff() && self.training.is_enabled() { self.prob } else { 0.0 }
     }

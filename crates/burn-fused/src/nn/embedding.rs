@@ -1,4 +1,4 @@
-//! Embedding.
+//! The embedding layer.
 
 use burn::module::Param;
 use burn::nn::Initializer;
@@ -8,7 +8,7 @@ use super::convert::{config, module};
 use crate::ops::embedding::embedding;
 
 config! {
-    /// Configuration of an [`Embedding`] layer, as [`burn::nn::EmbeddingConfig`].
+    /// Configuration of an [`Embedding`] layer; replaces [`burn::nn::EmbeddingConfig`].
     pub struct EmbeddingConfig of burn::nn::EmbeddingConfig {
         /// Number of vectors.
         pub n_embedding: usize,
@@ -19,12 +19,13 @@ config! {
         pub initializer: Initializer,
     }
 
-    /// A layer with new vectors.
+    /// Creates a layer with new vectors.
     pub fn init(&self, device: &Device) -> Embedding;
 }
 
 module! {
-    /// A vector for each index, as [`burn::nn::Embedding`]. Its gradient is dense: 0 for vectors of no index.
+    /// Embedding: a vector for each index. Replaces [`burn::nn::Embedding`]. The gradient is dense: 0 for
+    /// vectors whose index does not occur.
     pub struct Embedding of burn::nn::Embedding {
         /// Vectors `[n_embedding, d_model]`.
         pub weight: Param<Tensor<2>>,
@@ -32,7 +33,7 @@ module! {
 }
 
 impl Embedding {
-    /// The vectors `[batch, sequence, d_model]` of indices `[batch, sequence]`.
+    /// Returns the vectors `[batch, sequence, d_model]` for indices `[batch, sequence]`.
     ///
     /// # Panics
     /// If an index is negative or not below `n_embedding`.
@@ -54,7 +55,7 @@ mod tests {
         Tensor::random(shape, Distribution::Uniform(0.0, rows as f64), device)
     }
 
-    /// The inputs of [`results`] are floats; there are none.
+    /// [`results`] takes float inputs; an embedding has none.
     const NONE: &[Tensor<1>] = &[];
 
     #[test]
@@ -86,7 +87,7 @@ mod tests {
         }
     }
 
-    /// `output` plus a tensor with a gradient, for layers that are frozen.
+    /// Adds a tensor of zeros with a gradient, so that a frozen layer has a graph.
     fn tracked(output: Tensor<3>) -> Tensor<3> {
         let zeros = output.zeros_like().require_grad();
         output + zeros

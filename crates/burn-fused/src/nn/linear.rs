@@ -9,7 +9,7 @@ use crate::kernels::activation::ActivationFunction;
 use crate::ops::linear::{LinearLayer, linear_activated};
 
 config! {
-    /// Configuration of a [`Linear`] layer, as [`burn::nn::LinearConfig`].
+    /// Configuration of a [`Linear`] layer; replaces [`burn::nn::LinearConfig`].
     pub struct LinearConfig of burn::nn::LinearConfig {
         /// Number of inputs.
         pub d_input: usize,
@@ -26,12 +26,12 @@ config! {
         pub layout: LinearLayout,
     }
 
-    /// A layer with new parameters.
+    /// Creates a layer with new parameters.
     pub fn init(&self, device: &Device) -> Linear;
 }
 
 module! {
-    /// `x W + b`, as [`burn::nn::Linear`], in one operator.
+    /// A linear layer, `x W + b`, as one operator. Replaces [`burn::nn::Linear`].
     pub struct Linear of burn::nn::Linear {
         /// Weights `[d_input, d_output]`.
         pub weight: Param<Tensor<2>>,
@@ -47,7 +47,7 @@ impl LinearLayer for Linear {
 }
 
 impl Linear {
-    /// The outputs `[..., d_output]` of `input` `[..., d_input]`.
+    /// Returns the outputs `[..., d_output]` for `input` `[..., d_input]`.
     ///
     /// # Panics
     /// If the last axis of `input` is not `d_input`.
@@ -56,7 +56,7 @@ impl Linear {
         self.forward_activated(input, ActivationFunction::Identity)
     }
 
-    /// `activation` of the outputs, in the same pass.
+    /// Returns `activation` of the outputs, in the same pass.
     ///
     /// # Panics
     /// As [`forward`](Self::forward).

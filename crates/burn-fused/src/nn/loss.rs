@@ -1,4 +1,4 @@
-//! Losses: all of [`burn::nn::loss`], with a fused [`CrossEntropyLoss`].
+//! Losses: everything in [`burn::nn::loss`], with a fused [`CrossEntropyLoss`].
 
 use burn::tensor::{Device, Int, Tensor};
 
@@ -9,49 +9,50 @@ use crate::runtime::fallback::unsupported;
 pub use burn::nn::loss::*;
 
 config! {
-    /// Configuration of a [`CrossEntropyLoss`], as [`burn::nn::loss::CrossEntropyLossConfig`].
+    /// Configuration of a [`CrossEntropyLoss`]; replaces [`burn::nn::loss::CrossEntropyLossConfig`].
     pub struct CrossEntropyLossConfig of burn::nn::loss::CrossEntropyLossConfig {
-        /// Targets whose rows do not count. The loss is NaN if no row counts.
+        /// Rows with one of these targets do not count. The loss is NaN if no row counts.
         pub pad_tokens: Option<Vec<usize>>,
-        /// The weight of each class, which are positive.
+        /// Class weights, all positive.
         pub weights: Option<Vec<f32>>,
         /// Label smoothing: the share of each target, from 0 to 1, that is distributed uniformly over all classes.
         pub smoothing: Option<f32>,
-        /// Whether inputs are logits, or else probabilities.
+        /// Whether inputs are logits rather than probabilities.
         #[config(default = true)]
         pub logits: bool,
     }
 
-    /// The loss.
+    /// Creates the loss.
     ///
     /// # Panics
-    /// If `smoothing` is not from 0 to 1, or a weight is not positive.
+    /// If `smoothing` is not between 0 and 1, or a weight is not positive.
     pub fn init(&self, device: &Device) -> CrossEntropyLoss;
 }
 
 module! {
-    /// Mean cross entropy of class scores, as [`burn::nn::loss::CrossEntropyLoss`], in one operator.
+    /// Mean cross entropy of class scores, as one operator. Replaces [`burn::nn::loss::CrossEntropyLoss`].
     ///
-    /// Scores that are probabilities (`logits` is false) run Burn's operators.
+    /// For probabilities (`logits` is false), it is composed of Burn's operators.
     pub struct CrossEntropyLoss of burn::nn::loss::CrossEntropyLoss {
-        /// Targets whose rows do not count.
+        /// Rows with one of these targets do not count.
         pub pad_tokens: Option<Vec<usize>>,
-        /// Weights of the classes `[classes]`.
+        /// Class weights, `[classes]`.
         pub weights: Option<Tensor<1>>,
-        /// Label smoothing.
+        /// Label smoothing, as in [`CrossEntropyLossConfig`].
         pub smoothing: Option<f32>,
-        /// Whether inputs are logits, or else probabilities.
+        /// Whether inputs are logits rather than probabilities.
         pub logits: bool,
     }
 }
 
 impl CrossEntropyLoss {
-    /// The loss without rows of the target `pad_index`.
+    /// Creates a loss in which rows with the target `pad_index` do not count.
     pub fn new(pad_index: Option<usize>, device: &Device) -> Self {
         burn::nn::loss::CrossEntropyLoss::new(pad_index, device).into()
     }
 
-    /// The loss `[1]` of `logits` `[batch, classes]` and `targets` `[batch]`, which are indices of classes.
+    /// Returns the loss `[1]` for `logits` `[batch, classes]` and `targets` `[batch]`, which are class
+    /// indices.
     ///
     /// # Panics
     /// If the numbers of rows and targets differ, or a target is not below `classes`.
@@ -93,7 +94,7 @@ mod tests {
         let expected = results(&burns, &x, |loss, x| loss.forward(x[0].clone(), targets.clone()));
         let found = results(ours, &x, |loss, x| loss.forward(x[0].clone(), targets.clone()));
         assert_close(&found, &expected, context);
-        // Scores that nothing else refers to become their gradient.
+        // The gradient overwrites scores that nothing else refers to.
         let found = results(ours, &x, |loss, x| loss.forward(x[0].clone() * 1.0, targets.clone()));
         assert_close(&found, &expected, context);
     }
@@ -159,7 +160,7 @@ mod tests {
             for config in configs(10) {
                 for bad_class in [0, 3, 5] {
                     let mask = Tensor::<1, Int>::arange(0..10, &device).equal_scalar(bad_class);
-                    // Of rows 2 and 3, one of which may be padding.
+                    // Rows 2 and 3; one of them may be padding.
                     let rows = Tensor::<1, Int>::arange(0..6, &device).reshape([6, 1]);
                     let rows = rows.clone().equal_scalar(2).bool_or(rows.equal_scalar(3));
                     let mask = mask.reshape([1, 10]).repeat_dim(0, 6).bool_and(rows.repeat_dim(1, 10));

@@ -1,7 +1,7 @@
 //! Burn's modules with fused operators: a program changes `burn::nn` to `burn_fused::nn` in its imports.
 //!
-//! All of [`burn::nn`] is here at the same paths. The modules of this table are ours: they have the names, fields
-//! and records of Burn's, and compute by the operators of this crate. The others are Burn's own.
+//! Everything in [`burn::nn`] is here at the same paths. The modules of this table replace Burn's: they have
+//! the same names, fields and records, and run the operators of this crate. All other modules are Burn's own.
 //!
 //! | module | fused |
 //! | --- | --- |
@@ -21,11 +21,12 @@
 //! | [`pool::MaxPool2d`] | 2x2 maxima, with their positions in a byte each |
 //! | [`Lstm`], [`BiLstm`], [`Gru`], [`BiGru`] | all steps and gates; gradients of weights and inputs are one product each |
 //!
-//! `Rnn` and `BiRnn` are Burn's, with [`burn::nn::GateController`] and Burn's activations. An LSTM's gate that no loss
-//! depends on has a gradient of zeros, where Burn's has none. Inputs of 16 bits beside parameters in f32
-//! ([mixed precision](crate::precision)) are those of `Linear`, `Conv2d`, `BatchNorm`, `LayerNorm` and `RmsNorm`.
+//! `Rnn` and `BiRnn` are Burn's, with [`burn::nn::GateController`] and Burn's activations. If no loss depends
+//! on a gate of an LSTM, the gate has a gradient of zeros; with Burn's LSTM it has no gradient. `Linear`,
+//! `Conv2d`, `BatchNorm`, `LayerNorm` and `RmsNorm` also take inputs of 16 bits beside parameters in f32
+//! ([mixed precision](crate::precision)).
 //!
-//! What Burn's modules do not have:
+//! These items have no counterpart in Burn's modules:
 //!
 //! | item | computes |
 //! | --- | --- |
@@ -34,8 +35,8 @@
 //! | [`Dropout::forward_at`] | masks by seed, step and sample: equal for any number of processes, and after an interruption |
 //! | [`precision::autocast`](crate::precision::autocast) | a model with activations in 16 bits |
 //!
-//! A module that is used outside of what its operator supports (another type than f32, another backend) is
-//! composed of Burn's operators, as Burn's module is, and [logs](crate) why.
+//! If a module's operator does not support the operands (a type other than f32, another backend), the module
+//! is composed of Burn's operators, and [logs](crate) the reason.
 
 pub mod activation;
 pub mod attention;

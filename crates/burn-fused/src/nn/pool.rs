@@ -1,4 +1,4 @@
-//! Pooling: all of [`burn::nn::pool`], with ours in place of Burn's of the same name.
+//! Pooling: everything in [`burn::nn::pool`], with a fused [`MaxPool2d`].
 
 use burn::config::Config;
 use burn::nn::PaddingConfig2d;
@@ -10,19 +10,19 @@ use crate::runtime::fallback::any_unsupported;
 
 pub use burn::nn::pool::*;
 
-// Not by `config!`: the default of the strides is another field.
-/// Configuration of a [`MaxPool2d`] layer, as [`burn::nn::pool::MaxPool2dConfig`].
+// `config!` cannot define this type, because the default of `strides` is another field.
+/// Configuration of a [`MaxPool2d`] layer; replaces [`burn::nn::pool::MaxPool2dConfig`].
 #[derive(Config, Debug)]
 pub struct MaxPool2dConfig {
     /// Height and width of the window.
     pub kernel_size: [usize; 2],
-    /// Pixels from one window to the next.
+    /// Stride: pixels from one window to the next.
     #[config(default = "kernel_size")]
     pub strides: [usize; 2],
-    /// Pixels around images, which are no maxima.
+    /// Padding around images; a pixel of the padding is never a maximum.
     #[config(default = "PaddingConfig2d::Valid")]
     pub padding: PaddingConfig2d,
-    /// Pixels between those of a window.
+    /// Dilation: pixels from one element of a window to the next.
     #[config(default = "[1, 1]")]
     pub dilation: [usize; 2],
     /// Whether a window may reach beyond the image.
@@ -35,27 +35,27 @@ converts!(MaxPool2dConfig of burn::nn::pool::MaxPool2dConfig {
 });
 
 impl MaxPool2dConfig {
-    /// A layer.
+    /// Creates a layer.
     pub fn init(&self) -> MaxPool2d {
         burn::nn::pool::MaxPool2dConfig::from(self.clone()).init().into()
     }
 }
 
 module! {
-    /// Max pooling of images, as [`burn::nn::pool::MaxPool2d`].
+    /// Max pooling of images; replaces [`burn::nn::pool::MaxPool2d`].
     ///
-    /// It is one operator for 2x2 windows with stride 2, without padding; others are composed of Burn's operators.
-    /// [`Conv2d::forward_relu_pool`](crate::nn::conv::Conv2d::forward_relu_pool) and
-    /// [`BatchNorm::forward_with`](crate::nn::BatchNorm::forward_with) pool what they compute.
+    /// It is one operator for 2x2 windows with stride 2 and without padding. Other poolings are composed of
+    /// Burn's operators. [`Conv2d::forward_relu_pool`](crate::nn::conv::Conv2d::forward_relu_pool) and
+    /// [`BatchNorm::forward_with`](crate::nn::BatchNorm::forward_with) include the pooling of their outputs.
     pub struct MaxPool2d of burn::nn::pool::MaxPool2d {
-        /// Pixels from one window to the next.
+        /// Stride: pixels from one window to the next.
         pub stride: [usize; 2],
         /// Height and width of the window.
         pub kernel_size: [usize; 2],
-        /// Pixels around images, which are no maxima.
+        /// Padding around images; a pixel of the padding is never a maximum.
         #[module(skip)]
         pub padding: PaddingConfig2d,
-        /// Pixels between those of a window.
+        /// Dilation: pixels from one element of a window to the next.
         pub dilation: [usize; 2],
         /// Whether a window may reach beyond the image.
         pub ceil_mode: bool,
@@ -63,13 +63,13 @@ module! {
 }
 
 impl MaxPool2d {
-    /// The maxima of windows of images `[batch, channels, height, width]`.
+    /// Returns the maxima of the windows of images `[batch, channels, height, width]`.
     ///
     /// # Panics
     /// If the window is larger than the padded images.
     pub fn forward(&self, input: Tensor<4>) -> Tensor<4> {
         let [.., height, width] = input.dims();
-        // Beyond an even size there is no window.
+        // With even sizes, no window reaches beyond the image.
         let inside = !self.ceil_mode || (height % 2 == 0 && width % 2 == 0);
         let padded = !matches!(self.padding, PaddingConfig2d::Valid | PaddingConfig2d::Explicit(0, 0, 0, 0));
         let usual = [self.stride, self.kernel_size, self.dilation] == [[2, 2], [2, 2], [1, 1]];
@@ -106,10 +106,10 @@ mod tests {
     #[test]
     fn maxima_and_gradients_are_burns() {
         for device in autodiff_devices() {
-            // The largest are of memory that was used before.
+            // The largest shapes use buffers from the pool, which hold values of an earlier use.
             for shape in [[1, 1, 2, 2], [2, 3, 5, 7], [3, 2, 8, 66], [4, 8, 33, 35], [2, 2, 32, 32]] {
                 let x = random(shape, 3, &device);
-                // Of equal values, one gets the gradient.
+                // Rounding makes some values equal; only one of them gets the gradient.
                 let rounded = (x.clone() * 2.0).round();
                 let view = random([shape[1], shape[0], shape[3], shape[2]], 4, &device)
                     .swap_dims(0, 1)

@@ -1,5 +1,5 @@
-//! Modules of random sizes beside Burn's: used twice, with parameters that are frozen or shared, and inputs without a
-//! gradient.
+//! Checks modules of random sizes against Burn's. Modules are used twice in a step, parameters are frozen or
+//! shared, and some inputs have no gradient.
 
 use burn::module::{Module, ModuleMapper, Param};
 use burn::nn as burns;
@@ -12,10 +12,10 @@ use super::{BatchNorm, Embedding, Gru, LayerNorm, Linear, Lstm, RmsNorm};
 use crate::ops::linear::{LinearLayer, linear};
 use crate::ops::testing::{Part, assert_close, autodiff_devices, fixed, numbers, random, results};
 
-/// Seeds of sizes.
+/// Seeds of the random sizes.
 const SEEDS: std::ops::Range<u64> = 1..6;
 
-/// Sizes from `least` to 5 times as much.
+/// Returns random sizes from `least` to 5 times `least`.
 fn sizes<const N: usize>(seed: u64, least: [usize; N]) -> [usize; N] {
     let numbers = numbers(N, 7919 * seed);
     std::array::from_fn(|at| least[at] + (2.0 * (numbers[at] + 1.0) * least[at] as f32) as usize)
@@ -32,7 +32,7 @@ impl ModuleMapper for Freeze {
     }
 }
 
-/// Asserts that a module is Burn's, used twice in a step.
+/// Asserts that a module computes as Burn's, used twice in a step.
 #[track_caller]
 fn compare<B: Module, O: Module + From<B>, const D: usize, const E: usize>(
     burns: B,
@@ -41,7 +41,7 @@ fn compare<B: Module, O: Module + From<B>, const D: usize, const E: usize>(
     of_ours: impl Fn(&O, Tensor<D>) -> Tensor<E>,
 ) {
     let (burns, x) = (fixed(burns), [x]);
-    // The input without a gradient, and what is frozen: nothing, all, each other parameter.
+    // Cases: an input without a gradient, and parameters of which none, all, or every other one is frozen.
     for (detached, bits) in [(false, 0), (false, !0), (false, 0x5555_5555), (false, 0xaaaa_aaaa), (true, 0)] {
         let burns = burns.clone().map(&mut Freeze(bits));
         let input = |x: &Tensor<D>| if detached { x.clone().detach() } else { x.clone() };
@@ -51,7 +51,7 @@ fn compare<B: Module, O: Module + From<B>, const D: usize, const E: usize>(
         let found = results(&O::from(burns), &x, |layer, x| {
             of_ours(layer, input(&x[0])) + of_ours(layer, input(&x[0]) * 0.5) * 2.0
         });
-        // Gradients of biases of keys are rounding for the most part.
+        // The gradients of key biases are mostly rounding errors.
         let [found, expected] = [found, expected].map(|mut parts: Vec<Part>| {
             parts.retain(|(name, _)| !name.ends_with("key.bias"));
             parts
@@ -61,7 +61,7 @@ fn compare<B: Module, O: Module + From<B>, const D: usize, const E: usize>(
     }
 }
 
-/// Each device, and whether there are biases, with a seed.
+/// Returns each device, whether layers have biases, and a seed.
 fn cases() -> impl Iterator<Item = (Device, bool, u64)> {
     let devices = autodiff_devices().into_iter().flat_map(|device| [(device.clone(), true), (device, false)]);
     devices.flat_map(|(device, bias)| SEEDS.map(move |seed| (device.clone(), bias, seed)))
@@ -154,7 +154,7 @@ fn attention_and_transformers_are_burns() {
     }
 }
 
-/// An output layer of an embedding's vectors, transposed.
+/// An output layer that has the transposed vectors of an embedding as its weights.
 struct Transposed<'a>(&'a Embedding, Option<Tensor<1>>);
 
 impl LinearLayer for Transposed<'_> {

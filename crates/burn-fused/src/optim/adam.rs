@@ -1,4 +1,4 @@
-//! Adam.
+//! The Adam optimizer.
 
 use burn::config::Config;
 use burn::grad_clipping::GradientClippingConfig;
@@ -11,7 +11,7 @@ use super::flat::{AdamOptions, Decay};
 use super::tensors::PARAMETERS;
 use crate::runtime::fallback::unsupported;
 
-/// Configuration of [`Adam`], as [`burn::optim::AdamConfig`].
+/// Configuration of [`Adam`]; replaces [`burn::optim::AdamConfig`].
 #[derive(Config, Debug)]
 pub struct AdamConfig {
     /// Decay rate of the first moment.
@@ -20,16 +20,16 @@ pub struct AdamConfig {
     /// Decay rate of the second moment.
     #[config(default = 0.999)]
     beta_2: f32,
-    /// Added to the root of the second moment, after the bias correction.
+    /// Number that is added to the root of the second moment, after the bias correction.
     #[config(default = 1e-5)]
     epsilon: f32,
     /// Whether updates are divided by the largest second moment so far: Reddi et al., "On the convergence of Adam
     /// and beyond" (2018).
     #[config(default = false)]
     amsgrad: bool,
-    /// Penalty times the parameter, which is added to its gradient.
+    /// L2 penalty: this multiple of the parameter is added to its gradient.
     weight_decay: Option<WeightDecayConfig>,
-    /// Gradient clipping, which [`init`](Self::init) applies.
+    /// Gradient clipping, applied by the optimizer that [`init`](Self::init) creates.
     grad_clipping: Option<GradientClippingConfig>,
 }
 
@@ -46,19 +46,20 @@ impl From<AdamConfig> for burn::optim::AdamConfig {
 }
 
 impl AdamConfig {
-    /// The optimizer of one parameter, for [`ModuleOptimizer::with_group`].
+    /// Creates the optimizer of one parameter, for [`ModuleOptimizer::with_group`]. It does not clip
+    /// gradients.
     pub fn build(&self) -> Adam {
         Adam { config: self.clone(), burns: burn::optim::AdamConfig::from(self.clone()).build() }
     }
 
-    /// The optimizer of a module.
+    /// Creates the optimizer of a module.
     pub fn init(&self) -> ModuleOptimizer {
         super::of_module(self.build(), self.grad_clipping.as_ref())
     }
 }
 
-/// Adam, as [`burn::optim::Adam`], in one pass over memory: Kingma and Ba, "Adam: a method for stochastic
-/// optimization" (2015).
+/// Adam, as one pass over memory: Kingma and Ba, "Adam: a method for stochastic optimization" (2015).
+/// Replaces [`burn::optim::Adam`].
 #[derive(Clone)]
 pub struct Adam {
     config: AdamConfig,

@@ -1,4 +1,4 @@
-//! AdamW.
+//! The AdamW optimizer.
 
 use burn::config::Config;
 use burn::grad_clipping::GradientClippingConfig;
@@ -10,7 +10,7 @@ use super::flat::{AdamOptions, Decay};
 use super::tensors::PARAMETERS;
 use crate::runtime::fallback::unsupported;
 
-/// Configuration of [`AdamW`], as [`burn::optim::AdamWConfig`].
+/// Configuration of [`AdamW`]; replaces [`burn::optim::AdamWConfig`].
 #[derive(Config, Debug)]
 pub struct AdamWConfig {
     /// Decay rate of the first moment.
@@ -19,20 +19,21 @@ pub struct AdamWConfig {
     /// Decay rate of the second moment.
     #[config(default = 0.999)]
     beta_2: f32,
-    /// Added to the root of the second moment, after the bias correction.
+    /// Number that is added to the root of the second moment, after the bias correction.
     #[config(default = 1e-5)]
     epsilon: f32,
-    /// A step multiplies parameters by `1 - lr * weight_decay`.
+    /// Weight decay: a step multiplies parameters by `1 - lr * weight_decay`.
     #[config(default = 1e-4)]
     weight_decay: f32,
-    /// Whether only values decay whose update has their sign: "Cautious weight decay" (2025), arXiv 2510.12402.
+    /// Whether a weight decays only if it has the sign of its update: "Cautious weight decay" (2025), arXiv
+    /// 2510.12402.
     #[config(default = false)]
     cautious_weight_decay: bool,
     /// Whether updates are divided by the largest second moment so far: Reddi et al., "On the convergence of Adam
     /// and beyond" (2018).
     #[config(default = false)]
     amsgrad: bool,
-    /// Gradient clipping, which [`init`](Self::init) applies.
+    /// Gradient clipping, applied by the optimizer that [`init`](Self::init) creates.
     grad_clipping: Option<GradientClippingConfig>,
 }
 
@@ -50,19 +51,20 @@ impl From<AdamWConfig> for burn::optim::AdamWConfig {
 }
 
 impl AdamWConfig {
-    /// The optimizer of one parameter, for [`ModuleOptimizer::with_group`].
+    /// Creates the optimizer of one parameter, for [`ModuleOptimizer::with_group`]. It does not clip
+    /// gradients.
     pub fn build(&self) -> AdamW {
         AdamW { config: self.clone(), burns: burn::optim::AdamWConfig::from(self.clone()).build() }
     }
 
-    /// The optimizer of a module.
+    /// Creates the optimizer of a module.
     pub fn init(&self) -> ModuleOptimizer {
         super::of_module(self.build(), self.grad_clipping.as_ref())
     }
 }
 
-/// AdamW, as [`burn::optim::AdamW`], in one pass over memory: Loshchilov and Hutter, "Decoupled weight decay
-/// regularization" (2019).
+/// AdamW, as one pass over memory: Loshchilov and Hutter, "Decoupled weight decay regularization" (2019).
+/// Replaces [`burn::optim::AdamW`].
 #[derive(Clone)]
 pub struct AdamW {
     config: AdamWConfig,

@@ -1,4 +1,4 @@
-//! Adam's and AdamW's moments as tensors.
+//! The step of Adam and AdamW on tensors: parameter, gradient and moments.
 
 use burn::optim::AdaptiveMomentumState;
 use burn::tensor::Tensor;
@@ -6,10 +6,10 @@ use burn::tensor::Tensor;
 use super::flat::AdamOptions;
 use super::tensors::{is_supported, update_tensors, zeros_like};
 
-/// The parameter and the state after a step, with AMSGrad if `amsgrad` is set.
+/// Returns the parameter and the state after a step. If `amsgrad` is set, the step is AMSGrad's.
 ///
 /// # Panics
-/// If they are not [supported](is_state_supported).
+/// If the tensors are not [supported](is_state_supported).
 pub fn adam_step<const D: usize>(
     options: AdamOptions,
     amsgrad: bool,
@@ -35,7 +35,7 @@ pub fn adam_step<const D: usize>(
     (tensor, AdaptiveMomentumState { time, moment_1, moment_2, max_moment_2 })
 }
 
-/// Whether [`adam_step`] takes these.
+/// Returns whether [`adam_step`] supports these tensors.
 pub fn is_state_supported<const D: usize>(
     tensor: &Tensor<D>,
     gradient: &Tensor<D>,

@@ -1,12 +1,13 @@
 //! Burn's optimizers with fused updates: a program changes `burn::optim` to `burn_fused::optim` in its imports.
 //!
-//! All of [`burn::optim`] is here at the same paths. [`AdamW`], [`Adam`] and [`Sgd`] are ours: they read the
-//! parameter, its gradient and its moments once and write them once, in place, where Burn's make a pass over memory
-//! for each operation. They are optimizers of Burn's [`ModuleOptimizer`], with its parameter groups and gradient
-//! clipping; records of either load into the other. [`flat`] has the same passes for slices.
+//! Everything in [`burn::optim`] is here at the same paths. [`AdamW`], [`Adam`] and [`Sgd`] replace Burn's: a
+//! step reads the parameter, its gradient and its moments once, and writes parameter and moments once, in
+//! place. Burn's optimizers make a pass over memory for each operation. The fused optimizers run in Burn's
+//! [`ModuleOptimizer`], with its parameter groups and gradient clipping. Records of either load into the
+//! other. [`flat`] has the same passes for slices.
 //!
-//! Results equal those of Burn's optimizers within rounding. Parameters of another type than f32 or on another
-//! backend than flex are updated by Burn's operators.
+//! Results equal those of Burn's optimizers within rounding. Parameters of a type other than f32, or on a
+//! backend other than flex, are updated by Burn's operators.
 //!
 //! ```
 //! use burn::nn::LinearConfig;
@@ -32,8 +33,8 @@
 //! | weight decay of AdamW | 1e-4 | 1e-2 |
 //! | dampening of momentum in SGD | 0.1 | 0 |
 //!
-//! Decay rates are f32, as in Burn. Bias corrections are computed in f64, as in PyTorch; Burn computes them in f32,
-//! which differs by up to 7e-5 of a correction of the second moment.
+//! Decay rates are f32, as in Burn. Bias corrections are computed in f64, as in PyTorch. Burn computes them
+//! in f32, with a relative error of up to 7e-5 in the correction of the second moment.
 
 use burn::grad_clipping::GradientClippingConfig;
 
@@ -51,7 +52,7 @@ pub use adamw::{AdamW, AdamWConfig};
 pub use burn::optim::*;
 pub use sgd::{Sgd, SgdConfig, SgdState};
 
-/// The optimizer of a module, with its clipping of gradients.
+/// Returns the optimizer of a module, with its gradient clipping.
 fn of_module(optimizer: impl Optimizer, clipping: Option<&GradientClippingConfig>) -> ModuleOptimizer {
     let optimizer = ModuleOptimizer::from(optimizer);
     match clipping {

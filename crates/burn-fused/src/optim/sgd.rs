@@ -1,4 +1,4 @@
-//! Stochastic gradient descent.
+//! Stochastic gradient descent (SGD).
 
 use burn::config::Config;
 use burn::grad_clipping::GradientClippingConfig;
@@ -11,14 +11,14 @@ use super::flat::SgdOptions;
 use super::tensors::{PARAMETERS, is_supported, update_tensors, zeros_like};
 use crate::runtime::fallback::unsupported;
 
-/// Configuration of [`Sgd`], as [`burn::optim::SgdConfig`].
+/// Configuration of [`Sgd`]; replaces [`burn::optim::SgdConfig`].
 #[derive(Config, Debug)]
 pub struct SgdConfig {
-    /// Penalty times the parameter, which is added to its gradient.
+    /// L2 penalty: this multiple of the parameter is added to its gradient.
     weight_decay: Option<WeightDecayConfig>,
-    /// Momentum, with its dampening and whether it is Nesterov's.
+    /// Momentum, its dampening, and whether it is Nesterov's.
     momentum: Option<MomentumConfig>,
-    /// Gradient clipping, which [`init`](Self::init) applies.
+    /// Gradient clipping, applied by the optimizer that [`init`](Self::init) creates.
     gradient_clipping: Option<GradientClippingConfig>,
 }
 
@@ -32,28 +32,29 @@ impl From<SgdConfig> for burn::optim::SgdConfig {
 }
 
 impl SgdConfig {
-    /// The optimizer of one parameter, for [`ModuleOptimizer::with_group`].
+    /// Creates the optimizer of one parameter, for [`ModuleOptimizer::with_group`]. It does not clip
+    /// gradients.
     pub fn build(&self) -> Sgd {
         Sgd { weight_decay: self.weight_decay.clone(), momentum: self.momentum.clone() }
     }
 
-    /// The optimizer of a module.
+    /// Creates the optimizer of a module.
     pub fn init(&self) -> ModuleOptimizer {
         super::of_module(self.build(), self.gradient_clipping.as_ref())
     }
 }
 
-/// Stochastic gradient descent, as [`burn::optim::Sgd`], in one pass over memory.
+/// Stochastic gradient descent, as one pass over memory. Replaces [`burn::optim::Sgd`].
 #[derive(Debug, Clone)]
 pub struct Sgd {
     weight_decay: Option<WeightDecayConfig>,
     momentum: Option<MomentumConfig>,
 }
 
-/// State of [`Sgd`], recorded as [`burn::optim::SgdState`], whose velocity is private.
+/// State of [`Sgd`]. The record is that of [`burn::optim::SgdState`], which has a private velocity.
 #[derive(Debug, Clone)]
 pub struct SgdState<const D: usize> {
-    /// The gradient with those of earlier steps, if there is momentum.
+    /// The accumulated gradients; `None` without momentum.
     pub velocity: Option<Tensor<D>>,
 }
 
@@ -105,7 +106,7 @@ impl Optimizer for Sgd {
 }
 
 impl Sgd {
-    /// A step of Burn's operators.
+    /// Makes a step with Burn's operators.
     fn composed<const D: usize>(
         &self,
         lr: LearningRate,

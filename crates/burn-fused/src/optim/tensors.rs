@@ -8,10 +8,11 @@ use super::flat::{self, UpdateRule};
 use crate::ops::flex_tensor::{unshared, values};
 use crate::runtime::memory::Buffer;
 
-/// What [`update_tensors`] does not take.
+/// The reason why [`update_tensors`] does not support a parameter, for the debug lines.
 pub const PARAMETERS: &str = "parameters other than f32 on flex";
 
-/// Whether [`update_tensors`] takes a parameter and what belongs to it: f32 on flex, outside of a graph, in one shape.
+/// Returns whether [`update_tensors`] supports a parameter and the tensors that belong to it: f32 on flex,
+/// without autodiff, and of one shape.
 pub fn is_supported<'a, const D: usize>(
     parameter: &'a Tensor<D>,
     others: impl IntoIterator<Item = &'a Tensor<D>>,
@@ -24,10 +25,11 @@ pub fn is_supported<'a, const D: usize>(
     })
 }
 
-/// The parameter and its moments after a step: in the memory of the old ones, where nothing else refers to it.
+/// Returns the parameter and its moments after a step, in the memory of the old ones if nothing else refers
+/// to it.
 ///
 /// # Panics
-/// If they are not [supported](is_supported).
+/// If the tensors are not [supported](is_supported).
 pub fn update_tensors<const D: usize, const M: usize>(
     rule: impl UpdateRule<M>,
     parameter: Tensor<D>,
@@ -42,8 +44,9 @@ pub fn update_tensors<const D: usize, const M: usize>(
         flat::update(rule, slice_mut(&mut parameter), values(&gradient), slices);
         parameter
     } else if gradient.is_unique() && gradient.storage::<f32>().len() == values(&gradient).len() {
-        // A training loop that holds the module during the step drops the old values after it. A view would keep
-        // the gradients of all parameters.
+        // A training loop may hold the module during the step and drop the old values after it, so use the
+        // gradient's memory for the new values. Not if the gradient is a view: the result would keep the
+        // gradients of all parameters in memory.
         flat::update(Swapped(rule), slice_mut(&mut gradient), values(&parameter), slices);
         gradient
     } else {
@@ -54,7 +57,7 @@ pub fn update_tensors<const D: usize, const M: usize>(
     (Tensor::from_primitive::<Flex>(parameter), moments.map(Tensor::from_primitive::<Flex>))
 }
 
-/// A rule that writes the new weight in the place of the gradient.
+/// A rule with weight and gradient exchanged, which writes the new weight over the gradient.
 #[derive(Clone, Copy)]
 struct Swapped<R>(R);
 
@@ -65,19 +68,20 @@ impl<R: UpdateRule<M>, const M: usize> UpdateRule<M> for Swapped<R> {
     }
 }
 
-/// A moment before the first step of this parameter.
+/// Returns a moment of zeros, as before the first step of a parameter.
 pub fn zeros_like<const D: usize>(parameter: &Tensor<D>) -> Tensor<D> {
     let shape = parameter.dims();
     Tensor::from_primitive::<Flex>(Buffer::zeroed(shape.iter().product()).into_tensor(&shape))
 }
 
-/// Copies only what is not contiguous: a gradient may be a view into those of all parameters.
+/// Returns the flex tensor, and copies it only if it is not contiguous. A contiguous view into the gradients
+/// of all parameters is not copied.
 fn primitive<const D: usize>(tensor: Tensor<D>) -> FlexTensor {
     let tensor = tensor.try_into_primitive::<Flex>().expect("it is on flex");
     if tensor.is_contiguous() { tensor } else { tensor.to_contiguous() }
 }
 
-/// The values of a contiguous tensor that nothing else refers to.
+/// Returns the values of a contiguous tensor that nothing else refers to.
 fn slice_mut(tensor: &mut FlexTensor) -> &mut [f32] {
     let (start, end) = tensor.layout().contiguous_offsets().expect("it is contiguous");
     &mut tensor.storage_mut()[start..end]

@@ -1,4 +1,4 @@
-//! Our optimizers against Burn's: parameters and records over 50 steps.
+//! Checks the optimizers against Burn's: parameters and records over 50 steps.
 
 use burn::backend::Flex;
 use burn::grad_clipping::GradientClippingConfig;
@@ -14,7 +14,7 @@ use crate::ops::flex_tensor::f32_on_flex;
 use crate::ops::linear::linear;
 use crate::ops::testing::{Part, assert_close, random};
 
-/// Parameters of all ranks that a module has.
+/// A module with parameters of all numbers of dimensions.
 #[derive(Module, Debug)]
 struct Parameters {
     vector: Param<Tensor<1>>,
@@ -24,7 +24,7 @@ struct Parameters {
     five: Param<Tensor<5>>,
     single: Param<Tensor<1>>,
     empty: Param<Tensor<2>>,
-    /// More than a block, and not a multiple of it.
+    /// Larger than a block, and not a multiple of a block.
     large: Param<Tensor<2>>,
     /// Stored by column.
     transposed: Param<Tensor<2>>,
@@ -51,7 +51,7 @@ impl Parameters {
     }
 }
 
-/// Registers a random gradient of each parameter: some are missing in some steps, some are views.
+/// Registers a random gradient for each parameter. In some steps, some gradients are missing; some are views.
 struct RandomGradients {
     gradients: GradientsParams,
     step: u64,
@@ -62,7 +62,7 @@ impl ModuleVisitor for RandomGradients {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         self.seed += 1;
         let value = param.val();
-        // Records of bf16 load as f32, which Burn's operators then refuse beside the parameter.
+        // Records of bf16 load as f32, and Burn's operators then reject them beside the bf16 parameter.
         let unloadable = self.step > 20 && value.dtype() == DType::BF16;
         if !param.is_require_grad() || unloadable || (self.step + self.seed).is_multiple_of(5) {
             return;
@@ -70,7 +70,7 @@ impl ModuleVisitor for RandomGradients {
         let (shape, device, seed) = (value.dims(), value.device().inner(), 100 * self.step + self.seed);
         let count: usize = shape.iter().product();
         let gradient = match self.seed % 3 {
-            // A view into a longer buffer, as those of averaged gradients.
+            // A view into a longer buffer, as averaged gradients are.
             0 => random([count + 12], seed, &device).narrow(0, 5, count).reshape(shape),
             // Stored by column.
             1 if D > 1 => {
@@ -91,13 +91,13 @@ impl RandomGradients {
         all.gradients
     }
 
-    /// Gradients grow and shrink, so that moments and their maxima differ.
+    /// Returns the scale of gradients, which grows and shrinks so that moments and their maxima differ.
     fn scale(&self) -> f32 {
         [1.0, 3.0, 0.1, 0.0][(self.step / 4) as usize % 4]
     }
 }
 
-/// The values of all parameters.
+/// Returns the values of all parameters.
 fn values(module: &impl Module) -> Vec<Part> {
     struct Values(Vec<Part>);
     impl ModuleVisitor for Values {
@@ -111,7 +111,8 @@ fn values(module: &impl Module) -> Vec<Part> {
     all.0
 }
 
-/// Asserts that 50 steps of both give the same parameters, and that each goes on from the other's record.
+/// Asserts that 50 steps of both optimizers give the same parameters, and that each optimizer continues from
+/// the other's record.
 fn assert_steps_equal(
     module: Parameters,
     mut ours: ModuleOptimizer,
@@ -137,7 +138,7 @@ fn assert_steps_equal(
             assert_eq!(values(&module), before, "{context}: a copy of the module");
         }
         if let Some([ours, burns]) = &mut copies {
-            // They shared the moments of those that have made a step.
+            // The copies shared the moments with the optimizers that have made a step since.
             both(ours, burns, lr, [our_module.clone(), burns_module.clone()]);
         }
         if step == 20 {
@@ -225,7 +226,7 @@ fn groups_have_their_own_optimizers() {
     assert_steps_equal(module, ours, burns, 0.01, "two groups");
 }
 
-/// The addresses of values.
+/// Returns the addresses of the values.
 fn addresses<const D: usize, const N: usize>(tensors: [&Tensor<D>; N]) -> [usize; N] {
     tensors.map(|tensor| f32_on_flex(tensor).expect("on flex").bytes().as_ptr() as usize)
 }
@@ -247,7 +248,8 @@ fn values_stay_where_they_are_unless_they_are_shared() {
     let before = all(&x, &state);
     let (x, state) = optimizer.step(0.1, x, gradient(3), state);
     assert_eq!(all(&x, &state), before);
-    // Someone else has the parameter: the gradient's memory is taken, unless that has another owner too.
+    // Another tensor shares the memory of the parameter. The step then uses the memory of the gradient,
+    // unless this memory is shared too.
     let (held, g) = (x.clone(), gradient(4));
     let of_gradient = addresses([&g]);
     let (x, state) = optimizer.step(0.1, x, g, state);
@@ -258,7 +260,7 @@ fn values_stay_where_they_are_unless_they_are_shared() {
     let [now, held, of_gradient] = [&x, &held, &g].map(|tensor| addresses([tensor]));
     assert!(now != held && now != of_gradient);
     assert_eq!(g.to_data(), gradient(5).to_data());
-    // The last view into the gradients of all parameters.
+    // The gradient is the last view into the gradients of all parameters.
     let (_held, view) = (x.clone(), random([70, 65], 6, &device).narrow(0, 0, 64));
     let (x, _) = optimizer.step(0.1, x, view, state);
     let x = x.try_into_primitive::<Flex>().expect("on flex");
@@ -279,7 +281,7 @@ fn parameters_of_a_training_loop_stay_where_they_are() {
     }
 }
 
-/// Steps of one parameter, without a module.
+/// Asserts that steps of one parameter, without a module, equal Burn's.
 fn assert_alone_equal<const D: usize>(shape: [usize; D], bad: Option<f32>, device: &Device) {
     let (ours, burns) = (AdamWConfig::new().with_amsgrad(true), burns::AdamWConfig::new().with_amsgrad(true));
     let (ours, burns) = (ours.build(), burns.build());
@@ -307,7 +309,7 @@ fn assert_alone_equal<const D: usize>(shape: [usize; D], bad: Option<f32>, devic
 fn what_is_not_finite_is_as_burns() {
     let device = Device::flex();
     assert_alone_equal([1], None, &device);
-    // Of a graph, which Burn's operators go on with.
+    // On an autodiff device, Burn's operators make the steps.
     assert_alone_equal([5, 67], None, &device.clone().autodiff());
     for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1e30, -1e-30] {
         assert_alone_equal([5, 67], Some(bad), &device);

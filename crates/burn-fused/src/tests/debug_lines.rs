@@ -1,4 +1,4 @@
-//! Modules outside of what their operators support log why.
+//! Checks that a module logs why its operator does not support it.
 
 use std::sync::Mutex;
 
@@ -25,7 +25,7 @@ impl log::Log for Recorder {
     fn flush(&self) {}
 }
 
-/// Runs modules outside of what their operators support.
+/// Runs modules that their operators do not support.
 fn compose(device: &Device) {
     let lstm = nn::LstmConfig::new(3, 4, true);
     let x = Tensor::<3>::ones([2, 3, 3], device);
@@ -56,7 +56,7 @@ fn each_module_and_reason_is_one_debug_line() {
         compose(&Device::flex().autodiff());
     }
     let lines = LINES.lock().expect("a list");
-    // Dropout of probability 0 is inactive.
+    // Dropout with a probability of 0 is inactive.
     assert!(!lines.iter().any(|line| line.starts_with("dropout") && line.contains("F64")), "{lines:?}");
     for expected in [
         "lstm is composed of Burn's operators: activations other than sigmoid and tanh are not supported",

@@ -1,4 +1,4 @@
-//! Tests of more than one layer.
+//! Tests of several layers of the crate.
 
 mod debug_lines;
 mod poll;

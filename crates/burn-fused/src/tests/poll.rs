@@ -1,4 +1,4 @@
-//! The callback of backward passes.
+//! Checks that backward passes call the poll callback.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 

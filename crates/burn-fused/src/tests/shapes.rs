@@ -1,5 +1,5 @@
-//! Operators and Burn's, on operands that fit and operands that do not: both compute the same, or both
-//! panic. Mixed types are compared with Burn's operators in f32.
+//! Checks operators against Burn's on operands that fit and on operands that do not: both compute the same,
+//! or both panic. Operators on mixed types are compared with Burn's operators in f32.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -24,10 +24,10 @@ type Values = Vec<(Vec<usize>, Vec<f32>)>;
 /// What an operator returns, or the message of its panic.
 type Outcome = Result<Values, String>;
 type Convolution = fn(Tensor<4>, &Conv2d) -> Tensor<4>;
-/// A layer's input, for its channels or columns.
+/// Creates a layer's input, for a number of channels or columns.
 type Input<const D: usize> = fn(usize, &Device) -> Tensor<D>;
 
-/// All devices of this build. The last types are those that only flex computes with.
+/// Returns all devices of this build, with the types to test. Only flex computes with the last two types.
 fn devices() -> Vec<(Device, &'static [DType])> {
     let plain = [
         (Device::flex(), &[DType::F32, DType::F64, DType::BF16, DType::F16][..]),
@@ -42,7 +42,7 @@ fn devices() -> Vec<(Device, &'static [DType])> {
         .collect()
 }
 
-/// Multiples of 1/64 up to 1/2, which all types represent.
+/// Returns a tensor of multiples of 1/64 up to 1/2, which all types represent exactly.
 fn tensor<const D: usize>(sizes: [usize; D], device: &Device) -> Tensor<D> {
     let values: Vec<f32> =
         (0..sizes.iter().product()).map(|i| ((i * 7919) % 65) as f32 / 64.0 - 0.5).collect();
@@ -61,7 +61,7 @@ fn outcome(run: impl FnOnce() -> Values) -> Outcome {
     })
 }
 
-/// The output of `operator`, and the gradients of `x`, of `weights` and of `others`.
+/// Returns the output of `operator`, and the gradients of `x`, of `weights` and of `others`.
 fn results<const D: usize, const E: usize>(
     x: Tensor<D>,
     weights: Option<Tensor<E>>,
@@ -82,14 +82,14 @@ fn results<const D: usize, const E: usize>(
     found
 }
 
-/// Checks that `ours` is a panic with the words of Burn's checks.
+/// Asserts that `ours` is a panic with the message of Burn's checks.
 fn refused(what: &str, ours: &Outcome) {
     let told = ours.as_ref().is_err_and(|message| message.starts_with("=== Tensor Operation Error ==="));
     assert!(told, "{what}: {ours:?}");
 }
 
-/// Checks that `ours` are `burns` to within `error` of the largest value, or both are panics: ours with
-/// the words of a check, or those of Burn's operator, which ran.
+/// Asserts that `ours` equal `burns` within `error` of the largest value, or that both are panics. The panic
+/// of `ours` must have the message of a check, or of Burn's operator if that ran.
 fn agree(what: &str, ours: &Outcome, burns: &Outcome, error: f32) {
     let (found, expected) = match (ours, burns) {
         (Ok(found), Ok(expected)) => (found, expected),
@@ -124,7 +124,7 @@ const CONVOLUTIONS: [(&str, Convolution, Convolution); 3] = [
     ("conv_relu", conv_relu, |x, layer| relu(layer.forward(x))),
     ("conv_relu_pool", conv_relu_pool, |x, layer| pool(layer.forward(x))),
 ];
-/// Those of the direct convolution, of Winograd and of im2col + GEMM.
+/// Channels of the direct convolution, of Winograd, and of im2col + GEMM.
 const CHANNELS: [[usize; 2]; 3] = [[4, 8], [32, 16], [12, 31]];
 
 fn layer([inputs, outputs]: [usize; 2], device: &Device) -> Conv2d {
@@ -181,7 +181,8 @@ fn layers_of_any_parameters_are_burns_or_are_refused() {
     fn bias(len: usize, device: &Device) -> Option<Param<Tensor<1>>> {
         Some(Param::from_tensor(tensor([len], device)))
     }
-    // The change of a layer, and whether Burn computes with it although nothing was meant by it.
+    // A name, whether the changed layer is meaningless (Burn may compute with it all the same), and the
+    // change.
     type Change = fn(&mut Conv2d, [usize; 2], &Device);
     let changes: [(&str, bool, Change); 22] = [
         ("no bias", false, |layer, _, _| layer.bias = None),
@@ -235,7 +236,7 @@ fn layers_of_any_parameters_are_burns_or_are_refused() {
             {
                 let mut layer = layer(channels, &device);
                 apply(&mut layer, channels, &device);
-                // Composed operators round before they pool, to several largest values.
+                // Composed operators round before they pool, which makes several values the largest.
                 let dtype = if name == "conv_relu_pool" { DType::F32 } else { dtype };
                 let x = || tensor([3, channels[0], 8, 7], &device);
                 let found = convolved(x().cast(dtype), &layer, ours);
@@ -343,7 +344,7 @@ fn linear_layers_of_any_operands_are_burns_or_are_refused() {
                 };
                 let ours = run(x(columns, &device).cast(dtype), linear);
                 let what = format!("{columns} to {outputs} of {kind}, bias {bias:?}, {dtype:?}, {device:?}");
-                // Burn broadcasts a bias of one value, or an output to several.
+                // Burn would broadcast a bias of one value, or an output of one column to several.
                 if bias.is_none_or(|len| len == outputs) {
                     agree(
                         &what,
@@ -381,7 +382,7 @@ fn batch_norms_of_any_operands_are_burns() {
                 let run = |x: Tensor<4>, operator: &dyn Fn(Tensor<4>) -> Tensor<4>| {
                     outcome(|| results::<4, 1>(x, None, &[scale.clone(), shift.clone()], operator))
                 };
-                // In another order than memory's.
+                // A view with axes in another order than in memory.
                 let x = || tensor([sizes[0], sizes[1], sizes[3], sizes[2]], &device).swap_dims(2, 3);
                 let ours = run(x().cast(dtype), &|x| {
                     batch_norm(x, scale.clone(), shift.clone(), 1e-5, epilogue).output
@@ -466,7 +467,7 @@ fn fake_quantization_of_any_operands_is_the_formula() {
                 };
                 let parameters = vec![QParams { scale: 0.25, zero_point: 0 }; len];
                 let ours = run(&|x| fake_quantize(x, Scheme::Symmetric, &parameters, axis));
-                // Nothing is clipped, so that gradients pass.
+                // Nothing is clipped, so all gradients pass.
                 let formula = run(&|x| x.clone() + ((x.clone() * 4.0).round() * 0.25 - x).detach());
                 agree(&format!("{sizes:?}, {len}, {axis}, {dtype:?}, {device:?}"), &ours, &formula, 1e-6);
             }

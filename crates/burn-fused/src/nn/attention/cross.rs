@@ -1,4 +1,4 @@
-//! Cross-attention, with heads of keys and values that several heads of queries share.
+//! Cross-attention. Several heads of queries may share one head of keys and values.
 
 use burn::module::Module;
 use burn::nn::Initializer;
@@ -10,33 +10,34 @@ use crate::nn::{Dropout, DropoutConfig, Linear, LinearConfig};
 use crate::ops::attention::Attention;
 
 config! {
-    /// Configuration of [`CrossAttention`], as [`burn::nn::attention::CrossAttentionConfig`].
+    /// Configuration of [`CrossAttention`]; replaces [`burn::nn::attention::CrossAttentionConfig`].
     pub struct CrossAttentionConfig of burn::nn::attention::CrossAttentionConfig {
-        /// Values of a query, and of an output.
+        /// Width of a query and of an output.
         pub d_model: usize,
-        /// Values of an element of the context.
+        /// Width of an element of the context.
         pub d_context: usize,
         /// Number of heads of queries.
         pub n_heads: usize,
         /// Number of heads of keys and values, which divides `n_heads`.
         pub n_heads_kv: usize,
-        /// Values of a head.
+        /// Width of a head.
         pub d_head: usize,
-        /// Probability of a weight to be set to zero in training.
+        /// Probability that dropout sets a weight to zero in training.
         #[config(default = 0.1)]
         pub dropout: f64,
         /// The score of a masked key.
         #[config(default = -1.0e4)]
         pub min_float: f64,
-        /// Whether softmax has another term of 1 in its denominator.
+        /// Whether softmax adds 1 to its denominator.
         #[config(default = false)]
         pub quiet_softmax: bool,
     }
 }
 
-/// Attention of queries to the elements of a context, as [`burn::nn::attention::CrossAttention`].
+/// Attention of queries to the elements of a context; replaces [`burn::nn::attention::CrossAttention`].
 ///
-/// Burn's fields are private: parameters pass between the two in records, not by `From`.
+/// The fields of Burn's module are private. Records therefore convert parameters between the two modules;
+/// there is no `From`.
 #[derive(Module, Debug)]
 pub struct CrossAttention {
     query: Linear,
@@ -52,16 +53,16 @@ pub struct CrossAttention {
     quiet_softmax: bool,
 }
 
-/// Cache of [`CrossAttention`], for inference with one context.
+/// Cache of a [`CrossAttention`], for inference with one context.
 pub struct CrossAttentionCache {
     /// Keys `[batch, context, heads, d_head]`.
     pub k: TensorCache<4>,
-    /// Values, as keys.
+    /// Values, in the shape of the keys.
     pub v: TensorCache<4>,
 }
 
 impl CrossAttentionCache {
-    /// An empty cache.
+    /// Creates an empty cache.
     pub fn new() -> Self {
         Self { k: TensorCache::empty(), v: TensorCache::empty() }
     }
@@ -74,7 +75,7 @@ impl Default for CrossAttentionCache {
 }
 
 impl CrossAttentionConfig {
-    /// Cross-attention with new parameters.
+    /// Creates a cross-attention with new parameters.
     ///
     /// # Panics
     /// If `n_heads_kv` does not divide `n_heads`.
@@ -103,11 +104,12 @@ impl CrossAttentionConfig {
 }
 
 impl CrossAttention {
-    /// The outputs `[batch, queries, d_model]` of `query` of the same shape and `context`
-    /// `[batch, context, d_context]`, of which `mask` `[batch, context]` hides the elements where it is true.
+    /// Returns the outputs `[batch, queries, d_model]`. `query` has the same shape, and `context` is
+    /// `[batch, context, d_context]`. `mask` `[batch, context]` is true for elements of the context that are
+    /// hidden.
     ///
     /// # Panics
-    /// If `query` and `context` are not as many in a batch, or if another axis does not fit.
+    /// If `query` and `context` have different batch sizes, or another axis does not fit.
     pub fn forward(&self, query: Tensor<3>, context: Tensor<3>, mask: Option<Tensor<2, Bool>>) -> Tensor<3> {
         let batch = query.dims()[0];
         assert_shape!(context, [batch, _, _]);
@@ -115,7 +117,8 @@ impl CrossAttention {
         self.attend(query, key, value, mask)
     }
 
-    /// The same, with the keys and values of the cache: those of the first context.
+    /// As [`forward`](Self::forward), with the keys and values of the cache. These belong to the first
+    /// `context`: later contexts are ignored.
     ///
     /// # Panics
     /// As [`forward`](Self::forward).

@@ -1,4 +1,5 @@
-//! Attention, as [`burn::nn::attention`], with the scores of a few queries at a time in cache.
+//! Attention: everything in [`burn::nn::attention`], with fused modules. The scores of a few queries at a
+//! time stay in cache.
 
 mod cross;
 mod multi_head;

@@ -10,19 +10,19 @@ use crate::nn::{Dropout, Gelu, Linear};
 use crate::ops::attention::Attention;
 
 config! {
-    /// Configuration of [`MultiHeadAttention`], as [`burn::nn::attention::MultiHeadAttentionConfig`].
+    /// Configuration of [`MultiHeadAttention`]; replaces [`burn::nn::attention::MultiHeadAttentionConfig`].
     pub struct MultiHeadAttentionConfig of burns::MultiHeadAttentionConfig {
-        /// Values of an input, and of an output.
+        /// Width of an input and of an output.
         pub d_model: usize,
         /// Number of heads.
         pub n_heads: usize,
-        /// Probability of a weight to be set to zero in training.
+        /// Probability that dropout sets a weight to zero in training.
         #[config(default = 0.1)]
         pub dropout: f64,
         /// The score of a masked key.
         #[config(default = -1.0e4)]
         pub min_float: f64,
-        /// Whether softmax has another term of 1 in its denominator, so that weights may all be near zero.
+        /// Whether softmax adds 1 to its denominator, so that all weights may be near zero.
         #[config(default = false)]
         pub quiet_softmax: bool,
         /// How parameters are initialised.
@@ -42,12 +42,12 @@ config! {
         pub output_bias: bool,
     }
 
-    /// Attention with new parameters.
+    /// Creates an attention with new parameters.
     pub fn init(&self, device: &Device) -> MultiHeadAttention;
 }
 
 module! {
-    /// Multi-head attention: Vaswani et al., "Attention is all you need" (2017). As
+    /// Multi-head attention: Vaswani et al., "Attention is all you need" (2017). Replaces
     /// [`burn::nn::attention::MultiHeadAttention`].
     pub struct MultiHeadAttention of burns::MultiHeadAttention {
         /// Linear layer of queries, `d_model` to `d_model`.
@@ -60,22 +60,22 @@ module! {
         pub output: Linear,
         /// Dropout of the weights.
         pub dropout: Dropout,
-        /// Not used, as in Burn's.
+        /// Unused, as in Burn's module.
         pub activation: Gelu,
-        /// Values of an input, and of an output.
+        /// Width of an input and of an output.
         pub d_model: usize,
         /// Number of heads.
         pub n_heads: usize,
-        /// Values of a head's query or key.
+        /// Width of a head's query or key.
         pub d_k: usize,
         /// The score of a masked key.
         pub min_float: f64,
-        /// Whether softmax has another term of 1 in its denominator.
+        /// Whether softmax adds 1 to its denominator.
         pub quiet_softmax: bool,
     }
 }
 
-/// The masks of an attention.
+/// Masks of one attention.
 #[derive(Debug, Clone, Default)]
 pub(in crate::nn) struct Masks {
     /// `[batch, keys]`, true for keys that are hidden from all queries.
@@ -94,29 +94,31 @@ pub struct MhaInput {
 }
 
 impl MhaInput {
-    /// Of self-attention: `tensor` `[batch, sequence, d_model]` is queries, keys and values.
+    /// Creates an input for self-attention: `tensor` `[batch, sequence, d_model]` is queries, keys and
+    /// values.
     pub fn self_attn(tensor: Tensor<3>) -> Self {
         Self::new(tensor.clone(), tensor.clone(), tensor)
     }
 
-    /// Queries `[batch, queries, d_model]`, and keys and values `[batch, keys, d_model]`.
+    /// Creates an input from queries `[batch, queries, d_model]`, and keys and values
+    /// `[batch, keys, d_model]`.
     pub fn new(query: Tensor<3>, key: Tensor<3>, value: Tensor<3>) -> Self {
         Self { query, key, value, masks: Masks::default() }
     }
 
-    /// `mask_pad` `[batch, keys]` is true for keys that are hidden from all queries.
+    /// Sets a mask `[batch, keys]` that is true for keys that are hidden from all queries.
     pub fn mask_pad(mut self, mask_pad: Tensor<2, Bool>) -> Self {
         self.masks.pad = Some(mask_pad);
         self
     }
 
-    /// `mask_attn` `[batch, queries, keys]` is true where a key is hidden from a query.
+    /// Sets a mask `[batch, queries, keys]` that is true where a key is hidden from a query.
     pub fn mask_attn(mut self, mask_attn: Tensor<3, Bool>) -> Self {
         self.masks.attn = Some(mask_attn);
         self
     }
 
-    /// With these masks.
+    /// Replaces the masks.
     pub(in crate::nn) fn masked(self, masks: &Masks) -> Self {
         Self { masks: masks.clone(), ..self }
     }
@@ -137,34 +139,34 @@ pub struct MhaCache {
     key: TensorCache<3>,
     value: TensorCache<3>,
     output: TensorCache<3>,
-    /// Whether keys and values are the same in each step.
+    /// Whether keys and values are the same in each step: cross-attention.
     is_cross: bool,
 }
 
 impl MhaCache {
-    /// For self-attention: each step has another token.
+    /// Creates a cache for self-attention: each step adds a token.
     pub fn autoregressive() -> Self {
         let [query, key, value, output] = [(); 4].map(|()| TensorCache::empty());
         Self { query, key, value, output, is_cross: false }
     }
 
-    /// For cross-attention: each step has another query, and the same keys and values.
+    /// Creates a cache for cross-attention: each step adds a query, and keys and values stay the same.
     pub fn autoregressive_cross_attention() -> Self {
         Self { is_cross: true, ..Self::autoregressive() }
     }
 }
 
 impl MultiHeadAttention {
-    /// Attention of all queries.
+    /// Computes the attention of all queries.
     ///
     /// # Panics
-    /// If the last axis of queries, keys or values is not `d_model`, if they are not as many in a batch, or if there
-    /// are not as many values as keys.
+    /// If the last axis of queries, keys or values is not `d_model`, if their batch sizes differ, or if the
+    /// numbers of keys and values differ.
     pub fn forward(&self, input: MhaInput) -> MhaOutput {
         self.output_of(input, None)
     }
 
-    /// The same, of inputs of which all but the last token are cached.
+    /// As [`forward`](Self::forward), for inputs of which all tokens but the last are cached.
     ///
     /// # Panics
     /// As [`forward`](Self::forward).
@@ -177,7 +179,7 @@ impl MultiHeadAttention {
         MhaOutput { weights: weights.expect("they are wanted"), context }
     }
 
-    /// The context of the output, without the weights.
+    /// Returns only the context, so that the weights need not be computed.
     pub(in crate::nn) fn context(&self, input: MhaInput, cache: Option<&mut MhaCache>) -> Tensor<3> {
         self.attend(input, cache, false).0
     }
@@ -209,7 +211,7 @@ impl MultiHeadAttention {
             (cache.key.extend(key, key_of), cache.value.extend(value, value_of))
         };
         if !wants_weights && !cache.output.is_empty() {
-            // The other queries' outputs are cached.
+            // The outputs of the other queries are cached.
             query = last(query);
             masks.attn = masks.attn.map(|mask| {
                 let queries = mask.dims()[1];

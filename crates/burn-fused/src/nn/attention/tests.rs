@@ -1,4 +1,4 @@
-//! The modules are compared with Burn's.
+//! Checks the modules against Burn's.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -10,13 +10,13 @@ use super::*;
 use crate::kernels::simd::Level;
 use crate::ops::testing::{Part, assert_close, autodiff_devices, fixed, numbers, random, results};
 
-/// A mask that is true with this probability.
+/// Returns a mask that is true with this probability.
 fn mask<const D: usize>(shape: [usize; D], share: f32, seed: u64) -> Tensor<D, Bool> {
     let values = numbers(shape.iter().product(), seed).into_iter().map(|x| x < 2.0 * share - 1.0);
     Tensor::from_data(TensorData::new(values.collect::<Vec<_>>(), shape), &Device::flex())
 }
 
-/// Tokens after the number of each of the batch are hidden.
+/// Returns a mask that hides the tokens after the first `lengths[i]` tokens of sample `i`.
 fn padding(lengths: &[usize], length: usize) -> Tensor<2, Bool> {
     let hidden = |own: &usize| (0..length).map(|key| key >= *own).collect::<Vec<_>>();
     let values: Vec<bool> = lengths.iter().flat_map(hidden).collect();
@@ -29,7 +29,8 @@ struct Masks {
     attn: Option<Tensor<3, Bool>>,
 }
 
-/// An input of Burn's or ours, of queries, keys and values; the last are used for those that are not there.
+/// An input of one or the other module, from queries, keys and values. If `x` has fewer tensors, its last
+/// tensor stands for the missing ones.
 macro_rules! input {
     ($attention:ident, $x:expr, $masks:expr) => {{
         let (x, masks) = ($x, $masks);
@@ -45,7 +46,7 @@ macro_rules! input {
     }};
 }
 
-/// Outputs and gradients, of the context alone, or of it and the weights.
+/// Returns outputs and gradients: of the context, and if `both` also of the weights.
 fn burns_results(burns: &burns::MultiHeadAttention, x: &[Tensor<3>], masks: &Masks, both: bool) -> Vec<Part> {
     results(burns, x, |layer, x| {
         let found = layer.forward(input!(burns, x, masks));
@@ -70,7 +71,8 @@ fn outputs(context: Tensor<3>, weights: Tensor<4>, both: bool) -> Tensor<1> {
 }
 
 fn config(d_model: usize, heads: usize) -> MultiHeadAttentionConfig {
-    // Softmax does not depend on a bias of keys, quiet softmax little: its gradient is rounding for the most part.
+    // Softmax does not depend on a bias of the keys, and quiet softmax only little: the gradient of this bias
+    // is mostly rounding errors.
     MultiHeadAttentionConfig::new(d_model, heads).with_dropout(0.0).with_key_bias(false)
 }
 
@@ -149,12 +151,12 @@ fn self_attention_with_hidden_blocks_of_keys() {
             let context = format!("masks {which}, weights {both}");
             let expected = burns_results(&burns, &x, &masks, both);
             assert_close(&our_results(&ours, &x, &masks, both), &expected, &context);
-            // Scores near that of masked keys, which then have a weight.
+            // With scores near the score of masked keys, masked keys have a weight above 0.
             let near = MultiHeadAttention { min_float: -1.0, ..ours.clone() };
             let burns_near = burns::MultiHeadAttention { min_float: -1.0, ..burns.clone() };
             let expected = burns_results(&burns_near, &x, &masks, both);
             assert_close(&our_results(&near, &x, &masks, both), &expected, &context);
-            // What is hidden is not finite.
+            // Hidden tokens that are not finite.
             for value in [f32::NAN, f32::INFINITY] {
                 let bad = [x[0].clone().slice_fill([0..1, 260..261, 3..4], value)];
                 let expected = burns_results(&burns, &bad, &masks, both);

@@ -1,4 +1,4 @@
-//! Batch normalisation.
+//! The batch normalisation layer.
 
 use burn::module::{Flag, Module, ModuleMapper, Param, RunningState};
 use burn::tensor::{Device, Tensor, assert_shape};
@@ -13,31 +13,33 @@ use crate::ops::shapes::of_conv;
 use crate::runtime::fallback::unsupported;
 
 config! {
-    /// Configuration of a [`BatchNorm`] layer, as [`burn::nn::BatchNormConfig`].
+    /// Configuration of a [`BatchNorm`] layer; replaces [`burn::nn::BatchNormConfig`].
     pub struct BatchNormConfig of burn::nn::BatchNormConfig {
         /// Number of channels.
         pub num_features: usize,
-        /// Added to the variance.
+        /// Number that is added to the variance.
         #[config(default = 1e-5)]
         pub epsilon: f64,
-        /// Share of a batch in the running statistics.
+        /// Weight of a new batch in the running statistics.
         #[config(default = 0.1)]
         pub momentum: f64,
     }
 
-    /// A layer with gamma 1 and beta 0.
+    /// Creates a layer with gamma 1 and beta 0.
     ///
     /// # Panics
-    /// If there are no channels, `epsilon` is not positive and finite, or `momentum` not from 0 to 1.
+    /// If there are no channels, `epsilon` is not positive and finite, or `momentum` is not between 0 and 1.
     pub fn init(&self, device: &Device) -> BatchNorm;
 }
 
 module! {
-    /// Batch normalisation, as [`burn::nn::BatchNorm`]: one operator in training, and in inference outside of a graph.
+    /// Batch normalisation. It is one operator in training, and in inference without autodiff. Replaces
+    /// [`burn::nn::BatchNorm`].
     ///
-    /// The running statistics include a batch as soon as it is normalised. Those of Burn's layer are one batch late
-    /// unless `valid` is called, and take the mean of the batches of several threads as one batch. An empty batch, such as
-    /// that of a process without samples in a step, does not change them. In Burn's layer, it makes them NaN.
+    /// The running statistics include a batch as soon as it is normalised. The statistics of Burn's layer are
+    /// one batch late unless `valid` is called, and average the batches of several threads into one batch. An
+    /// empty batch, such as the batch of a process without samples in a step, does not change the statistics.
+    /// With Burn's layer, it turns them into NaN.
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};
@@ -57,37 +59,39 @@ module! {
         pub gamma: Param<Tensor<1>>,
         /// Summand of each channel.
         pub beta: Param<Tensor<1>>,
-        /// Whether the layer is trained where the device has autodiff.
+        /// Whether the layer is in training mode on a device with autodiff.
         pub training: Param<Flag>,
-        /// Mean of each channel over batches.
+        /// Running mean of each channel.
         pub running_mean: RunningState<Tensor<1>>,
-        /// Variance of each channel over batches.
+        /// Running variance of each channel.
         pub running_var: RunningState<Tensor<1>>,
-        /// Share of a batch in the running statistics.
+        /// Weight of a new batch in the running statistics.
         pub momentum: f64,
-        /// Added to the variance.
+        /// Number that is added to the variance.
         pub epsilon: f64,
     } and {
-        /// Whether the running variance is unbiased, as PyTorch's: that of a batch has the divisor `values - 1`, and a batch
-        /// with one value in each channel does not change it. Otherwise the divisor is `values`, as in Burn.
+        /// Whether the running variance is unbiased, as in PyTorch: the variance of a batch has the divisor
+        /// `values - 1`, and a batch with one value in each channel does not change the running variance.
+        /// Otherwise the divisor is `values`, as in Burn.
         pub unbiased: bool,
     }
 }
 
 impl BatchNorm {
-    /// `input` `[batch, channels, ...]`, normalised.
+    /// Normalises `input` `[batch, channels, ...]`.
     ///
     /// # Panics
-    /// If there are fewer than two dimensions, or other channels than the layer's.
+    /// If `input` has fewer than two dimensions, or other channels than the layer.
     #[track_caller]
     pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
         self.forward_with(input, Epilogue::Identity)
     }
 
-    /// `epilogue` of the normalised input, in the same operator.
+    /// Returns `epilogue` of the normalised input, in the same operator.
     ///
     /// # Panics
-    /// As [`forward`](Self::forward), or with [`Epilogue::ReluPool`] unless there are four dimensions.
+    /// As [`forward`](Self::forward), or with [`Epilogue::ReluPool`] if `input` does not have four
+    /// dimensions.
     #[track_caller]
     pub fn forward_with<const D: usize>(&self, input: Tensor<D>, epilogue: Epilogue) -> Tensor<D> {
         let (device, [num_features]) = (input.device(), self.gamma.shape().dims());
@@ -102,7 +106,8 @@ impl BatchNorm {
             }
             unsupported("batch_norm", "inference within a graph, empty outputs, other types and backends");
             let burns = burn::nn::BatchNorm::from(self.clone());
-            // Burn's layer takes one type. In training, too, a batch is computed in the type of the parameters.
+            // Burn's layer takes only one type. In training, too, Burn computes a batch in the type of the
+            // parameters.
             let dtype = self.gamma.val().dtype();
             return epilogue.composed(autocast(input, dtype, |input| burns.forward(input)));
         }
@@ -110,10 +115,11 @@ impl BatchNorm {
         self.keep(batch_norm(input, self.gamma.val(), self.beta.val(), self.epsilon, epilogue), values)
     }
 
-    /// `epilogue` of the normalised outputs of `conv`, in one operator where both are: in training, of f32.
+    /// Returns `epilogue` of the normalised outputs of `conv`: in training in f32 as one operator, otherwise
+    /// as two.
     ///
     /// # Panics
-    /// As [`Conv2d::forward`], and [`forward`](Self::forward) of its output.
+    /// As [`Conv2d::forward`], and as [`forward`](Self::forward) for the output of `conv`.
     #[track_caller]
     pub(crate) fn forward_conv(&self, conv: &Conv2d, input: Tensor<4>, epilogue: Epilogue) -> Tensor<4> {
         let [batch, _, height, width] = of_conv(input.dims(), &conv.as_burns());
@@ -127,8 +133,8 @@ impl BatchNorm {
         }
     }
 
-    /// The layer in inference as `x * factor + shift`, both `[channels]`: to fold it into the layer before it. Gamma and
-    /// beta get gradients through both.
+    /// Returns the layer in inference as `x * factor + shift`, both `[channels]`, to fold it into the layer
+    /// before it. Gamma and beta get gradients through factor and shift.
     pub fn running_affine(&self) -> [Tensor<1>; 2] {
         let [mean, variance] = [&self.running_mean, &self.running_var].map(RunningState::value);
         let factor = self.gamma.val() / (variance + self.epsilon).sqrt();
@@ -136,8 +142,8 @@ impl BatchNorm {
         [factor, shift]
     }
 
-    /// Moves the running statistics towards those of a batch with this number of values in each channel. An empty batch
-    /// has statistics of NaN, so it does not change them, as in PyTorch.
+    /// Moves the running statistics towards those of a batch with `values` values in each channel. An empty
+    /// batch has statistics of NaN, so it does not change the running statistics, as in PyTorch.
     fn keep<const D: usize>(&self, batch: Normalised<D>, values: usize) -> Tensor<D> {
         if values == 0 {
             return batch.output;
@@ -156,10 +162,10 @@ impl BatchNorm {
     }
 }
 
-/// Moves a running statistic towards that of a batch, times `factor`. Not by [`RunningState::update`], which readers do
-/// not see before the next update.
+/// Moves a running statistic towards the statistic of a batch, times `factor`. [`RunningState::update`] does
+/// not serve, because its change is visible only after the next update.
 struct Follow {
-    /// Until the statistic is mapped.
+    /// The statistic of the batch; `None` after the mapping.
     batch: Option<Tensor<1>>,
     factor: f64,
     momentum: f64,
@@ -170,9 +176,9 @@ impl ModuleMapper for Follow {
         let (id, running, mapper) = running.consume();
         let batch = self.batch.take().expect("a running state is one tensor");
         let device = batch.device();
-        // On its own device, `to_device` would add a node to the graph.
+        // `to_device` to the same device would add a node to the graph.
         let running = if running.device() == device { running } else { running.to_device(&device) };
-        // `D` is 1, which the types do not say.
+        // `D` is 1 here, but the types do not say so.
         let running = Tensor::<1>::from_dispatch(running.into_dispatch());
         let moved = moving_average(running, batch, self.factor, self.momentum);
         Param::from_mapped_value(id, Tensor::from_dispatch(moved.into_dispatch()), mapper)
@@ -203,7 +209,7 @@ mod tests {
         let mut burns = nn::BatchNormConfig::new(channels).with_momentum(0.3).init(device);
         burns.gamma = Param::from_tensor(random([channels], 7, device));
         burns.beta = Param::from_tensor(random([channels], 8, device));
-        // Running statistics are shared by what is converted.
+        // A conversion shares the running statistics between both layers, so load a record instead.
         let record = burns.clone().into_record();
         (
             BatchNorm::from(nn::BatchNormConfig::new(channels).with_momentum(0.3).init(device))
@@ -269,7 +275,7 @@ mod tests {
                     |values: Tensor<4>| [("values".into(), values.into_data().try_into_vec().expect("f32"))];
                 assert_close(&part(found), &part(expected), &format!("{epilogue:?} in inference"));
             }
-            // Frozen, inference is part of a graph.
+            // In a frozen layer, inference is part of a graph.
             let (ours, burns) = (ours.freeze(), burns.freeze());
             let x = [random([4, 3, 6, 7], 5, &device)];
             let expected = results(&burns, &x, |layer, x| relu(layer.forward(x[0].clone())));
@@ -278,7 +284,7 @@ mod tests {
         }
     }
 
-    /// Running mean and variance of a layer of one channel.
+    /// Returns running mean and variance of a layer with one channel.
     fn statistics(layer: &BatchNorm) -> [f32; 2] {
         [&layer.running_mean, &layer.running_var].map(|running| running.value().into_scalar())
     }
@@ -299,7 +305,7 @@ mod tests {
             layer.forward(batch.clone());
             let after = [0.3, 0.9 + 0.1 * variance];
             assert_near(statistics(&layer), after);
-            // Inference uses them and leaves them.
+            // Inference uses the running statistics and does not change them.
             let inference = layer.valid();
             let found = inference.forward(Tensor::<2>::from_data([[0.3], [2.3]], &Device::flex()));
             let found: Vec<f32> = found.into_data().try_into_vec().expect("f32");

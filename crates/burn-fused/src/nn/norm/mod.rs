@@ -1,4 +1,5 @@
-//! Normalisation layers: all of [`burn::nn::norm`], with ours in place of Burn's of the same name.
+//! Normalisation layers: everything in [`burn::nn::norm`], with fused layers in place of Burn's of the same
+//! names.
 
 mod batch_norm;
 mod normalization;
@@ -12,18 +13,18 @@ use super::convert::{config, module, shown_as_burns};
 use crate::kernels::norm::layer_norm::Rule;
 use crate::ops::norm::normalise_rows;
 
-// Those that are at both paths are the same types.
+// These are the same types at both paths.
 pub use super::{GroupNorm, GroupNormConfig, InstanceNorm, InstanceNormConfig};
 pub use batch_norm::{BatchNorm, BatchNormConfig};
 pub use burn::nn::norm::*;
 pub use normalization::{Normalization, NormalizationConfig};
 
 config! {
-    /// Configuration of a [`LayerNorm`] layer, as [`burn::nn::LayerNormConfig`].
+    /// Configuration of a [`LayerNorm`] layer; replaces [`burn::nn::LayerNormConfig`].
     pub struct LayerNormConfig of burn::nn::LayerNormConfig {
         /// Number of features.
         pub d_model: usize,
-        /// Added to the variance.
+        /// Number that is added to the variance.
         #[config(default = 1e-5)]
         pub epsilon: f64,
         /// Whether a bias, beta, is added.
@@ -33,7 +34,7 @@ config! {
 }
 
 impl LayerNormConfig {
-    /// A layer with gamma 1 and beta 0.
+    /// Creates a layer with gamma 1 and beta 0.
     pub fn init(&self, device: &Device) -> LayerNorm {
         let burn::nn::LayerNorm { gamma, beta, .. } =
             burn::nn::LayerNormConfig::from(self.clone()).init(device);
@@ -41,9 +42,10 @@ impl LayerNormConfig {
     }
 }
 
-/// Layer normalisation: Ba et al., "Layer normalization" (2016). As [`burn::nn::LayerNorm`], in one operator.
+/// Layer normalisation as one operator: Ba et al., "Layer normalization" (2016). Replaces
+/// [`burn::nn::LayerNorm`].
 ///
-/// `(x - mean) / sqrt(variance + epsilon) * gamma + beta`, of each row.
+/// Computes `(x - mean) / sqrt(variance + epsilon) * gamma + beta` for each row.
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct LayerNorm {
@@ -51,13 +53,13 @@ pub struct LayerNorm {
     pub gamma: Param<Tensor<1>>,
     /// Bias `[d_model]`.
     pub beta: Option<Param<Tensor<1>>>,
-    /// Added to the variance.
+    /// Number that is added to the variance.
     pub(crate) epsilon: f64,
 }
 
 impl From<LayerNorm> for burn::nn::LayerNorm {
     fn from(ours: LayerNorm) -> Self {
-        // Of any size: its parameters are not initialised before they are used, which they are not.
+        // The size does not matter: parameters are initialised at first use, and these are replaced before.
         let config = burn::nn::LayerNormConfig::new(1).with_epsilon(ours.epsilon);
         let mut burns = config.with_bias(false).init(&Device::flex());
         (burns.gamma, burns.beta) = (ours.gamma, ours.beta);
@@ -65,11 +67,12 @@ impl From<LayerNorm> for burn::nn::LayerNorm {
     }
 }
 
-/// The epsilon of Burn's layer is private. It is read from how the layer is displayed, which has all its digits.
+/// Burn's field `epsilon` is private. The conversion reads it from the layer's display, which has all digits
+/// of it.
 impl From<burn::nn::LayerNorm> for LayerNorm {
     fn from(burns: burn::nn::LayerNorm) -> Self {
-        // Of other parameters: to display these would initialise them, and an initialised parameter that is moved to
-        // another device is no leaf of its graph.
+        // Display the layer with other parameters. Displaying its own would initialise them, and an
+        // initialised parameter is no longer a leaf of the graph after it moves to another device.
         let mut shown = burns.clone();
         shown.gamma = Param::from_tensor(Tensor::empty([0], &Device::flex()));
         let content = shown.custom_content(Content::new(DisplaySettings::new()));
@@ -84,7 +87,7 @@ impl From<burn::nn::LayerNorm> for LayerNorm {
 shown_as_burns!(LayerNorm of burn::nn::LayerNorm);
 
 impl LayerNorm {
-    /// The normalised rows of `input` `[..., d_model]`.
+    /// Returns the normalised rows of `input` `[..., d_model]`.
     ///
     /// # Panics
     /// If the last axis of `input` is not `d_model`.
@@ -99,37 +102,37 @@ impl LayerNorm {
 }
 
 config! {
-    /// Configuration of an [`RmsNorm`] layer, as [`burn::nn::RmsNormConfig`].
+    /// Configuration of an [`RmsNorm`] layer; replaces [`burn::nn::RmsNormConfig`].
     pub struct RmsNormConfig of burn::nn::RmsNormConfig {
         /// Number of features.
         pub d_model: usize,
-        /// Added to the mean of squares.
+        /// Number that is added to the mean of squares.
         #[config(default = 1e-5)]
         pub epsilon: f64,
     }
 
-    /// A layer with gamma 1.
+    /// Creates a layer with gamma 1.
     ///
     /// # Panics
-    /// If epsilon is not positive.
+    /// If `epsilon` is not positive.
     pub fn init(&self, device: &Device) -> RmsNorm;
 }
 
 module! {
-    /// RMS normalisation: Zhang and Sennrich, "Root mean square layer normalization" (2019). As
-    /// [`burn::nn::RmsNorm`], in one operator.
+    /// RMS normalisation as one operator: Zhang and Sennrich, "Root mean square layer normalization" (2019).
+    /// Replaces [`burn::nn::RmsNorm`].
     ///
-    /// `x / sqrt(mean(x²) + epsilon) * gamma`, of each row.
+    /// Computes `x / sqrt(mean(x²) + epsilon) * gamma` for each row.
     pub struct RmsNorm of burn::nn::RmsNorm {
         /// Scale `[d_model]`.
         pub gamma: Param<Tensor<1>>,
-        /// Added to the mean of squares.
+        /// Number that is added to the mean of squares.
         pub epsilon: f64,
     }
 }
 
 impl RmsNorm {
-    /// The normalised rows of `x` `[..., d_model]`.
+    /// Returns the normalised rows of `x` `[..., d_model]`.
     ///
     /// # Panics
     /// If the last axis of `x` is not `d_model`.

@@ -1,4 +1,4 @@
-//! One of the normalisation layers.
+//! An enum of the normalisation layers.
 
 use burn::config::Config;
 use burn::module::Module;
@@ -11,7 +11,7 @@ use super::{
 use crate::nn::Identity;
 use crate::nn::convert::variants;
 
-/// Configuration of a [`Normalization`] layer, as [`burn::nn::norm::NormalizationConfig`].
+/// Configuration of a [`Normalization`] layer; replaces [`burn::nn::norm::NormalizationConfig`].
 #[derive(Config, Debug)]
 #[non_exhaustive]
 pub enum NormalizationConfig {
@@ -29,7 +29,7 @@ pub enum NormalizationConfig {
     Rms(RmsNormConfig),
 }
 
-/// One of the normalisation layers, as [`burn::nn::norm::Normalization`].
+/// One of the normalisation layers; replaces [`burn::nn::norm::Normalization`].
 #[derive(Module, Debug)]
 #[non_exhaustive]
 pub enum Normalization {
@@ -47,7 +47,7 @@ pub enum Normalization {
     Rms(RmsNorm),
 }
 
-/// What the variants of both enums have in common.
+/// Defines conversions and methods that are the same for all variants of both enums.
 macro_rules! normalisations {
     ($($variant:ident of $layer:ident and $config:ident with $features:ident),* $(,)?) => {
         variants!(NormalizationConfig of burn::nn::norm::NormalizationConfig {
@@ -58,7 +58,7 @@ macro_rules! normalisations {
         });
 
         impl NormalizationConfig {
-            /// A layer with new parameters.
+            /// Creates a layer with new parameters.
             pub fn init(&self, device: &Device) -> Normalization {
                 match self {
                     Self::Identity => Identity::new().into(),
@@ -66,7 +66,7 @@ macro_rules! normalisations {
                 }
             }
 
-            /// The same for another number of features.
+            /// Returns the configuration with another number of features.
             pub fn with_num_features(self, num_features: usize) -> Self {
                 match self {
                     Self::Identity => self,
@@ -74,7 +74,7 @@ macro_rules! normalisations {
                 }
             }
 
-            /// The number of features; 0 for [`Identity`](Self::Identity).
+            /// Returns the number of features; 0 for [`Identity`](Self::Identity).
             pub fn num_features(&self) -> usize {
                 match self {
                     Self::Identity => 0,
@@ -84,7 +84,8 @@ macro_rules! normalisations {
         }
 
         impl Normalization {
-            /// The normalised `input`, of the same shape. What is normalised depends on the layer.
+            /// Returns `input` normalised, in the same shape. The layer determines which values are
+            /// normalised together.
             #[track_caller]
             pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
                 match self {
@@ -105,7 +106,7 @@ normalisations!(
 );
 
 impl Normalization {
-    /// The number of features; 0 for [`Identity`](Self::Identity).
+    /// Returns the number of features; 0 for [`Identity`](Self::Identity).
     pub fn num_features(&self) -> usize {
         match self {
             Self::Identity(_) => 0,

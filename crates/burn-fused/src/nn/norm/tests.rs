@@ -1,4 +1,4 @@
-//! The layers are compared with Burn's.
+//! Checks the layers against Burn's.
 
 use burn::tensor::DType;
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::kernels::simd::Level;
 use crate::ops::testing::{Part, assert_close, autodiff_devices, random, results};
 
-/// `gamma` and `beta` are not 1 and 0.
+/// Returns a layer in which `gamma` and `beta` are not 1 and 0.
 fn burns_layer(width: usize, bias: bool, epsilon: f64, device: &Device) -> burn::nn::LayerNorm {
     let config = burn::nn::LayerNormConfig::new(width).with_bias(bias).with_epsilon(epsilon);
     let mut layer = config.init(device);
@@ -67,7 +67,7 @@ fn outputs_and_gradients_are_those_of_burns_layers() {
             let x = random([rows, width], seed as u64, &device);
             let context = format!("{rows} rows of {width}");
             for epsilon in [1e-5, 0.1] {
-                // Without a deviation, gradients are differences of nearly equal numbers.
+                // With one or two values in a row, gradients are differences of nearly equal numbers.
                 if width <= 2 && epsilon < 0.1 {
                     continue;
                 }
@@ -97,7 +97,7 @@ fn inputs_have_any_number_of_dimensions_and_strides() {
 #[test]
 fn a_large_mean_costs_no_more_digits_than_in_burn() {
     let device = Device::flex().autodiff();
-    // Sums of these are exact.
+    // Sums of these values are exact.
     let x = (random([50, 64], 1, &device) * 64.0).round() + 4096.0;
     compare(&burns_layer(64, true, 1e-5, &device), &x, "mean 4096");
 }

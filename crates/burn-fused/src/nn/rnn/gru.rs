@@ -1,4 +1,4 @@
-//! GRU in one direction and in both.
+//! GRU layers in one direction and in both.
 
 use burn::nn::Initializer;
 use burn::tensor::{Device, Tensor, s};
@@ -10,7 +10,7 @@ use crate::ops::recurrent::{self, Order};
 use crate::runtime::fallback::any_unsupported;
 
 config! {
-    /// Configuration of a [`Gru`], as [`burn::nn::GruConfig`].
+    /// Configuration of a [`Gru`]; replaces [`burn::nn::GruConfig`].
     pub struct GruConfig of burn::nn::GruConfig {
         /// Number of inputs.
         pub d_input: usize,
@@ -18,7 +18,8 @@ config! {
         pub d_hidden: usize,
         /// Whether biases are added.
         pub bias: bool,
-        /// Whether the reset gate scales the product of the hidden state, not the hidden state.
+        /// Whether the reset gate scales the product of hidden state and weights, rather than the hidden
+        /// state itself.
         #[config(default = "true")]
         pub reset_after: bool,
         /// How parameters are initialised.
@@ -34,25 +35,26 @@ config! {
         pub clip: Option<f64>,
     }
 
-    /// A layer with new parameters.
+    /// Creates a layer with new parameters.
     pub fn init(&self, device: &Device) -> Gru;
 }
 
 module! {
-    /// Gated recurrent unit, as [`burn::nn::Gru`], in one operator for all steps.
+    /// Gated recurrent unit, as one operator for all steps. Replaces [`burn::nn::Gru`].
     ///
-    /// The operator has gates by sigmoid, candidates by tanh and `reset_after`; the others are composed of Burn's
-    /// operators.
+    /// The operator supports sigmoid gates, tanh candidates and `reset_after`. Other layers are composed of
+    /// Burn's operators.
     pub struct Gru of burn::nn::Gru {
-        /// What of the hidden state stays.
+        /// Update gate: the share of the hidden state that stays.
         pub update_gate: GateController,
-        /// What of the hidden state enters the candidates.
+        /// Reset gate: the share of the hidden state that enters the candidates.
         pub reset_gate: GateController,
-        /// The candidates.
+        /// New gate: the candidates for the hidden state.
         pub new_gate: GateController,
         /// Number of hidden units.
         pub d_hidden: usize,
-        /// Whether the reset gate scales the product of the hidden state, not the hidden state.
+        /// Whether the reset gate scales the product of hidden state and weights, rather than the hidden
+        /// state itself.
         pub reset_after: bool,
         /// Activation of the update and reset gate.
         pub gate_activation: Activation,
@@ -64,8 +66,9 @@ module! {
 }
 
 impl Gru {
-    /// The hidden states of all steps, `[batch, steps, d_hidden]`, of inputs `[batch, steps, d_input]` and of the
-    /// hidden states before the first step, `[batch, d_hidden]`, or zeros.
+    /// Returns the hidden states of all steps, `[batch, steps, d_hidden]`. `batched_input` is
+    /// `[batch, steps, d_input]`. `state` has the hidden states before the first step, `[batch, d_hidden]`;
+    /// they are zeros if it is `None`.
     ///
     /// # Panics
     /// If shapes do not match.
@@ -74,7 +77,8 @@ impl Gru {
             .unwrap_or_else(|| burn::nn::Gru::from(self.clone()).forward(batched_input, state))
     }
 
-    /// [`forward`](Self::forward) by the operator; none if it does not support this layer or this input.
+    /// Runs [`forward`](Self::forward) by the operator; `None` if the operator does not support this layer or
+    /// this input.
     fn run(&self, input: &Tensor<3>, state: &Option<Tensor<2>>, order: Order) -> Option<Tensor<3>> {
         let gate = matches!(self.gate_activation, Activation::Sigmoid(_));
         let tanh = matches!(self.hidden_activation, Activation::Tanh(_));
@@ -95,7 +99,7 @@ impl Gru {
 }
 
 config! {
-    /// Configuration of a [`BiGru`], as [`burn::nn::BiGruConfig`].
+    /// Configuration of a [`BiGru`]; replaces [`burn::nn::BiGruConfig`].
     pub struct BiGruConfig of burn::nn::BiGruConfig {
         /// Number of inputs.
         pub d_input: usize,
@@ -103,13 +107,14 @@ config! {
         pub d_hidden: usize,
         /// Whether biases are added.
         pub bias: bool,
-        /// Whether the reset gate scales the product of the hidden state, not the hidden state.
+        /// Whether the reset gate scales the product of hidden state and weights, rather than the hidden
+        /// state itself.
         #[config(default = "true")]
         pub reset_after: bool,
         /// How parameters are initialised.
         #[config(default = "Initializer::XavierNormal{gain:1.0}")]
         pub initializer: Initializer,
-        /// Whether inputs are `[batch, steps, d_input]`, not `[steps, batch, d_input]`.
+        /// Whether inputs are `[batch, steps, d_input]` rather than `[steps, batch, d_input]`.
         #[config(default = true)]
         pub batch_first: bool,
         /// Activation of the update and reset gate.
@@ -122,31 +127,32 @@ config! {
         pub clip: Option<f64>,
     }
 
-    /// A layer with new parameters.
+    /// Creates a layer with new parameters.
     pub fn init(&self, device: &Device) -> BiGru;
 }
 
 module! {
-    /// A GRU in each direction of time, as [`burn::nn::BiGru`].
+    /// A GRU in each direction of time; replaces [`burn::nn::BiGru`].
     pub struct BiGru of burn::nn::BiGru {
-        /// From the first step to the last.
+        /// Layer from the first step to the last.
         pub forward: Gru,
-        /// From the last step to the first.
+        /// Layer from the last step to the first.
         pub reverse: Gru,
         /// Number of hidden units of each direction.
         pub d_hidden: usize,
-        /// Whether inputs are `[batch, steps, d_input]`, not `[steps, batch, d_input]`.
+        /// Whether inputs are `[batch, steps, d_input]` rather than `[steps, batch, d_input]`.
         pub batch_first: bool,
     }
 }
 
 impl BiGru {
-    /// The hidden states of all steps, those from first to last before those from last to first, and the last
-    /// states of both, of inputs and of the states before the first step, or zeros.
+    /// Returns the hidden states of all steps, and the last state of each direction. Each step has the hidden
+    /// units of `forward`, then those of `reverse`. `state` has the hidden states before the first step of
+    /// each direction; they are zeros if it is `None`.
     ///
     /// # Shapes
-    /// - `batched_input`: `[batch, steps, d_input]`, or `[steps, batch, d_input]` unless `batch_first`
-    /// - output: as the input, of twice `d_hidden` units
+    /// - `batched_input`: `[batch, steps, d_input]`, or `[steps, batch, d_input]` if `batch_first` is false
+    /// - output: as the input, with `2 * d_hidden` values in a step
     /// - states: `[2, batch, d_hidden]`
     ///
     /// # Panics

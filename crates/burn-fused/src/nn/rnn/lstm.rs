@@ -1,4 +1,4 @@
-//! LSTM in one direction and in both.
+//! LSTM layers in one direction and in both.
 
 use burn::module::Module;
 use burn::nn::{Initializer, LstmState};
@@ -11,7 +11,7 @@ use crate::ops::recurrent::{self, Order};
 use crate::runtime::fallback::{any_unsupported, unsupported};
 
 config! {
-    /// Configuration of an [`Lstm`], as [`burn::nn::LstmConfig`].
+    /// Configuration of an [`Lstm`]; replaces [`burn::nn::LstmConfig`].
     pub struct LstmConfig of burn::nn::LstmConfig {
         /// Number of inputs.
         pub d_input: usize,
@@ -22,7 +22,7 @@ config! {
         /// How parameters are initialised.
         #[config(default = "Initializer::XavierNormal{gain:1.0}")]
         pub initializer: Initializer,
-        /// Whether inputs are `[batch, steps, d_input]`, not `[steps, batch, d_input]`.
+        /// Whether inputs are `[batch, steps, d_input]` rather than `[steps, batch, d_input]`.
         #[config(default = true)]
         pub batch_first: bool,
         /// Whether time runs from the last step to the first.
@@ -39,32 +39,33 @@ config! {
         /// Activation of the cell gate.
         #[config(default = "ActivationConfig::Tanh")]
         pub cell_activation: ActivationConfig,
-        /// Activation of cells, for the hidden state.
+        /// Activation of the cells when they become the hidden state.
         #[config(default = "ActivationConfig::Tanh")]
         pub hidden_activation: ActivationConfig,
     }
 
-    /// A layer with new parameters.
+    /// Creates a layer with new parameters.
     pub fn init(&self, device: &Device) -> Lstm;
 }
 
-/// Long short-term memory, as [`burn::nn::Lstm`], in one operator for all steps.
+/// Long short-term memory, as one operator for all steps. Replaces [`burn::nn::Lstm`].
 ///
-/// The operator has gates by sigmoid and states by tanh; other activations are composed of Burn's operators.
+/// The operator supports sigmoid gates and tanh states. Layers with other activations are composed of Burn's
+/// operators.
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct Lstm {
-    /// What of the candidates enters the cells.
+    /// Input gate: the share of the candidates that enters the cells.
     pub input_gate: GateController,
-    /// What of the cells stays, absent if `input_forget`.
+    /// Forget gate: the share of the cells that stays; `None` if `input_forget`.
     pub forget_gate: Option<GateController>,
-    /// What of the cells leaves.
+    /// Output gate: the share of the cells that becomes the hidden state.
     pub output_gate: GateController,
-    /// The candidates.
+    /// Cell gate: the candidates for the cells.
     pub cell_gate: GateController,
     /// Number of hidden units.
     pub d_hidden: usize,
-    /// Whether inputs are `[batch, steps, d_input]`, not `[steps, batch, d_input]`.
+    /// Whether inputs are `[batch, steps, d_input]` rather than `[steps, batch, d_input]`.
     pub batch_first: bool,
     /// Whether time runs from the last step to the first.
     pub reverse: bool,
@@ -76,7 +77,7 @@ pub struct Lstm {
     pub gate_activation: Activation,
     /// Activation of the cell gate.
     pub cell_activation: Activation,
-    /// Activation of cells, for the hidden state.
+    /// Activation of the cells when they become the hidden state.
     pub hidden_activation: Activation,
 }
 
@@ -87,12 +88,12 @@ converts!(Lstm of burn::nn::Lstm {
 shown_as_burns!(Lstm of burn::nn::Lstm);
 
 impl Lstm {
-    /// The hidden states of all steps and the last states, of inputs and of the states before the first step, or
-    /// zeros.
+    /// Returns the hidden states of all steps, and the last states. `state` has the states before the first
+    /// step; they are zeros if it is `None`.
     ///
     /// # Shapes
-    /// - `batched_input`: `[batch, steps, d_input]`, or `[steps, batch, d_input]` unless `batch_first`
-    /// - output: as the input, of `d_hidden` units
+    /// - `batched_input`: `[batch, steps, d_input]`, or `[steps, batch, d_input]` if `batch_first` is false
+    /// - output: as the input, with `d_hidden` values in a step
     /// - states: `[batch, d_hidden]`
     ///
     /// # Panics
@@ -107,10 +108,11 @@ impl Lstm {
             .unwrap_or_else(|| burn::nn::Lstm::from(self.clone()).forward(batched_input, state))
     }
 
-    /// As [`forward`](Self::forward), for steps `[batch, 1, d_input]` with their numbers, composed of Burn's operators.
+    /// As [`forward`](Self::forward), for an iterator of steps `[batch, 1, d_input]` with their numbers. It
+    /// is composed of Burn's operators.
     ///
     /// # Panics
-    /// As [`forward`](Self::forward), or if a number is not below `seq_length`.
+    /// As [`forward`](Self::forward), or if the number of a step is not below `seq_length`.
     pub fn forward_iter<I: Iterator<Item = (usize, Tensor<3>)>>(
         &self,
         input_timestep_iter: I,
@@ -124,7 +126,8 @@ impl Lstm {
         burns.forward_iter(input_timestep_iter, state, batch_size, seq_length, device)
     }
 
-    /// [`forward`](Self::forward) by the operator; none if it does not support this layer or this input.
+    /// Runs [`forward`](Self::forward) by the operator; `None` if the operator does not support this layer or
+    /// this input.
     fn run(
         &self,
         input: &Tensor<3>,
@@ -154,7 +157,7 @@ impl Lstm {
 }
 
 config! {
-    /// Configuration of a [`BiLstm`], as [`burn::nn::BiLstmConfig`].
+    /// Configuration of a [`BiLstm`]; replaces [`burn::nn::BiLstmConfig`].
     pub struct BiLstmConfig of burn::nn::BiLstmConfig {
         /// Number of inputs.
         pub d_input: usize,
@@ -165,7 +168,7 @@ config! {
         /// How parameters are initialised.
         #[config(default = "Initializer::XavierNormal{gain:1.0}")]
         pub initializer: Initializer,
-        /// Whether inputs are `[batch, steps, d_input]`, not `[steps, batch, d_input]`.
+        /// Whether inputs are `[batch, steps, d_input]` rather than `[steps, batch, d_input]`.
         #[config(default = true)]
         pub batch_first: bool,
         /// Maximum magnitude of a cell.
@@ -179,36 +182,37 @@ config! {
         /// Activation of the cell gate.
         #[config(default = "ActivationConfig::Tanh")]
         pub cell_activation: ActivationConfig,
-        /// Activation of cells, for the hidden state.
+        /// Activation of the cells when they become the hidden state.
         #[config(default = "ActivationConfig::Tanh")]
         pub hidden_activation: ActivationConfig,
     }
 
-    /// A layer with new parameters.
+    /// Creates a layer with new parameters.
     pub fn init(&self, device: &Device) -> BiLstm;
 }
 
 module! {
-    /// An LSTM in each direction of time, as [`burn::nn::BiLstm`].
+    /// An LSTM in each direction of time; replaces [`burn::nn::BiLstm`].
     pub struct BiLstm of burn::nn::BiLstm {
-        /// From the first step to the last.
+        /// Layer from the first step to the last.
         pub forward: Lstm,
-        /// From the last step to the first.
+        /// Layer from the last step to the first.
         pub reverse: Lstm,
         /// Number of hidden units of each direction.
         pub d_hidden: usize,
-        /// Whether inputs are `[batch, steps, d_input]`, not `[steps, batch, d_input]`.
+        /// Whether inputs are `[batch, steps, d_input]` rather than `[steps, batch, d_input]`.
         pub batch_first: bool,
     }
 }
 
 impl BiLstm {
-    /// The hidden states of all steps, those from first to last before those from last to first, and the last
-    /// states of both, of inputs and of the states before the first step, or zeros.
+    /// Returns the hidden states of all steps, and the last states of each direction. Each step has the
+    /// hidden units of `forward`, then those of `reverse`. `state` has the states before the first step of
+    /// each direction; they are zeros if it is `None`.
     ///
     /// # Shapes
-    /// - `batched_input`: `[batch, steps, d_input]`, or `[steps, batch, d_input]` unless `batch_first`
-    /// - output: as the input, of twice `d_hidden` units
+    /// - `batched_input`: `[batch, steps, d_input]`, or `[steps, batch, d_input]` if `batch_first` is false
+    /// - output: as the input, with `2 * d_hidden` values in a step
     /// - states: `[2, batch, d_hidden]`
     ///
     /// # Panics
@@ -225,7 +229,8 @@ impl BiLstm {
             let order = Order { batch_first: self.batch_first, reverse };
             layer.run(&batched_input, &states[usize::from(reverse)], order)
         };
-        // Burn's asks the forward layer for its own order, and not the reverse one.
+        // Burn's layer applies `batch_first` and `reverse` of its forward layer, and ignores those of its
+        // reverse layer.
         let unusual = !self.forward.batch_first || self.forward.reverse;
         let both = if any_unsupported("bi_lstm", &[(unusual, "orders of its forward layer")]) {
             None

@@ -1,4 +1,4 @@
-//! Recurrent layers.
+//! Recurrent layers: LSTM and GRU, in one direction and in both.
 
 mod gru;
 mod lstm;
@@ -15,23 +15,23 @@ use crate::ops::recurrent;
 pub use gru::{BiGru, BiGruConfig, Gru, GruConfig};
 pub use lstm::{BiLstm, BiLstmConfig, Lstm, LstmConfig};
 
-/// What the operators of LSTM and GRU do not support.
+/// Reasons why the operators of LSTM and GRU do not support a layer, for the debug lines.
 const ACTIVATIONS: &str = "activations other than sigmoid and tanh";
 const WEIGHTS: &str = "hidden weights other than [d_hidden, d_hidden]";
 const CLIPS: &str = "negative clips";
 
 module! {
-    /// A gate of a recurrent layer, as [`burn::nn::GateController`].
+    /// A gate of a recurrent layer; replaces [`burn::nn::GateController`].
     pub struct GateController of burn::nn::GateController {
-        /// Of the inputs.
+        /// Linear layer of the inputs.
         pub input_transform: Linear,
-        /// Of the hidden state.
+        /// Linear layer of the hidden state.
         pub hidden_transform: Linear,
     }
 }
 
 impl GateController {
-    /// A gate with new parameters.
+    /// Creates a gate with new parameters.
     pub fn new(
         d_input: usize,
         d_output: usize,
@@ -52,15 +52,15 @@ impl GateController {
         Self { input_transform: transform(d_input), hidden_transform: transform(d_output) }
     }
 
-    /// The sum of both transforms, `[batch, d_output]`.
+    /// Returns the sum of the outputs of both layers, `[batch, d_output]`.
     ///
     /// # Panics
-    /// If `input` is not `[batch, d_input]` or `hidden` not `[batch, d_output]`.
+    /// If `input` is not `[batch, d_input]`, or `hidden` is not `[batch, d_output]`.
     pub fn gate_product(&self, input: Tensor<2>, hidden: Tensor<2>) -> Tensor<2> {
         self.input_transform.forward(input) + self.hidden_transform.forward(hidden)
     }
 
-    /// Weights and biases of both transforms.
+    /// Returns weights and biases of both layers.
     fn parameters(&self) -> recurrent::Gate {
         let transforms = [&self.input_transform, &self.hidden_transform];
         let bias = |transform: &Linear| transform.bias.as_ref().map(|bias| bias.val());
@@ -68,7 +68,7 @@ impl GateController {
     }
 }
 
-/// The hidden states of the step that is computed last, `[batch, d_hidden]`.
+/// Returns the hidden states of the step that is computed last, `[batch, d_hidden]`.
 fn last_states(output: Tensor<3>, order: recurrent::Order) -> Tensor<2> {
     let [first, second, _] = output.dims();
     let steps = if order.batch_first { second } else { first };

@@ -1,4 +1,4 @@
-//! The layers are compared with Burn's.
+//! Checks the layers against Burn's.
 
 use burn::module::Module;
 use burn::nn::activation::ActivationConfig;
@@ -9,11 +9,11 @@ use super::*;
 use crate::kernels::simd::Level;
 use crate::ops::testing::{Part, assert_close, autodiff_devices, random, results};
 
-/// Of batches, steps, inputs and hidden units.
+/// Numbers of sequences, steps, inputs and hidden units.
 const SIZES: [[usize; 4]; 6] =
     [[1, 1, 2, 3], [3, 5, 4, 7], [13, 4, 3, 16], [2, 9, 20, 33], [7, 3, 5, 80], [9, 6, 16, 64]];
 
-/// Inputs of this shape, of which a third differ if they `repeat`.
+/// Returns inputs of this shape. With `repeat`, only a third of the rows differ.
 fn inputs(shape @ [first, second, width]: [usize; 3], repeat: bool, device: &Device) -> Tensor<3> {
     if !repeat {
         return random(shape, 1, device);
@@ -24,19 +24,20 @@ fn inputs(shape @ [first, second, width]: [usize; 3], repeat: bool, device: &Dev
     random([1, rows.div_ceil(3), width], 1, device).select(1, numbers).reshape(shape)
 }
 
-/// The states of inputs, then hidden states, then cells, as tensors of one number of dimensions.
+/// Returns the state in `tensors`, which are inputs, hidden states and cells, all with three dimensions;
+/// `None` if there are only inputs.
 fn state(tensors: &[Tensor<3>]) -> Option<LstmState<2>> {
     let [_, hidden, cell] = tensors else { return None };
     Some(LstmState::new(cell.clone().squeeze_dim(0), hidden.clone().squeeze_dim(0)))
 }
 
-/// The output and the states side by side, each of another weight in the gradient.
+/// Joins output and states, so that each value has another weight in the gradient.
 fn joined((output, state): (Tensor<3>, LstmState<2>)) -> Tensor<1> {
     let parts = [output.flatten(0, 2), state.hidden.flatten(0, 1), state.cell.flatten(0, 1)];
     Tensor::cat(parts.to_vec(), 0)
 }
 
-/// Outputs and gradients of ours and of Burn's.
+/// Returns outputs and gradients of the fused layer, then of Burn's.
 fn both(burns: &nn::Lstm, tensors: &[Tensor<3>]) -> [Vec<Part>; 2] {
     let ours = Lstm::from(burns.clone());
     [
@@ -143,7 +144,7 @@ fn both_directions_are_burns() {
     }
 }
 
-/// Inputs of two batches, 4 steps and 5 values, as a view.
+/// Returns inputs of two sequences, 4 steps and 5 values, as a view.
 fn view(device: &Device) -> Vec<Tensor<3>> {
     vec![random([4, 5, 2], 3, device).swap_dims(0, 2).swap_dims(1, 2)]
 }
@@ -197,7 +198,7 @@ fn part<const D: usize>(name: &str, tensor: Tensor<D>) -> Part {
     (name.into(), tensor.into_data().try_into_vec_as().expect("floats"))
 }
 
-/// Outputs and states without gradients.
+/// Returns outputs and states, without gradients: those of the fused layers, then those of Burn's.
 fn outputs(x: &Tensor<3>, lstm: &nn::Lstm, gru: &nn::Gru) -> [Vec<Part>; 2] {
     let parts = |(output, state): (Tensor<3>, LstmState<2>), gru_output| {
         vec![

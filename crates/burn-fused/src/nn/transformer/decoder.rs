@@ -1,4 +1,4 @@
-//! Decoder of a transformer.
+//! The decoder of a transformer.
 
 use burn::module::Module;
 use burn::nn::Initializer;
@@ -14,18 +14,19 @@ use crate::nn::convert::{config, converts, module, shown_as_burns};
 use crate::nn::{Dropout, LayerNorm};
 
 stack! {
-    /// Configuration of a [`TransformerDecoder`], as [`burn::nn::transformer::TransformerDecoderConfig`].
+    /// Configuration of a [`TransformerDecoder`]; replaces
+    /// [`burn::nn::transformer::TransformerDecoderConfig`].
     config TransformerDecoderConfig,
-    /// A decoder with new parameters.
+    /// Creates a decoder with new parameters.
     init,
-    /// Decoder of a transformer: Vaswani et al., "Attention is all you need" (2017). As
+    /// Decoder of a transformer: Vaswani et al., "Attention is all you need" (2017). Replaces
     /// [`burn::nn::transformer::TransformerDecoder`].
     stack TransformerDecoder of TransformerDecoderLayer,
     /// Cache of a [`TransformerDecoder`], for autoregressive inference.
     cache TransformerDecoderAutoregressiveCache of TransformerDecoderLayerAutoregressiveCache,
 }
 
-/// Input of a [`TransformerDecoder`], and what a layer makes of it.
+/// Input of a [`TransformerDecoder`], and output of each of its layers.
 #[derive(Debug)]
 pub struct TransformerDecoderInput {
     target: Tensor<3>,
@@ -35,31 +36,33 @@ pub struct TransformerDecoderInput {
 }
 
 impl TransformerDecoderInput {
-    /// Tokens `target` `[batch, sequence, d_model]`, and the output of an encoder, `memory`
-    /// `[batch, memory, d_model]`.
+    /// Creates an input from tokens `target` `[batch, sequence, d_model]`, and `memory`
+    /// `[batch, memory, d_model]`, the output of an encoder.
     pub fn new(target: Tensor<3>, memory: Tensor<3>) -> Self {
         Self { target, target_masks: Masks::default(), memory, memory_masks: Masks::default() }
     }
 
-    /// `mask_pad` `[batch, memory]` is true for elements of the memory that are hidden from all tokens.
+    /// Sets a mask `[batch, memory]` that is true for elements of the memory that are hidden from all tokens.
     pub fn memory_mask_pad(mut self, mask_pad: Tensor<2, Bool>) -> Self {
         self.memory_masks.pad = Some(mask_pad);
         self
     }
 
-    /// `mask_attn` `[batch, sequence, memory]` is true where an element of the memory is hidden from a token.
+    /// Sets a mask `[batch, sequence, memory]` that is true where an element of the memory is hidden from a
+    /// token.
     pub fn memory_mask_attn(mut self, mask_attn: Tensor<3, Bool>) -> Self {
         self.memory_masks.attn = Some(mask_attn);
         self
     }
 
-    /// `mask_pad` `[batch, sequence]` is true for tokens that are hidden from all.
+    /// Sets a mask `[batch, sequence]` that is true for tokens that are hidden from all tokens.
     pub fn target_mask_pad(mut self, mask_pad: Tensor<2, Bool>) -> Self {
         self.target_masks.pad = Some(mask_pad);
         self
     }
 
-    /// `mask_attn` `[batch, sequence, sequence]` is true where a token, the last axis, is hidden from another.
+    /// Sets a mask `[batch, sequence, sequence]` that is true where a token (the last axis) is hidden from
+    /// another token.
     pub fn target_mask_attn(mut self, mask_attn: Tensor<3, Bool>) -> Self {
         self.target_masks.attn = Some(mask_attn);
         self
@@ -67,18 +70,18 @@ impl TransformerDecoderInput {
 }
 
 impl TransformerDecoder {
-    /// The outputs `[batch, sequence, d_model]`.
+    /// Returns the outputs `[batch, sequence, d_model]`.
     ///
     /// # Panics
-    /// If tokens or memory do not have `d_model` values, or masks do not fit.
+    /// If tokens or memory do not have the width `d_model`, or masks do not fit.
     pub fn forward(&self, input: TransformerDecoderInput) -> Tensor<3> {
         self.layers.iter().fold(input, |input, layer| layer.forward(input)).target
     }
 
-    /// The same, of an input of which all but the last token are cached.
+    /// As [`forward`](Self::forward), for an input of which all tokens but the last are cached.
     ///
     /// # Panics
-    /// As [`forward`](Self::forward), and if the cache is of a decoder with fewer layers.
+    /// As [`forward`](Self::forward), and if the cache belongs to a decoder with fewer layers.
     pub fn forward_autoregressive_inference(
         &self,
         input: TransformerDecoderInput,
@@ -88,7 +91,7 @@ impl TransformerDecoder {
         layers.fold(input, |input, (at, layer)| layer.run(input, Some(&mut cache.layers[at]))).target
     }
 
-    /// An empty cache.
+    /// Creates an empty cache.
     pub fn new_autoregressive_cache(&self) -> TransformerDecoderAutoregressiveCache {
         let layers = self.layers.iter().map(|_| TransformerDecoderLayerAutoregressiveCache::empty());
         TransformerDecoderAutoregressiveCache { layers: layers.collect() }
@@ -118,12 +121,12 @@ module! {
 }
 
 impl TransformerDecoderLayer {
-    /// A layer with new parameters.
+    /// Creates a layer with new parameters.
     pub fn new(config: &TransformerDecoderConfig, device: &Device) -> Self {
         burns::TransformerDecoderLayer::new(&config.clone().into(), device).into()
     }
 
-    /// `input` with the output of this layer as its target.
+    /// Returns `input` with the output of this layer as its target.
     ///
     /// # Panics
     /// As [`TransformerDecoder::forward`].
@@ -131,7 +134,7 @@ impl TransformerDecoderLayer {
         self.run(input, None)
     }
 
-    /// The same, of an input of which all but the last token are cached.
+    /// As [`forward`](Self::forward), for an input of which all tokens but the last are cached.
     ///
     /// # Panics
     /// As [`forward`](Self::forward).
@@ -182,22 +185,22 @@ impl TransformerDecoderLayer {
 
 /// Cache of a [`TransformerDecoderLayer`].
 pub struct TransformerDecoderLayerAutoregressiveCache {
-    /// Of the attention to the memory.
+    /// Cache of the attention to the memory.
     pub cross_attn: MhaCache,
-    /// Of the self-attention.
+    /// Cache of the self-attention.
     pub self_attn: MhaCache,
-    /// Of the feed-forward network.
+    /// Cache of the feed-forward network.
     pub pwff: TensorCache<3>,
-    /// Of the first normalisation.
+    /// Cache of the first normalisation.
     pub norm_1: TensorCache<3>,
-    /// Of the second normalisation.
+    /// Cache of the second normalisation.
     pub norm_2: TensorCache<3>,
-    /// Of the third normalisation.
+    /// Cache of the third normalisation.
     pub norm_3: TensorCache<3>,
 }
 
 impl TransformerDecoderLayerAutoregressiveCache {
-    /// An empty cache.
+    /// Creates an empty cache.
     pub fn empty() -> Self {
         let [pwff, norm_1, norm_2, norm_3] = [(); 4].map(|()| TensorCache::empty());
         let (cross_attn, self_attn) =

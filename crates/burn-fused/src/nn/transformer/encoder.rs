@@ -1,4 +1,4 @@
-//! Encoder of a transformer.
+//! The encoder of a transformer.
 
 use burn::module::Module;
 use burn::nn::Initializer;
@@ -14,11 +14,12 @@ use crate::nn::convert::{config, converts, module, shown_as_burns};
 use crate::nn::{Dropout, LayerNorm};
 
 stack! {
-    /// Configuration of a [`TransformerEncoder`], as [`burn::nn::transformer::TransformerEncoderConfig`].
+    /// Configuration of a [`TransformerEncoder`]; replaces
+    /// [`burn::nn::transformer::TransformerEncoderConfig`].
     config TransformerEncoderConfig,
-    /// An encoder with new parameters.
+    /// Creates an encoder with new parameters.
     init,
-    /// Encoder of a transformer: Vaswani et al., "Attention is all you need" (2017). As
+    /// Encoder of a transformer: Vaswani et al., "Attention is all you need" (2017). Replaces
     /// [`burn::nn::transformer::TransformerEncoder`].
     stack TransformerEncoder of TransformerEncoderLayer,
     /// Cache of a [`TransformerEncoder`], for autoregressive inference.
@@ -33,18 +34,19 @@ pub struct TransformerEncoderInput {
 }
 
 impl TransformerEncoderInput {
-    /// Tokens `[batch, sequence, d_model]`.
+    /// Creates an input from tokens `[batch, sequence, d_model]`.
     pub fn new(tensor: Tensor<3>) -> Self {
         Self { tensor, masks: Masks::default() }
     }
 
-    /// `mask_pad` `[batch, sequence]` is true for tokens that are hidden from all.
+    /// Sets a mask `[batch, sequence]` that is true for tokens that are hidden from all tokens.
     pub fn mask_pad(mut self, mask_pad: Tensor<2, Bool>) -> Self {
         self.masks.pad = Some(mask_pad);
         self
     }
 
-    /// `mask_attn` `[batch, sequence, sequence]` is true where a token, the last axis, is hidden from another.
+    /// Sets a mask `[batch, sequence, sequence]` that is true where a token (the last axis) is hidden from
+    /// another token.
     pub fn mask_attn(mut self, mask_attn: Tensor<3, Bool>) -> Self {
         self.masks.attn = Some(mask_attn);
         self
@@ -52,19 +54,19 @@ impl TransformerEncoderInput {
 }
 
 impl TransformerEncoder {
-    /// The outputs `[batch, sequence, d_model]`.
+    /// Returns the outputs `[batch, sequence, d_model]`.
     ///
     /// # Panics
-    /// If the input does not have `d_model` values for a token, or masks do not fit.
+    /// If the tokens do not have the width `d_model`, or masks do not fit.
     pub fn forward(&self, input: TransformerEncoderInput) -> Tensor<3> {
         let TransformerEncoderInput { tensor, masks } = input;
         self.layers.iter().fold(tensor, |x, layer| layer.run(x, &masks, None))
     }
 
-    /// The same, of an input of which all but the last token are cached.
+    /// As [`forward`](Self::forward), for an input of which all tokens but the last are cached.
     ///
     /// # Panics
-    /// As [`forward`](Self::forward), and if the cache is of an encoder with fewer layers.
+    /// As [`forward`](Self::forward), and if the cache belongs to an encoder with fewer layers.
     pub fn forward_autoregressive_inference(
         &self,
         input: TransformerEncoderInput,
@@ -75,7 +77,7 @@ impl TransformerEncoder {
         layers.fold(tensor, |x, (at, layer)| layer.run(x, &masks, Some(&mut cache.layers[at])))
     }
 
-    /// An empty cache.
+    /// Creates an empty cache.
     pub fn new_autoregressive_cache(&self) -> TransformerEncoderAutoregressiveCache {
         let layers = self.layers.iter().map(|_| TransformerEncoderLayerAutoregressiveCache::empty());
         TransformerEncoderAutoregressiveCache { layers: layers.collect() }
@@ -101,16 +103,16 @@ module! {
 }
 
 impl TransformerEncoderLayer {
-    /// A layer with new parameters.
+    /// Creates a layer with new parameters.
     pub fn new(config: &TransformerEncoderConfig, device: &Device) -> Self {
         burns::TransformerEncoderLayer::new(&config.clone().into(), device).into()
     }
 
-    /// The output `[batch, sequence, d_model]` of an input of the same shape, with masks as of
+    /// Returns the output `[batch, sequence, d_model]` for an input of the same shape. The masks are those of
     /// [`TransformerEncoderInput`].
     ///
     /// # Panics
-    /// If the input does not have `d_model` values for a token, or masks do not fit.
+    /// If the tokens do not have the width `d_model`, or masks do not fit.
     pub fn forward(
         &self,
         input: Tensor<3>,
@@ -120,7 +122,7 @@ impl TransformerEncoderLayer {
         self.run(input, &Masks { pad: mask_pad, attn: mask_attn }, None)
     }
 
-    /// The same, of an input of which all but the last token are cached.
+    /// As [`forward`](Self::forward), for an input of which all tokens but the last are cached.
     ///
     /// # Panics
     /// As [`forward`](Self::forward).
@@ -165,18 +167,18 @@ impl TransformerEncoderLayer {
 
 /// Cache of a [`TransformerEncoderLayer`].
 pub struct TransformerEncoderLayerAutoregressiveCache {
-    /// Of the attention.
+    /// Cache of the attention.
     pub mha: MhaCache,
-    /// Of the feed-forward network.
+    /// Cache of the feed-forward network.
     pub pwff: TensorCache<3>,
-    /// Of the first normalisation.
+    /// Cache of the first normalisation.
     pub norm_1: TensorCache<3>,
-    /// Of the second normalisation.
+    /// Cache of the second normalisation.
     pub norm_2: TensorCache<3>,
 }
 
 impl TransformerEncoderLayerAutoregressiveCache {
-    /// An empty cache.
+    /// Creates an empty cache.
     pub fn empty() -> Self {
         let [pwff, norm_1, norm_2] = [(); 3].map(|()| TensorCache::empty());
         Self { mha: MhaCache::autoregressive(), pwff, norm_1, norm_2 }

@@ -1,4 +1,4 @@
-//! The position-wise feed-forward network of a transformer's layer.
+//! The position-wise feed-forward network of a transformer layer.
 
 use burn::nn::Initializer;
 use burn::nn::transformer as burns;
@@ -9,13 +9,14 @@ use crate::nn::convert::{config, module};
 use crate::nn::{Dropout, Linear};
 
 config! {
-    /// Configuration of [`PositionWiseFeedForward`], as [`burn::nn::transformer::PositionWiseFeedForwardConfig`].
+    /// Configuration of [`PositionWiseFeedForward`]; replaces
+    /// [`burn::nn::transformer::PositionWiseFeedForwardConfig`].
     pub struct PositionWiseFeedForwardConfig of burns::PositionWiseFeedForwardConfig {
-        /// Values of an input, and of an output.
+        /// Width of an input and of an output.
         pub d_model: usize,
-        /// Values between the two layers.
+        /// Width between the two layers.
         pub d_ff: usize,
-        /// Probability of a value between the layers to be set to zero in training.
+        /// Probability that dropout sets a value between the layers to zero in training.
         #[config(default = 0.1)]
         pub dropout: f64,
         /// How parameters are initialised.
@@ -26,15 +27,16 @@ config! {
         pub activation: ActivationConfig,
     }
 
-    /// A network with new parameters.
+    /// Creates a network with new parameters.
     pub fn init(&self, device: &Device) -> PositionWiseFeedForward;
 }
 
 module! {
-    /// Two linear layers with an activation between them, as [`burn::nn::transformer::PositionWiseFeedForward`].
-    /// ReLU and GELU are computed with the first layer.
+    /// Two linear layers with an activation between them; replaces
+    /// [`burn::nn::transformer::PositionWiseFeedForward`]. The operator of the first layer includes ReLU and
+    /// GELU.
     ///
-    /// As in Burn's, a record does not have the activation's parameters.
+    /// As with Burn's module, a record does not include parameters of the activation.
     pub struct PositionWiseFeedForward of burns::PositionWiseFeedForward {
         /// Linear layer, `d_model` to `d_ff`.
         pub linear_inner: Linear,
@@ -49,7 +51,7 @@ module! {
 }
 
 impl PositionWiseFeedForward {
-    /// The outputs of `input`, both `[..., d_model]`.
+    /// Returns the outputs for `input`; both are `[..., d_model]`.
     ///
     /// # Panics
     /// If the last axis of `input` is not `d_model`.

@@ -1,4 +1,4 @@
-//! Transformers, as [`burn::nn::transformer`].
+//! Transformers: everything in [`burn::nn::transformer`], with fused modules.
 
 mod decoder;
 mod encoder;

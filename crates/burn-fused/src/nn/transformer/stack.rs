@@ -1,6 +1,6 @@
-//! What encoder and decoder have in common: a stack of layers.
+//! The parts that encoder and decoder have in common: a stack of layers, its configuration and its cache.
 
-/// The configuration, the layers and the cache of an encoder or a decoder.
+/// Defines the configuration, the stack of layers and the cache of an encoder or a decoder.
 macro_rules! stack {
     (
         $(#[$of_config:meta])* config $config:ident,
@@ -11,9 +11,9 @@ macro_rules! stack {
         config! {
             $(#[$of_config])*
             pub struct $config of burns::$config {
-                /// Values of a token.
+                /// Width of a token.
                 pub d_model: usize,
-                /// Values between the layers of a feed-forward network.
+                /// Width between the two linear layers of a feed-forward network.
                 pub d_ff: usize,
                 /// Number of heads.
                 pub n_heads: usize,
@@ -22,10 +22,11 @@ macro_rules! stack {
                 /// Probability of dropout.
                 #[config(default = 0.1)]
                 pub dropout: f64,
-                /// Whether normalisation is before attention and feed-forward networks, and not after them.
+                /// Whether normalisation comes before attention and feed-forward networks rather than after
+                /// them.
                 #[config(default = false)]
                 pub norm_first: bool,
-                /// Whether softmax has another term of 1 in its denominator.
+                /// Whether softmax adds 1 to its denominator.
                 #[config(default = false)]
                 pub quiet_softmax: bool,
                 /// How parameters are initialised.
@@ -34,7 +35,7 @@ macro_rules! stack {
                 /// Activation of the feed-forward networks.
                 #[config(default = "ActivationConfig::Gelu")]
                 pub activation: ActivationConfig,
-                /// Added to variances in normalisation.
+                /// Number that is added to variances in normalisation.
                 #[config(default = 1e-5)]
                 pub layer_norm_eps: f64,
             }
@@ -49,9 +50,9 @@ macro_rules! stack {
         pub struct $stack {
             /// The layers.
             pub layers: Vec<$layer>,
-            /// Values of a token.
+            /// Width of a token.
             pub d_model: usize,
-            /// Values between the layers of a feed-forward network.
+            /// Width between the two linear layers of a feed-forward network.
             pub d_ff: usize,
             /// Number of heads.
             pub n_heads: usize,
@@ -59,9 +60,9 @@ macro_rules! stack {
             pub n_layers: usize,
             /// Probability of dropout.
             pub dropout: f64,
-            /// Whether normalisation is before attention and feed-forward networks.
+            /// Whether normalisation comes before attention and feed-forward networks.
             pub norm_first: bool,
-            /// Whether softmax has another term of 1 in its denominator.
+            /// Whether softmax adds 1 to its denominator.
             pub quiet_softmax: bool,
         }
 

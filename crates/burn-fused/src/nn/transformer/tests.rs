@@ -1,4 +1,4 @@
-//! The modules are compared with Burn's.
+//! Checks the modules against Burn's.
 
 use burn::nn::transformer as burns;
 use burn::tensor::{Bool, Device, Tensor};
@@ -36,7 +36,7 @@ fn an_encoder_is_burns() {
     }
 }
 
-/// Drops gradients of biases of keys, which are rounding for the most part.
+/// Drops the gradients of key biases, which are mostly rounding errors.
 fn without_key_bias(parts: &mut Vec<(String, Vec<f32>)>) {
     parts.retain(|(name, _)| !name.ends_with("key.bias"));
 }

@@ -1,9 +1,9 @@
-//! What a recipe does to gradients before the update.
+//! Operations on gradients before the update: penalties, norms and scaling.
 
 use crate::kernels::simd::{Level, kernel};
 
-/// Adds the slopes of `l1 * sum |w|` and `l2 * sum w^2` over `weights` to `gradients`. The slope of `|w|` at 0 is 0, as
-/// in PyTorch.
+/// Adds the gradients of `l1 * sum |w|` and `l2 * sum w^2` over `weights` to `gradients`. The gradient of
+/// `|w|` at 0 is 0, as in PyTorch.
 ///
 /// # Panics
 /// If the slices differ in length.
@@ -12,13 +12,13 @@ pub fn add_penalties(l1: f32, l2: f32, weights: &[f32], gradients: &mut [f32]) {
     penalise(Level::current(), l1, l2, weights, gradients);
 }
 
-/// The sum of the squares of `values`, in f64 and in an order that does not depend on the SIMD level: ranks that sum
-/// the same values get the same bits.
+/// Returns the sum of the squares of `values`, in f64. The order of additions does not depend on the SIMD
+/// level, so ranks that sum the same values get the same bits.
 pub fn square_sum(values: &[f32]) -> f64 {
     sixteen_sums(Level::current(), values)
 }
 
-/// Multiplies `values` by `factor`. Returns whether all of them were finite before.
+/// Multiplies `values` by `factor`. Returns whether all values were finite before.
 pub fn scale(values: &mut [f32], factor: f32) -> bool {
     scaled(Level::current(), values, factor)
 }
@@ -50,7 +50,7 @@ kernel! {
 
 kernel! {
     fn scaled<S>(_simd: S, values: &mut [f32], factor: f32) -> bool {
-        // Counted without a branch, so that the loop is vectorised.
+        // Counts non-finite values without a branch, so that the compiler vectorises the loop.
         let mut others = 0;
         for value in values {
             others += u32::from(!value.is_finite());

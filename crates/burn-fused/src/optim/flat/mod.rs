@@ -1,11 +1,11 @@
 //! Optimizers over flat slices: one pass over a parameter, its gradient and its moments.
 //!
-//! For training loops whose weights and gradients are slices, such as the gradients that an all-reduce averaged in a
-//! bucket. The optimizers of [`optim`](super) run the same passes on Burn's tensors.
+//! Use it in training loops that have weights and gradients as slices, such as gradients that an all-reduce
+//! averaged in a bucket. The optimizers of [`optim`](super) run the same passes on Burn's tensors.
 //!
-//! The options of an optimizer ([`AdamOptions`], [`SgdOptions`], [`RmspropOptions`]) return the rule of a step, and
-//! [`update`] applies it to one parameter. Moments start at zero. [`add_penalties`], [`square_sum`] and [`scale`] prepare
-//! the gradients: penalties, and clipping by norm.
+//! The options of an optimizer ([`AdamOptions`], [`SgdOptions`], [`RmspropOptions`]) return the rule of a
+//! step, and [`update`] applies the rule to one parameter. Moments start at zero. [`add_penalties`],
+//! [`square_sum`] and [`scale`] prepare the gradients: penalties, and clipping by norm.
 //!
 //! ```
 //! use burn_fused::optim::flat::{self, AdamOptions};
@@ -28,9 +28,9 @@
 //! assert!(weights.iter().all(|weight| (weight - 0.47).abs() < 1e-4));
 //! ```
 //!
-//! The arithmetic is that of `torch.optim`: numbers that depend only on the step are computed in f64, everything else
-//! element by element in f32. Elements are independent of each other, so a result has the same bits at every SIMD
-//! level and on any number of threads.
+//! The arithmetic is that of `torch.optim`: numbers that depend only on the step are computed in f64,
+//! everything else element by element in f32. Elements are independent of each other, so a result has the
+//! same bits on every SIMD level and on any number of threads.
 
 mod gradients;
 mod rules;
@@ -44,7 +44,8 @@ use crate::kernels::simd::{Kernel, Lanes, Level};
 
 /// The update rule of a step, for weights with `M` moments.
 ///
-/// [`AdamOptions::rule`], [`SgdOptions::rule`] and [`RmspropOptions::rule`] return rules, and a program can have its own:
+/// [`AdamOptions::rule`], [`SgdOptions::rule`] and [`RmspropOptions::rule`] return rules. A program can also
+/// implement its own rule:
 ///
 /// ```
 /// use burn_fused::optim::flat::{self, UpdateRule};
@@ -69,13 +70,13 @@ use crate::kernels::simd::{Kernel, Lanes, Level};
 /// assert_eq!(weights, [0.5, 2.5]);
 /// ```
 pub trait UpdateRule<const M: usize>: Copy + Send + Sync {
-    /// One weight and its moments after the step.
+    /// Returns one weight and its moments after the step.
     ///
-    /// [`update`] compiles its loop for each SIMD level, so this method must be `#[inline(always)]`, as must all
-    /// functions that it calls.
+    /// [`update`] compiles its loop for each SIMD level. This method, and all functions that it calls, must
+    /// therefore be `#[inline(always)]`.
     fn update(self, weight: f32, gradient: f32, moments: [f32; M]) -> (f32, [f32; M]);
 
-    /// Updates slices of one length with the instructions of `level`. The default is right for every rule.
+    /// Updates slices of the same length with the instructions of `level`. The default works for every rule.
     fn pass(self, level: Level, weights: &mut [f32], gradients: &[f32], moments: [&mut [f32]; M]) {
         pass(self, level, weights, gradients, moments);
     }
@@ -92,8 +93,9 @@ fn pass<const M: usize>(
     level.run(Pass { rule, weights, gradients, moments });
 }
 
-/// Defines [`UpdateRule::pass`] by a function of this crate, for a rule with this number of moments. Without it, the loop
-/// is generic, and compiled with the settings of the user's crate, perhaps without optimization.
+/// Defines [`UpdateRule::pass`] with a function of this crate, for a rule with this number of moments. The
+/// default is generic, so it would be compiled with the settings of the user's crate, perhaps without
+/// optimization.
 macro_rules! compiled_here {
     ($moments:literal, $pass:path) => {
         #[inline(never)]
@@ -104,9 +106,9 @@ macro_rules! compiled_here {
 }
 use compiled_here;
 
-/// Updates the weights of one parameter and their moments, at [`Level::current`].
+/// Updates the weights of one parameter, and their moments, at [`Level::current`].
 ///
-/// From 131,072 weights on, the threads of the current rayon pool share the work.
+/// With 131,072 weights or more, the threads of the current rayon pool share the work.
 ///
 /// # Panics
 /// If the slices differ in length.
@@ -126,10 +128,10 @@ pub fn update<const M: usize>(
     share(Level::current(), rule, weights, gradients, moments);
 }
 
-/// Weights that are worth a thread.
+/// Number of weights that are worth a thread.
 const PART: usize = 1 << 16;
 
-/// Halves the slices for as long as both halves are worth a thread.
+/// Halves the slices as long as both halves are worth a thread, and updates the parts.
 fn share<const M: usize>(
     level: Level,
     rule: impl UpdateRule<M>,
@@ -163,7 +165,7 @@ impl<R: UpdateRule<M>, const M: usize> Kernel for Pass<'_, R, M> {
     #[inline(always)]
     fn run<S: Lanes>(self, _simd: S) {
         let Self { rule, weights, gradients, moments } = self;
-        // With one length for all slices, the loop has no bounds checks and is vectorised.
+        // The slices have one length, so the loop has no bounds checks and is vectorised.
         let len = weights.len();
         let (gradients, mut moments) = (&gradients[..len], moments.map(|moment| &mut moment[..len]));
         for at in 0..len {

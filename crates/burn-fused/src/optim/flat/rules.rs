@@ -11,8 +11,8 @@ pub enum Decay {
     /// Multiplies the weight by `1 - lr * decay` before the update, as AdamW does: Loshchilov and Hutter, "Decoupled
     /// weight decay regularization" (2019).
     Decoupled(f64),
-    /// [`Decoupled`](Self::Decoupled), of those weights alone whose first moment has their sign: "Cautious weight decay"
-    /// (2025), arXiv 2510.12402.
+    /// As [`Decoupled`](Self::Decoupled), but only for weights that have the sign of their first moment:
+    /// "Cautious weight decay" (2025), arXiv 2510.12402.
     Cautious(f64),
 }
 
@@ -25,7 +25,7 @@ pub struct AdamOptions {
     pub beta_1: f64,
     /// Decay rate of the second moment.
     pub beta_2: f64,
-    /// Added to the root of the second moment, after the bias correction.
+    /// Number that is added to the root of the second moment, after the bias correction.
     pub epsilon: f64,
     /// Weight decay.
     pub decay: Decay,
@@ -39,14 +39,14 @@ impl Default for AdamOptions {
 }
 
 impl AdamOptions {
-    /// The rule of step `time`, which counts from 1. The moments of a weight are the first and the second moment of its
-    /// gradient, and for AMSGrad the largest second moment so far: Reddi et al., "On the convergence of Adam and
-    /// beyond" (2018).
+    /// Returns the rule of step `time`, counted from 1. The moments of a weight are the first and the second
+    /// moment of its gradient. AMSGrad has a third one, the largest second moment so far: Reddi et al., "On
+    /// the convergence of Adam and beyond" (2018).
     ///
     /// # Panics
     /// If `time` is 0.
     pub fn rule(self, time: u64) -> impl UpdateRule<2> + UpdateRule<3> {
-        // The bias corrections would be 0, and all weights NaN.
+        // In step 0, the bias corrections would be 0, and all weights would become NaN.
         assert!(time > 0, "steps of Adam count from 1, but got step 0");
         let Self { lr, beta_1, beta_2, epsilon, decay } = self;
         let correction = |beta: f64| 1.0 - beta.powi(time.min(i32::MAX as u64) as i32);
@@ -68,26 +68,28 @@ impl AdamOptions {
     }
 }
 
-/// Numbers of a step. The correction of the second moment, by which PyTorch divides its root, is part of step size and
-/// epsilon (section 2 of Kingma and Ba): divisions take most of the time of a pass.
+/// The numbers of a step. PyTorch divides the root of the second moment by its bias correction. Here the
+/// correction is part of `step_size` and `epsilon` (section 2 of Kingma and Ba), because divisions take most
+/// of the time of a pass.
 #[derive(Clone, Copy)]
 struct AdamRule {
     /// L2 penalty: multiplied by the weight and added to the gradient.
     penalty: f32,
-    /// Factor of the weight: decoupled decay.
+    /// Factor of the weight, for decoupled decay.
     keep: f32,
     cautious: bool,
     take_1: f32,
     keep_2: f32,
     take_2: f32,
-    /// Both bias corrections: `lr * sqrt(1 - beta_2^t) / (1 - beta_1^t)`.
+    /// Learning rate with both bias corrections: `lr * sqrt(1 - beta_2^t) / (1 - beta_1^t)`.
     step_size: f32,
-    /// Epsilon times the second moment's correction.
+    /// Epsilon times the root of the second moment's bias correction.
     epsilon: f32,
 }
 
 impl AdamRule {
-    /// The weight and both moments; `largest` returns the second moment to divide by.
+    /// Returns the weight and both moments after the step. The update is divided by the root of
+    /// `largest(second)`.
     #[inline(always)]
     fn step(
         self,
@@ -128,7 +130,7 @@ impl UpdateRule<3> for AdamRule {
     compiled_here!(3, adam_pass);
 }
 
-/// Adam without cautious decay: the compiler leaves its comparisons out of the loop.
+/// Adam without cautious decay. Its type lets the compiler leave the comparisons out of the loop.
 #[derive(Clone, Copy)]
 struct Plain(AdamRule);
 
@@ -164,12 +166,13 @@ fn adam_pass<const M: usize>(
 pub struct SgdOptions {
     /// Learning rate.
     pub lr: f64,
-    /// Factor of the velocity in a step (Polyak, 1964), for weights with a velocity.
+    /// Factor of the old velocity in a step (Polyak, 1964), for weights with a velocity.
     pub momentum: f64,
-    /// The gradient enters the velocity with the factor `1 - dampening`. PyTorch and Burn do not dampen the first
-    /// gradient: set 0 in the first step.
+    /// Dampening: the gradient enters the velocity with the factor `1 - dampening`. PyTorch and Burn do not
+    /// dampen the first gradient: set 0 in the first step.
     pub dampening: f64,
-    /// Whether the step looks ahead by the next velocity (Sutskever et al., 2013).
+    /// Whether the momentum is Nesterov's: the step looks ahead by the next velocity (Sutskever et al.,
+    /// 2013).
     pub nesterov: bool,
     /// L2 penalty: this multiple of the weight is added to its gradient.
     pub weight_decay: f64,
@@ -183,7 +186,7 @@ impl Default for SgdOptions {
 }
 
 impl SgdOptions {
-    /// The rule of a step. Weights have no moments, or, with momentum, the velocity.
+    /// Returns the rule of a step. Weights have no moments, or with momentum one moment: the velocity.
     pub fn rule(self) -> impl UpdateRule<0> + UpdateRule<1> {
         SgdRule {
             penalty: self.weight_decay as f32,
@@ -232,9 +235,9 @@ pub struct RmspropOptions {
     pub lr: f64,
     /// Decay rate of the mean square of gradients.
     pub alpha: f64,
-    /// Added to the root of the mean square.
+    /// Number that is added to the root of the mean square.
     pub epsilon: f64,
-    /// Factor of the velocity in a step, for weights with a velocity.
+    /// Factor of the old velocity in a step, for weights with a velocity.
     pub momentum: f64,
     /// L2 penalty: this multiple of the weight is added to its gradient.
     pub weight_decay: f64,
@@ -248,8 +251,8 @@ impl Default for RmspropOptions {
 }
 
 impl RmspropOptions {
-    /// The rule of a step. The moments of a weight are the mean square of its gradients and, with momentum, the
-    /// velocity.
+    /// Returns the rule of a step. The first moment of a weight is the mean square of its gradients; with
+    /// momentum, the second is the velocity.
     pub fn rule(self) -> impl UpdateRule<1> + UpdateRule<2> {
         RmspropRule {
             penalty: self.weight_decay as f32,

@@ -1,15 +1,15 @@
-//! Each rule against its definition in f64, at every SIMD level.
+//! Checks each rule against its definition in f64, at every SIMD level.
 
 use super::*;
 use crate::kernels::simd::Level;
 
-/// Weights: two of the widest vectors and a remainder.
+/// Number of weights: two of the widest vectors and a remainder.
 const LEN: usize = 2 * 16 + 5;
 const STEPS: u64 = 20;
 const DECAY: f64 = 0.01;
 
-/// Weights after [`STEPS`] steps, and the same in f64 by `reference(weight, gradient, moments, time)`: gradients are
-/// `2w + 0.3`.
+/// Asserts that the weights after [`STEPS`] steps equal those of `reference(weight, gradient, moments, time)`
+/// in f64. The gradients are `2w + 0.3`.
 fn assert_follows<const M: usize, R: UpdateRule<M>>(
     context: &str,
     rule: impl Fn(u64) -> R,
