@@ -1,5 +1,5 @@
-//! Times modules of `burn_fused::nn` against those of `burn::nn`, forward and backward. The two sides
-//! alternate:
+//! Times modules of `burn_fused::nn` against those of `burn::nn`, forward and backward. The two are timed in
+//! turn. Usage:
 //!
 //! ```text
 //! cargo run --release --example compare_modules [PART OF A NAME]

@@ -1,5 +1,5 @@
-//! Times the convolutions of a VGG network with each algorithm. The algorithms alternate: `cargo run
-//! --release --workspace --example conv_layers [BATCH [ROUNDS]]`.
+//! Times the convolutions of a VGG network with each algorithm. The algorithms are timed in turn. Usage:
+//! `cargo run --release --workspace --example conv_layers [BATCH [ROUNDS]]`.
 
 use std::time::Instant;
 

@@ -28,8 +28,8 @@
 //! Results then differ by rounding only. If operands do not fit each other, an operator panics before it
 //! computes anything, on every backend, with the text of Burn's own checks.
 //!
-//! The [`log`] crate gets a debug line for each module that is composed, with the reason, once for each
-//! module and reason. With `env_logger`, `RUST_LOG=burn_fused=debug` shows these lines:
+//! A module that is composed logs the reason with the [`log`] crate, at level debug, once for each module and
+//! reason. With `env_logger`, `RUST_LOG=burn_fused=debug` shows these lines:
 //!
 //! ```text
 //! lstm is composed of Burn's operators: activations other than sigmoid and tanh are not supported
@@ -66,7 +66,7 @@
 //!
 //! If the processor multiplies bf16 faster than f32, with AMX or AVX-512 BF16, activations can stay in f32:
 //! `MatmulPrecision::Bf16.use_precision()` ([`precision::MatmulPrecision`]) rounds only the factors of large
-//! matrix products to bf16. It applies to linear layers, including the linear layers of attention and
+//! matrix products to bf16. This applies to linear layers, including the linear layers of attention and
 //! transformers.
 //!
 //! # SIMD levels

@@ -93,7 +93,8 @@ layers!(
 );
 
 impl Activation {
-    /// Returns the activation for an operator that computes it in its epilogue; `None` if operators cannot.
+    /// Returns the activation for the epilogue of an operator; `None` if operators do not compute it in their
+    /// epilogue.
     pub(crate) fn epilogue(&self) -> Option<ActivationFunction> {
         match self {
             Self::Identity(_) => Some(ActivationFunction::Identity),

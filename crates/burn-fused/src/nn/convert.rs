@@ -112,7 +112,7 @@ macro_rules! variants {
     };
 }
 
-/// Displays a module as Burn displays its own.
+/// Displays a module as Burn's module is displayed.
 macro_rules! shown_as_burns {
     ($name:ident of $burns:ty) => {
         impl burn::module::ModuleDisplay for $name {

@@ -47,9 +47,9 @@ impl Dropout {
         dropout(input, prob)
     }
 
-    /// [`forward`](Self::forward) for `input` `[batch, ...]` with one mask for each sample, which depends
-    /// only on the sample's `place` in the training. It does not use the generator of the device. The masks
-    /// are the same for all types and on all backends.
+    /// As [`forward`](Self::forward) for `input` `[batch, ...]`, but with one mask for each sample. A mask
+    /// depends only on the sample's `place` in the training; the generator of the device is not used. The
+    /// masks are the same for all types and on all backends.
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};

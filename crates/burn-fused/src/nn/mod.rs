@@ -10,15 +10,15 @@
 //! | [`attention::MultiHeadAttention`], [`attention::CrossAttention`] | scores, softmax, dropout and context; no weights stored |
 //! | [`transformer::TransformerEncoder`], [`transformer::TransformerDecoder`] | the modules above |
 //! | [`transformer::PositionWiseFeedForward`] | the activation in the first layer |
-//! | [`Dropout`] | the mask is computed in forward and in backward, and not stored |
-//! | [`norm::Normalization`], [`activation::Activation`] | one of our layers, or of Burn's where there is none |
+//! | [`Dropout`] | forward and backward both compute the mask; it is not stored |
+//! | [`norm::Normalization`], [`activation::Activation`] | a fused layer, or Burn's if there is none |
 //! | [`Gelu`] | one pass forward, and one backward |
-//! | [`Embedding`] | rows are copied forward, and added up backward |
+//! | [`Embedding`] | forward copies rows, and backward sums their gradients |
 //! | [`loss::CrossEntropyLoss`] | one pass forward; backward in the memory of the scores |
 //! | [`conv::Conv2d`] | 3x3 convolution and bias; [with ReLU and max pooling](conv::Conv2d::forward_with) |
 //! | [`BatchNorm`] | statistics and output; [with ReLU and max pooling](BatchNorm::forward_with) |
-//! | both | [convolution, statistics and output](conv::Conv2d::forward_norm), with ReLU and max pooling |
-//! | [`pool::MaxPool2d`] | 2x2 maxima, with their positions in a byte each |
+//! | `Conv2d`, `BatchNorm` | [all in one operator](conv::Conv2d::forward_norm), with ReLU and max pooling |
+//! | [`pool::MaxPool2d`] | 2x2 maxima, and the position of each maximum in one byte |
 //! | [`Lstm`], [`BiLstm`], [`Gru`], [`BiGru`] | all steps and gates; gradients of weights and inputs are one product each |
 //!
 //! `Rnn` and `BiRnn` are Burn's, with [`burn::nn::GateController`] and Burn's activations. If no loss depends

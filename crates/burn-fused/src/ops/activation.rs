@@ -23,8 +23,8 @@ impl ActivationFunction {
     }
 }
 
-/// Values that the kernels treat as a row. The operator itself has no rows; this length keeps a block of rows
-/// in cache.
+/// Number of values that the kernels treat as a row. Activations have no rows; this length keeps a block of
+/// rows in cache.
 const PART: usize = 1024;
 
 /// Applies `activation` to each value of `x`.

@@ -11,11 +11,11 @@ use crate::ops::flex_tensor::{contiguous, values};
 use crate::runtime::memory::Buffer;
 use crate::runtime::poll;
 
-/// Returns the rows of `weights` `[rows, width]` at `indices` `[batch, sequence]`, as `[batch, sequence,
-/// width]`.
+/// Returns the rows of `weights` `[rows, width]` at `indices` `[batch, sequence]`, as
+/// `[batch, sequence, width]`.
 ///
 /// # Panics
-/// If there is no row of an index.
+/// If an index is negative or not below `rows`.
 pub(crate) fn embedding(weights: Tensor<2>, indices: Tensor<2, Int>) -> Tensor<3> {
     let supported = |[weights]: [&FlexTensor; 1]| (weights.dtype() == DType::F32).then_some(());
     let forward = |[weights]: [FlexTensor; 1], (), _backward| forward(contiguous(weights), indices.clone());

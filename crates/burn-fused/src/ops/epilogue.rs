@@ -7,8 +7,8 @@ use burn::tensor::{Tensor, activation};
 use crate::kernels::epilogue::Epilogue;
 
 impl Epilogue {
-    /// Applies the epilogue to `x` with Burn's operators. Pooling expects `x` as `[batch, channels, height,
-    /// width]`.
+    /// Applies the epilogue to `x` with Burn's operators. Pooling expects `x` as
+    /// `[batch, channels, height, width]`.
     pub(crate) fn composed<const D: usize>(self, x: Tensor<D>) -> Tensor<D> {
         match self {
             Self::Identity => x,

@@ -1,7 +1,7 @@
 //! Shape checks that run before an operator computes, with the messages of Burn's own checks.
 //!
 //! Burn checks shapes in the methods of its tensors. An operator that calls a backend directly skips these
-//! checks, and some operators of a backend compute with operands that do not fit.
+//! checks, and some operators of a backend compute a result from operands that do not fit each other.
 
 use std::fmt::{Debug, Display};
 

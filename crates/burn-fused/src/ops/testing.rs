@@ -40,8 +40,8 @@ impl ModuleMapper for Fixed {
 /// A name and the values that it stands for.
 pub type Part = (String, Vec<f32>);
 
-/// Returns the output of `forward` for these inputs, and the gradients of a weighted sum of the output: those
-/// of the inputs and of all parameters of `module`. A parameter without a gradient has no values.
+/// Returns the output of `forward` for these inputs, and the gradients of a weighted sum of the output with
+/// respect to the inputs and to all parameters of `module`. A parameter without a gradient has no values.
 pub fn results<M: Module, const D: usize, const E: usize>(
     module: &M,
     inputs: &[Tensor<D>],

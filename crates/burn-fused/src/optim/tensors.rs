@@ -1,4 +1,8 @@
 //! The passes of [`flat`] on Burn's tensors.
+//!
+//! A step does not allocate memory for the parameter if it can avoid it. It writes the new values over the
+//! parameter if nothing else refers to it, otherwise over the gradient if nothing else refers to that, and
+//! otherwise to a copy.
 
 use burn::backend::flex::FlexTensor;
 use burn::backend::{Flex, TensorMetadata};
@@ -44,9 +48,9 @@ pub fn update_tensors<const D: usize, const M: usize>(
         flat::update(rule, slice_mut(&mut parameter), values(&gradient), slices);
         parameter
     } else if gradient.is_unique() && gradient.storage::<f32>().len() == values(&gradient).len() {
-        // A training loop may hold the module during the step and drop the old values after it, so use the
-        // gradient's memory for the new values. Not if the gradient is a view: the result would keep the
-        // gradients of all parameters in memory.
+        // A training loop may hold the module during the step and drop the old values afterwards, so write
+        // the new values over the gradient. A gradient that is a view does not qualify: the result would keep
+        // the gradients of all parameters in memory.
         flat::update(Swapped(rule), slice_mut(&mut gradient), values(&parameter), slices);
         gradient
     } else {

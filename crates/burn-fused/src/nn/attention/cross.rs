@@ -36,8 +36,8 @@ config! {
 
 /// Attention of queries to the elements of a context; replaces [`burn::nn::attention::CrossAttention`].
 ///
-/// The fields of Burn's module are private. Records therefore convert parameters between the two modules;
-/// there is no `From`.
+/// The fields of Burn's module are private, so there is no `From`. Records convert parameters between the two
+/// modules.
 #[derive(Module, Debug)]
 pub struct CrossAttention {
     query: Linear,

@@ -166,7 +166,7 @@ impl MultiHeadAttention {
         self.output_of(input, None)
     }
 
-    /// As [`forward`](Self::forward), for inputs of which all tokens but the last are cached.
+    /// As [`forward`](Self::forward), for inputs with all tokens but the last in the cache.
     ///
     /// # Panics
     /// As [`forward`](Self::forward).

@@ -156,7 +156,7 @@ fn self_attention_with_hidden_blocks_of_keys() {
             let burns_near = burns::MultiHeadAttention { min_float: -1.0, ..burns.clone() };
             let expected = burns_results(&burns_near, &x, &masks, both);
             assert_close(&our_results(&near, &x, &masks, both), &expected, &context);
-            // Hidden tokens that are not finite.
+            // Hidden tokens with values that are not finite.
             for value in [f32::NAN, f32::INFINITY] {
                 let bad = [x[0].clone().slice_fill([0..1, 260..261, 3..4], value)];
                 let expected = burns_results(&burns, &bad, &masks, both);

@@ -115,8 +115,8 @@ impl BatchNorm {
         self.keep(batch_norm(input, self.gamma.val(), self.beta.val(), self.epsilon, epilogue), values)
     }
 
-    /// Returns `epilogue` of the normalised outputs of `conv`: in training in f32 as one operator, otherwise
-    /// as two.
+    /// Returns `epilogue` of the normalised outputs of `conv`. In training, this is one operator if
+    /// [`conv_norm`] supports the tensors and the layer, otherwise two.
     ///
     /// # Panics
     /// As [`Conv2d::forward`], and as [`forward`](Self::forward) for the output of `conv`.

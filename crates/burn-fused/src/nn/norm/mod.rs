@@ -67,8 +67,8 @@ impl From<LayerNorm> for burn::nn::LayerNorm {
     }
 }
 
-/// Burn's field `epsilon` is private. The conversion reads it from the layer's display, which has all digits
-/// of it.
+/// Burn's field `epsilon` is private. The conversion reads it from the layer's display, which shows all its
+/// digits.
 impl From<burn::nn::LayerNorm> for LayerNorm {
     fn from(burns: burn::nn::LayerNorm) -> Self {
         // Display the layer with other parameters. Displaying its own would initialise them, and an

@@ -78,7 +78,7 @@ impl TransformerDecoder {
         self.layers.iter().fold(input, |input, layer| layer.forward(input)).target
     }
 
-    /// As [`forward`](Self::forward), for an input of which all tokens but the last are cached.
+    /// As [`forward`](Self::forward), for an input with all tokens but the last in the cache.
     ///
     /// # Panics
     /// As [`forward`](Self::forward), and if the cache belongs to a decoder with fewer layers.
@@ -134,7 +134,7 @@ impl TransformerDecoderLayer {
         self.run(input, None)
     }
 
-    /// As [`forward`](Self::forward), for an input of which all tokens but the last are cached.
+    /// As [`forward`](Self::forward), for an input with all tokens but the last in the cache.
     ///
     /// # Panics
     /// As [`forward`](Self::forward).

@@ -63,7 +63,7 @@ impl TransformerEncoder {
         self.layers.iter().fold(tensor, |x, layer| layer.run(x, &masks, None))
     }
 
-    /// As [`forward`](Self::forward), for an input of which all tokens but the last are cached.
+    /// As [`forward`](Self::forward), for an input with all tokens but the last in the cache.
     ///
     /// # Panics
     /// As [`forward`](Self::forward), and if the cache belongs to an encoder with fewer layers.
@@ -122,7 +122,7 @@ impl TransformerEncoderLayer {
         self.run(input, &Masks { pad: mask_pad, attn: mask_attn }, None)
     }
 
-    /// As [`forward`](Self::forward), for an input of which all tokens but the last are cached.
+    /// As [`forward`](Self::forward), for an input with all tokens but the last in the cache.
     ///
     /// # Panics
     /// As [`forward`](Self::forward).

@@ -1,4 +1,10 @@
 //! Backward of attention. It computes the weights again, from the statistics that forward saved.
+//!
+//! The outer loop is over blocks of keys, which are packed once for all heads and queries that use them. The
+//! inner loop is over blocks of queries. For each pair of blocks it computes the scores, the weights, and the
+//! gradients of both, and adds their products to the gradients of queries, keys and values. The gradient of a
+//! score is `weight * (gradient of the weight - mean)`, where `mean` is the sum of the products of weights
+//! and their gradients in a row.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -5,6 +5,10 @@
 //! computes the scores of a few queries at a time, which fit in cache. Of each softmax, forward saves only
 //! the maximum and the sum; backward computes the weights again (Dao et al., "FlashAttention", 2022). Memory
 //! therefore grows with the length of a sequence, not with its square.
+//!
+//! The work is divided into parts and blocks. A part is some heads of one sample, and one thread computes it.
+//! A block is some queries of one head. If masks hide a key from all queries of a block, such as in a causal
+//! model, the block leaves the key out, provided that its weight would be exactly 0.
 
 mod backward;
 mod forward;
@@ -51,8 +55,8 @@ impl Attention {
     /// Returns the context `[batch, queries, heads * width]`, and the weights `[batch, heads, queries, keys]`
     /// after dropout. The weights may be `None` if `wants_weights` is false.
     ///
-    /// Queries have the shape of the context. Keys and values have the shape `[batch, keys, kv_heads *
-    /// width]`.
+    /// Queries have the shape of the context. Keys and values have the shape
+    /// `[batch, keys, kv_heads * width]`.
     ///
     /// # Panics
     /// If shapes do not fit.

@@ -13,7 +13,7 @@ kernel! {
         block: &Block,
         // Scores of the block's keys, then weights after dropout. The rows end with a whole vector.
         scores: &mut [f32],
-        // Distance of rows.
+        // Distance between rows, in values.
         step: usize,
         // For each row, its maximum and the factor of the exponentials.
         stats: &mut [[f32; 2]],
@@ -60,7 +60,7 @@ pub struct SoftmaxBackward<'a> {
     /// Gradient of the weights after dropout, which becomes the gradient of the products of queries and keys.
     /// Rows as in `scores`.
     pub gradient: &'a mut [f32],
-    /// Distance of rows, in values.
+    /// Distance between rows, in values.
     pub step: usize,
     /// For each row, its maximum and the factor of the exponentials, from [`softmax`].
     pub stats: &'a [[f32; 2]],

@@ -1,5 +1,8 @@
-//! The operator of [`super::operator`] on libtorch. It runs libtorch's own backward, because Burn composes
-//! the backward of several convolutions.
+//! The operator of [`super::operator`] on libtorch. It runs libtorch's own backward, because Burn's backward
+//! is composed of several convolutions.
+//!
+//! Forward computes on leaves of a small graph in libtorch's autograd, which has only this operator. The node
+//! in Burn's graph keeps the small graph, and the node's backward runs libtorch's backward on it.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

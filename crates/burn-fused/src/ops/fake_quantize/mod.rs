@@ -24,10 +24,12 @@ use crate::ops::precision::cast;
 use crate::ops::shapes::refuse;
 use crate::runtime::memory::Buffer;
 
-/// Quantizes and dequantizes each value of `x`, of any shape: (clamp(round(x · (1 / scale)) + zero point) -
-/// zero point) · scale, rounding half to even. `parameters` are one pair for all values, or one pair for each
-/// index of the dimension `axis`. NaN stays NaN. The output has the type of `x`; 16-bit values are quantized
-/// in f32.
+/// Quantizes and dequantizes each value of `x`, of any shape, with rounding half to even:
+///
+/// (clamp(round(x · (1 / scale)) + zero point) - zero point) · scale.
+///
+/// `parameters` are one pair for all values, or one pair for each index of the dimension `axis`. NaN stays
+/// NaN. The output has the type of `x`; 16-bit values are quantized in f32.
 ///
 /// # Panics
 /// If there is neither one pair of parameters nor one for each index of `axis`, or a pair is invalid.

@@ -11,7 +11,7 @@ use crate::ops::extension::{Backward, Saved};
 use crate::ops::flex_tensor::{contiguous, tensor, values};
 use crate::ops::precision::{multiply, supported, tensor_of};
 
-/// Returns the sizes and the type of the operator if the types are supported and only the bias is empty.
+/// Returns the sizes and the type of the operator if the types are supported. Only the bias may be empty.
 pub fn sizes_of([x, weights, bias]: [&FlexTensor; 3]) -> Option<(Sizes, Half)> {
     let sizes =
         Sizes::from_tensors(x, weights).filter(|sizes| sizes.batch > 0 && supported(x, &[weights, bias]))?;

@@ -156,8 +156,8 @@ fn composed(scores: Tensor<2>, labels: &[u16], smoothing: f64, weights: Option<V
     Score { loss, value, correct }
 }
 
-/// Returns the gradient of the scores: `gradient`, which belongs to a loss gradient of 1, times the loss
-/// gradient `upstream`.
+/// Returns the gradient of the scores: `gradient`, which is valid for a loss gradient of 1, times the actual
+/// loss gradient, `upstream`.
 fn scaled(mut gradient: FlexTensor, upstream: &FlexTensor) -> FlexTensor {
     let factor = upstream.as_slice::<f32>().map_or(1.0, |values| values[0]);
     if factor != 1.0 {

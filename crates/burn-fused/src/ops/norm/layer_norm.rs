@@ -35,7 +35,7 @@ pub(crate) fn normalise_rows<const D: usize>(
     on_flex_or(name, tensors, width_of, forward, |[x, ..]| autocast(Tensor::from_dispatch(x), dtype, burns))
 }
 
-/// Returns the width of a row if all tensors are f32 and have fitting shapes, and only beta is empty.
+/// Returns the width of a row if all tensors are f32 and their shapes fit. Only beta may be empty.
 fn width_of(tensors: [&FlexTensor; 3]) -> Option<usize> {
     let [x, gamma, beta] = tensors.map(|tensor| tensor.shape());
     let (width, betas) = (gamma[0], beta[0]);

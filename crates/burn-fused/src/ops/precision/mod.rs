@@ -25,7 +25,7 @@ use crate::runtime::memory::Buffer;
 pub use crate::kernels::half::{Bf16Products, MatmulPrecision, bf16_products, limit_bf16_products};
 
 impl Half {
-    /// Converts Burn's type; `None` if it is not a 16-bit floating-point type.
+    /// Returns the 16-bit type for Burn's `dtype`; `None` for other types.
     pub(crate) fn from_dtype(dtype: DType) -> Option<Self> {
         match dtype {
             DType::BF16 => Some(Self::Bf16),

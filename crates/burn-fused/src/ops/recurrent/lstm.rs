@@ -1,4 +1,9 @@
 //! LSTM: Hochreiter and Schmidhuber, "Long short-term memory" (1997).
+//!
+//! An LSTM has two outputs, the hidden states of all steps and the last cells, but an operator of autodiff
+//! has one. The hidden states are therefore the output of a first operator, which computes everything. The
+//! last cells are the output of a second operator on the first one's output. Backward runs the second
+//! operator first: it stores the gradient of the last cells for the first operator's backward.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -56,8 +61,7 @@ fn run<const G: usize>(
         let shape = output.shape().to_vec();
         let of_cells = Backward::new(move |gradient, _of_output| {
             *left.lock().unwrap_or_else(PoisonError::into_inner) = Some(gradient);
-            // Autodiff runs the backward of the first operator only if its output has a gradient, so return
-            // zeros.
+            // Autodiff runs the first operator's backward only if its output has a gradient, so return zeros.
             [Some(Buffer::zeroed(shape.iter().product()).into_tensor(&shape))]
         });
         last = Some((cells, of_cells));
@@ -65,9 +69,7 @@ fn run<const G: usize>(
     });
     let output = output.map_err(|tensors| unsupported_tensors("lstm", tensors)).ok()?;
     let output = Tensor::<3>::from_dispatch(output);
-    // An operator has one output. The last cells are therefore the output of a second operator on the first
-    // one's output. The second backward leaves the gradient of the last cells in `left` for the first
-    // backward.
+    // The second operator; see the head of this module.
     let last = on_flex([output.clone().into_dispatch()], |_| last, |_, last, _| last);
     Some((output, Tensor::from_dispatch(last.ok()?)))
 }

@@ -1,7 +1,7 @@
 //! Optimizers over flat slices: one pass over a parameter, its gradient and its moments.
 //!
-//! Use it in training loops that have weights and gradients as slices, such as gradients that an all-reduce
-//! averaged in a bucket. The optimizers of [`optim`](super) run the same passes on Burn's tensors.
+//! Use this module in training loops that have weights and gradients as slices, such as gradients that an
+//! all-reduce averaged in a bucket. The optimizers of [`optim`](super) run the same passes on Burn's tensors.
 //!
 //! The options of an optimizer ([`AdamOptions`], [`SgdOptions`], [`RmspropOptions`]) return the rule of a
 //! step, and [`update`] applies the rule to one parameter. Moments start at zero. [`add_penalties`],

@@ -1,8 +1,8 @@
-//! An allocator that counts allocations, to find buffers that a training step
-//! allocates anew instead of reusing them.
+//! An allocator that counts allocations, to find buffers that a training step allocates anew instead of
+//! reusing them.
 //!
-//! Each thread has its own counter: one counter shared by all threads would cost
-//! every allocation a locked instruction.
+//! Each thread has its own counters: a counter shared by all threads would cost every allocation a locked
+//! instruction.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::Cell;
@@ -44,9 +44,9 @@ pub fn allocated_bytes() -> u64 {
     COUNTS.with(|counts| counts.bytes.get())
 }
 
-/// Returns the bytes, of allocations of any size, that this thread has allocated and not freed. The number is
-/// negative if the thread freed more than it allocated, because other threads allocated the rest. Returns 0
-/// if the global allocator is not a [`CountingAllocator`].
+/// Returns the bytes that this thread has allocated and not freed, in allocations of any size. The number is
+/// negative if the thread has freed memory that other threads allocated. Returns 0 if the global allocator is
+/// not a [`CountingAllocator`].
 pub fn live_bytes() -> i64 {
     COUNTS.with(Counts::live)
 }

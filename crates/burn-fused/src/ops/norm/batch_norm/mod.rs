@@ -29,14 +29,14 @@ pub struct Normalised<const D: usize> {
     pub output: Tensor<D>,
     /// Mean of each channel, `[channels]`; it is not differentiated.
     pub mean: Tensor<1>,
-    /// Variance of each channel, `[channels]`, divided by the number of values (biased);
-    /// it is not differentiated.
+    /// Variance of each channel, `[channels]`, divided by the number of values (biased); it is not
+    /// differentiated.
     pub variance: Tensor<1>,
 }
 
-/// Normalises each channel of `x` `[batch, channels, ...]` by its mean and variance
-/// over the batch, with `epsilon` added to the variance, multiplies by `scale`, adds
-/// `shift`, both `[channels]`, and applies `epilogue`.
+/// Normalises each channel of `x` `[batch, channels, ...]` by its mean and variance over the batch, with
+/// `epsilon` added to the variance. Then multiplies by `scale`, adds `shift`, both `[channels]`, and applies
+/// `epilogue`.
 ///
 /// It is one operator on flex, for `x` in f32, bf16 or f16. 16-bit values are normalised in f32, and the
 /// output has the type of `x`. For other backends and types it is composed of Burn's operators.
@@ -57,9 +57,8 @@ pub struct Normalised<const D: usize> {
 /// ```
 ///
 /// # Panics
-/// If `x` has fewer than two dimensions, or other than four with
-/// [`Epilogue::ReluPool`], or no channels; if `scale` or `shift` does not have one value for each
-/// channel.
+/// If `x` has fewer than two dimensions, or no channels, or with [`Epilogue::ReluPool`] not four dimensions.
+/// If `scale` or `shift` does not have one value for each channel.
 #[track_caller]
 pub fn batch_norm<const D: usize>(
     x: Tensor<D>,
