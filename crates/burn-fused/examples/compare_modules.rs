@@ -1,5 +1,5 @@
-//! Times modules of `burn_fused::nn` against those of `burn::nn`, forward and backward. The two are timed in
-//! turn. Usage:
+//! Times modules of `burn_fused::nn` against the modules of `burn::nn`, forward and backward. The two are
+//! timed in turn. Usage:
 //!
 //! ```text
 //! cargo run --release --example compare_modules [PART OF A NAME]
@@ -60,7 +60,7 @@ fn random<const D: usize>(shape: [usize; D], device: &Device) -> Tensor<D> {
     Tensor::random(shape, Distribution::Default, device).require_grad()
 }
 
-/// Adds a module whose forward takes one tensor.
+/// Adds a module with a forward that takes one tensor.
 macro_rules! pair {
     ($pairs:ident, $name:expr, $layer:expr, $ours:ty, $x:expr) => {{
         let (x, layer) = ($x, $layer);

@@ -1,5 +1,5 @@
-//! Times steps of the optimizers of `burn_fused::optim` against those of `burn::optim`. The two are timed in
-//! turn. Usage:
+//! Times steps of the optimizers of `burn_fused::optim` against the optimizers of `burn::optim`. The two are
+//! timed in turn. Usage:
 //!
 //! ```text
 //! cargo run --release --example compare_optimizers [PART OF A NAME]

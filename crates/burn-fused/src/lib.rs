@@ -82,8 +82,9 @@
 //!
 //! Convolutions of few channels, at most 128 pairs of an input and an output channel, run a direct
 //! convolution. Others of 16 or more input channels run Winograd F(4x4, 3x3), three times as fast as im2col +
-//! GEMM and less exact; [`conv::Algorithm`] selects one of the two for the process. Images in bf16 run on AMX
-//! tiles if the processor has them and there are many channels.
+//! GEMM and less exact; [`conv::Algorithm`] selects one of the two for the process. The rest, with fewer
+//! input channels or very few pixels, run im2col + GEMM. Images in bf16 run on AMX tiles if the processor has
+//! them and there are 16 or more input and output channels.
 //!
 //! # Sources
 //!

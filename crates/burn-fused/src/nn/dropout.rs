@@ -27,7 +27,8 @@ module! {
     /// (2014). Replaces [`burn::nn::Dropout`], and needs no tensor of random numbers.
     ///
     /// Each forward draws one number from the generator of the device, and computes the mask from this
-    /// number. After [`Device::seed`], a step therefore repeats. The masks differ from those of Burn's layer.
+    /// number. After [`Device::seed`], a step therefore repeats. The masks differ from the masks of Burn's
+    /// layer.
     pub struct Dropout of burn::nn::Dropout {
         /// Probability that a value is set to zero. Other values are scaled by `1 / (1 - prob)`.
         pub prob: f64,

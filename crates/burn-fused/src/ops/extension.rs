@@ -3,7 +3,7 @@
 //! [`on_flex`] takes Burn's tensors. If the operator supports them, it runs the operator's forward on flex's
 //! tensors. If autodiff tracks one of the tensors, it also adds a node to autodiff's graph; the node runs the
 //! operator's [`Backward`]. If the operator does not support the tensors, `on_flex` returns them, and the
-//! caller composes the operator of Burn's.
+//! caller computes with Burn's operators.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -118,8 +118,8 @@ pub(crate) fn on_flex<F: Saved, T, const N: usize>(
     Ok(DispatchTensor { kind: DispatchTensorKind::Autodiff(Box::new(output)), autodiff })
 }
 
-/// Runs [`on_flex`]. If the operator does not support the tensors, logs that for the module `name` and
-/// returns `composed`, which is the operator composed of Burn's.
+/// Runs [`on_flex`]. If the operator does not support the tensors, logs that for the module `name`, and
+/// returns `composed` of the tensors, which computes the same with Burn's operators.
 pub(crate) fn on_flex_or<F: Saved, T, const N: usize, const D: usize>(
     name: &str,
     tensors: [DispatchTensor; N],

@@ -38,8 +38,8 @@ pub(crate) fn contiguous(tensor: FlexTensor) -> FlexTensor {
     if is_whole && tensor.is_contiguous() { tensor } else { tensor.to_contiguous() }
 }
 
-/// Returns a tensor whose memory has no other handle: the tensor itself, or a copy. The tensor is contiguous
-/// and f32.
+/// Returns a tensor that shares its memory with no other handle: the tensor itself, or a copy. The tensor is
+/// contiguous and f32.
 pub(crate) fn unshared(tensor: FlexTensor) -> FlexTensor {
     if tensor.is_unique() { tensor } else { Buffer::copy_of(values(&tensor)).into_tensor(&tensor.shape()) }
 }

@@ -51,7 +51,8 @@ pub struct Sgd {
     momentum: Option<MomentumConfig>,
 }
 
-/// State of [`Sgd`]. The record is that of [`burn::optim::SgdState`], which has a private velocity.
+/// State of [`Sgd`]. [`burn::optim::SgdState`] has a private velocity, so this type replaces it. The records
+/// are the same.
 #[derive(Debug, Clone)]
 pub struct SgdState<const D: usize> {
     /// The accumulated gradients; `None` without momentum.

@@ -1,8 +1,8 @@
 //! The passes of [`flat`] on Burn's tensors.
 //!
 //! A step does not allocate memory for the parameter if it can avoid it. It writes the new values over the
-//! parameter if nothing else refers to it, otherwise over the gradient if nothing else refers to that, and
-//! otherwise to a copy.
+//! parameter if nothing else refers to the parameter, otherwise over the gradient if nothing else refers to
+//! the gradient, and otherwise to a copy.
 
 use burn::backend::flex::FlexTensor;
 use burn::backend::{Flex, TensorMetadata};

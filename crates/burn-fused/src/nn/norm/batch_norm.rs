@@ -142,8 +142,8 @@ impl BatchNorm {
         [factor, shift]
     }
 
-    /// Moves the running statistics towards those of a batch with `values` values in each channel. An empty
-    /// batch has statistics of NaN, so it does not change the running statistics, as in PyTorch.
+    /// Moves the running statistics towards the statistics of a batch with `values` values in each channel.
+    /// An empty batch has statistics of NaN, so it does not change the running statistics, as in PyTorch.
     fn keep<const D: usize>(&self, batch: Normalised<D>, values: usize) -> Tensor<D> {
         if values == 0 {
             return batch.output;

@@ -42,8 +42,8 @@ config! {
 module! {
     /// Gated recurrent unit, as one operator for all steps. Replaces [`burn::nn::Gru`].
     ///
-    /// The operator supports sigmoid gates, tanh candidates and `reset_after`. Other layers are composed of
-    /// Burn's operators.
+    /// The operator supports only layers with sigmoid gates, tanh candidates and `reset_after`. Other layers
+    /// are composed of Burn's operators.
     pub struct Gru of burn::nn::Gru {
         /// Update gate: the share of the hidden state that stays.
         pub update_gate: GateController,
@@ -68,7 +68,7 @@ module! {
 impl Gru {
     /// Returns the hidden states of all steps, `[batch, steps, d_hidden]`. `batched_input` is
     /// `[batch, steps, d_input]`. `state` has the hidden states before the first step, `[batch, d_hidden]`;
-    /// they are zeros if it is `None`.
+    /// `None` stands for zeros.
     ///
     /// # Panics
     /// If shapes do not match.
@@ -146,9 +146,9 @@ module! {
 }
 
 impl BiGru {
-    /// Returns the hidden states of all steps, and the last state of each direction. Each step has the hidden
-    /// units of `forward`, then those of `reverse`. `state` has the hidden states before the first step of
-    /// each direction; they are zeros if it is `None`.
+    /// Returns the hidden states of all steps, and the last state of each direction. In each step, the hidden
+    /// units of `forward` come first, then the hidden units of `reverse`. `state` has the hidden states
+    /// before the first step of each direction; `None` stands for zeros.
     ///
     /// # Shapes
     /// - `batched_input`: `[batch, steps, d_input]`, or `[steps, batch, d_input]` if `batch_first` is false

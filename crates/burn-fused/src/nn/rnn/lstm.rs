@@ -50,7 +50,7 @@ config! {
 
 /// Long short-term memory, as one operator for all steps. Replaces [`burn::nn::Lstm`].
 ///
-/// The operator supports sigmoid gates and tanh states. Layers with other activations are composed of Burn's
+/// The operator supports only layers with sigmoid gates and tanh states. Other layers are composed of Burn's
 /// operators.
 #[derive(Module, Debug)]
 #[module(custom_display)]
@@ -89,7 +89,7 @@ shown_as_burns!(Lstm of burn::nn::Lstm);
 
 impl Lstm {
     /// Returns the hidden states of all steps, and the last states. `state` has the states before the first
-    /// step; they are zeros if it is `None`.
+    /// step; `None` stands for zeros.
     ///
     /// # Shapes
     /// - `batched_input`: `[batch, steps, d_input]`, or `[steps, batch, d_input]` if `batch_first` is false
@@ -206,9 +206,9 @@ module! {
 }
 
 impl BiLstm {
-    /// Returns the hidden states of all steps, and the last states of each direction. Each step has the
-    /// hidden units of `forward`, then those of `reverse`. `state` has the states before the first step of
-    /// each direction; they are zeros if it is `None`.
+    /// Returns the hidden states of all steps, and the last states of each direction. In each step, the
+    /// hidden units of `forward` come first, then the hidden units of `reverse`. `state` has the states
+    /// before the first step of each direction; `None` stands for zeros.
     ///
     /// # Shapes
     /// - `batched_input`: `[batch, steps, d_input]`, or `[steps, batch, d_input]` if `batch_first` is false
@@ -229,8 +229,8 @@ impl BiLstm {
             let order = Order { batch_first: self.batch_first, reverse };
             layer.run(&batched_input, &states[usize::from(reverse)], order)
         };
-        // Burn's layer applies `batch_first` and `reverse` of its forward layer, and ignores those of its
-        // reverse layer.
+        // Burn's layer applies `batch_first` and `reverse` of its forward layer, and ignores both options of
+        // its reverse layer.
         let unusual = !self.forward.batch_first || self.forward.reverse;
         let both = if any_unsupported("bi_lstm", &[(unusual, "orders of its forward layer")]) {
             None

@@ -198,7 +198,7 @@ fn part<const D: usize>(name: &str, tensor: Tensor<D>) -> Part {
     (name.into(), tensor.into_data().try_into_vec_as().expect("floats"))
 }
 
-/// Returns outputs and states, without gradients: those of the fused layers, then those of Burn's.
+/// Returns outputs and states without gradients: first of the fused layers, then of Burn's.
 fn outputs(x: &Tensor<3>, lstm: &nn::Lstm, gru: &nn::Gru) -> [Vec<Part>; 2] {
     let parts = |(output, state): (Tensor<3>, LstmState<2>), gru_output| {
         vec![

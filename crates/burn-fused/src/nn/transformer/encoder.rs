@@ -108,7 +108,7 @@ impl TransformerEncoderLayer {
         burns::TransformerEncoderLayer::new(&config.clone().into(), device).into()
     }
 
-    /// Returns the output `[batch, sequence, d_model]` for an input of the same shape. The masks are those of
+    /// Returns the output `[batch, sequence, d_model]` for an input of the same shape. The masks are as in
     /// [`TransformerEncoderInput`].
     ///
     /// # Panics

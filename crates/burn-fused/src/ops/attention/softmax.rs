@@ -11,7 +11,8 @@ kernel! {
         simd: S,
         setup: &Setup,
         block: &Block,
-        // Scores of the block's keys, then weights after dropout. The rows end with a whole vector.
+        // Scores of the block's keys, which become weights after dropout. Each row is padded to whole
+        // vectors.
         scores: &mut [f32],
         // Distance between rows, in values.
         step: usize,

@@ -94,7 +94,7 @@ impl Backward<LibTorch, 3> for LibtorchBackward {
             .collect();
         let leaves: Vec<&tch::Tensor> = wanted.iter().map(|(_, leaf)| *leaf).collect();
         let found = tch::with_grad(|| {
-            // A scalar whose gradient with respect to the result is `gradient`.
+            // A scalar with the gradient `gradient` with respect to the result.
             let product = (&graph.result * gradient).sum(Kind::Float);
             tch::Tensor::run_backward(&[product], &leaves, false, false)
         });

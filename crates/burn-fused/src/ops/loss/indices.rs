@@ -43,7 +43,7 @@ pub(crate) fn cross_entropy_of_indices(
     })
 }
 
-/// The class of each row, and how classes and rows count.
+/// The class of each row, and the weights of classes and rows.
 #[derive(Debug, Clone)]
 struct Labels {
     rows: Vec<Row>,
@@ -131,7 +131,7 @@ impl Labels {
         (tensor(vec![loss as f32], &[1]), backward)
     }
 
-    /// Returns how the classes count.
+    /// Returns the weights and the smoothing of the classes, for the kernels.
     fn counted(&self) -> Classes<'_> {
         let weights = self.weights.as_ref().map_or(&[][..], values);
         Classes { number: self.classes, weights, uniform: self.uniform, smoothing: self.smoothing }

@@ -137,7 +137,7 @@ pub fn autocast<const D: usize, const E: usize>(
     cast(model(cast(x, dtype)), output)
 }
 
-/// Casts `tensor` to this type, for operators composed of Burn's.
+/// Casts `tensor` to this type, for operators that are composed of Burn's operators.
 pub(crate) fn cast<const D: usize>(tensor: Tensor<D>, dtype: DType) -> Tensor<D> {
     // A cast to the same type would add a useless node to the graph.
     if tensor.dtype() == dtype { tensor } else { tensor.cast(dtype) }

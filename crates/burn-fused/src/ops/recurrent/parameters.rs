@@ -1,5 +1,5 @@
-//! Parameters of a recurrent layer, with those of all gates side by side, so that one product serves all
-//! gates.
+//! The parameters of a recurrent layer. The parameters of all gates are side by side, so that one product
+//! serves all gates.
 
 use burn::backend::flex::FlexTensor;
 use burn::backend::{DispatchTensor, TensorMetadata};

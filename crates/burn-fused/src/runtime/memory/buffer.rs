@@ -1,10 +1,11 @@
 //! A pool of tensor buffers: a buffer that one step frees is used again by the next step.
 //!
-//! The pool keeps freed buffers because the kernel would otherwise clear their pages again at the next use.
-//! Buffers in use and idle buffers of the pool together never exceed 1.5 times the most that was in use at
-//! one time. The factor is above 1 because gradients have other sizes than the activations that backward
-//! frees before them, so an idle buffer often does not fit. The counters of allocations and live bytes count
-//! a buffer that is taken from the pool as allocated, and a buffer that returns to the pool as freed.
+//! The pool keeps freed buffers because the operating system would otherwise clear their pages again at the
+//! next use. Buffers in use and idle buffers of the pool together never exceed 1.5 times the most that was in
+//! use at one time. The factor is above 1 because gradients have other sizes than the activations that
+//! backward frees before them, so an idle buffer often does not fit. The counters of allocations and live
+//! bytes count a buffer that is taken from the pool as allocated, and a buffer that returns to the pool as
+//! freed.
 
 use std::alloc::Layout;
 use std::fmt;
@@ -29,7 +30,7 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// Returns a buffer of `len` values. The values are those of an earlier use, or zeros.
+    /// Returns a buffer of `len` values. The values are zeros, or remain from an earlier use.
     pub fn new(len: usize) -> Self {
         let lines = len.div_ceil(16);
         if lines < SMALLEST {

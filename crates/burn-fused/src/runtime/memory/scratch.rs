@@ -12,8 +12,8 @@ pub(crate) struct Line([f32; 16]);
 pub(crate) struct Scratch(Vec<Line>);
 
 impl Scratch {
-    /// Returns the first `len` values, and grows the buffer if necessary. The values are those of an earlier
-    /// use, or zeros.
+    /// Returns the first `len` values, and grows the buffer if necessary. The values are zeros, or remain
+    /// from an earlier use.
     pub fn take<T: Pod>(&mut self, len: usize) -> &mut [T] {
         let lines = (len * size_of::<T>()).div_ceil(size_of::<Line>());
         if self.0.len() < lines {

@@ -256,7 +256,7 @@ fn non_finite_values_propagate() {
     for (sizes, epilogue) in [[3, 2, 6, 7], [9, 3, 1, 1]].into_iter().flat_map(|s| EPILOGUES.map(|t| (s, t)))
     {
         let Some(case) = Case::new(sizes, epilogue, 5) else { continue };
-        // A value whose gradient passes ReLU and pooling.
+        // The largest output: ReLU and pooling pass its gradient.
         let [output, ..] = case.operator(one);
         let largest = (0..output.len()).max_by(|&a, &b| output[a].total_cmp(&output[b])).expect("some");
         for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
