@@ -103,8 +103,8 @@ impl Part<'_> {
                 } else {
                     &mut weights[row * keys..][..block.rows * keys]
                 };
-                /// The first pass leaves out keys that the block does not see. If the statistics do not prove
-                /// that these keys have weights of 0, a second pass computes all keys.
+                // The first pass leaves out keys that the block does not see. If the statistics do not prove
+                // that these keys have weights of 0, a second pass computes all keys.
                 loop {
                     setup.multiply_panels(&block, q, (&k_panels, 0), &mut scores, step);
                     let (scores, weights) = (&mut scores[..], &mut *weights);

@@ -198,7 +198,8 @@ impl Setup {
         (n / self.split, first..first + heads)
     }
 
-    /// Joins parts `[batch, split, length, heads * width]` into rows of all heads.
+    /// Joins parts `[batch, split, length, heads * width]` into rows of all heads,
+    /// `[batch, length, split * heads * width]`.
     fn joined(&self, parts: Buffer, length: usize) -> Buffer {
         if self.split == 1 {
             return parts;
@@ -213,8 +214,9 @@ impl Setup {
         joined
     }
 
-    /// Divides the queries of a sample into blocks of at most `most` queries, for its first head. If `skips`,
-    /// a block has only the keys that its queries see, otherwise all keys.
+    /// Divides the queries of a sample into blocks of at most `most` queries. The blocks have head 0; the
+    /// caller sets their head. If `skips`, a block has only the keys that its queries see, otherwise all
+    /// keys.
     fn blocks(&self, batch: usize, most: usize, skips: bool) -> Vec<Block> {
         let Sizes { queries, keys, .. } = self.sizes;
         let block = |first| {
