@@ -13,7 +13,7 @@ use super::convert::{config, module, shown_as_burns};
 use crate::kernels::norm::layer_norm::Rule;
 use crate::ops::norm::normalise_rows;
 
-// These are the same types at both paths.
+// As in Burn, `nn` and `nn::norm` both export these types.
 pub use super::{GroupNorm, GroupNormConfig, InstanceNorm, InstanceNormConfig};
 pub use batch_norm::{BatchNorm, BatchNormConfig};
 pub use burn::nn::norm::*;

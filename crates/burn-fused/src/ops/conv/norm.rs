@@ -21,7 +21,7 @@ use crate::ops::norm::{Normalised, statistics};
 use crate::runtime::poll;
 
 /// Returns the convolution of `images`, normalised as by [`batch_norm`](crate::norm::batch_norm) with `scale`
-/// and `shift`, and with the epilogue. Returns `None` if the operator does not support the tensors or the
+/// and `shift`, and after `epilogue`. Returns `None` if the operator does not support the tensors or the
 /// layer.
 pub(crate) fn conv_norm(
     images: &Tensor<4>,
