@@ -1,11 +1,17 @@
-//! Calls that are compared between ranks before they are made.
+//! Checks that all ranks make the same call before any rank makes it.
 //!
-//! MPI and gloo trust that a call has the same length and type on all ranks, and write past the end of a buffer,
-//! end the process or add what was not meant where it has not. Comparing every call would double the latency of
-//! a small one. But programs repeat themselves: a call that follows on the calls so far as it did before is
-//! expected, and needs no comparison. What is expected depends on the calls alone, so it is the same on all ranks
-//! that have made the same ones; and a rank whose call is another one waits for a comparison with the call of this
-//! number, so it never makes a call that others do not make.
+//! MPI and gloo do not check. If one rank sums 5 values and another 50, they write past the end of a buffer,
+//! abort, or return a wrong sum. This module compares the calls first: kind, element type and length.
+//!
+//! A comparison is itself a small all-gather, so comparing every call would double the latency of small ones.
+//! Training repeats the same sequence of calls, step after step. Each rank therefore learns the sequence and
+//! skips the comparison while its calls follow it. What a rank expects depends only on its calls so far, so
+//! ranks that made the same calls expect the same next call.
+//!
+//! A rank that leaves the sequence asks for a comparison and waits. If all ranks leave the sequence at this
+//! call, they compare their calls, and then go on or return an error. If other ranks still follow the
+//! sequence, they skip the comparison, and all ranks wait until the deadline; its error names both calls. In
+//! either case, MPI and gloo never get two different calls that they would match.
 
 use std::collections::HashMap;
 
@@ -15,23 +21,24 @@ use crate::calling::Announcement;
 use crate::member::Member;
 use crate::{Call, CommError, Operation, Primitives, SharedError, Wire};
 
-/// Calls that are remembered at most; a period that is longer is compared in every turn.
+/// Maximum number of remembered calls. Calls that repeat with a longer period are compared every time.
 const MEMORY: usize = 4096;
 
-/// Calls that have to be the same as before for the next one to be expected.
+/// Maximum number of latest calls that are matched against earlier ones to find the position in the sequence.
 const CONTEXT: usize = 64;
 
-/// The calls of all ranks so far, on one communicator.
+/// The collective calls so far on one communicator, from which the next call is predicted.
 #[derive(Default)]
 pub(crate) struct Calls {
     made: u64,
     latest: Vec<Operation>,
-    /// The position of the call that is expected next.
+    /// Index in `latest` of the call that is expected next.
     expected: usize,
 }
 
 impl Calls {
-    /// Notes the next call. Unless it is expected, returns what all ranks have to compare first.
+    /// Records the next call. Returns the announcement that ranks have to compare first, or `None` if the
+    /// call was expected.
     pub fn note(&mut self, operation: Operation, host: &str) -> Option<Announcement> {
         // Ranks may number their buckets differently.
         let operation = Operation { bucket: operation.bucket.map(|_| 0), ..operation };
@@ -47,7 +54,8 @@ impl Calls {
             .then(|| Announcement::for_exchange(&format!("{operation}, call {}", self.made), self.made, host))
     }
 
-    /// The position after the latest earlier place where the most calls up to there are those up to now.
+    /// Finds the earlier position at which the calls before it agree with the latest calls over the longest
+    /// stretch. Returns its index in `latest`. Of equally long stretches, the latest one counts.
     fn after_the_same(&self) -> usize {
         let (now, before) = (self.latest.iter().rev(), self.latest.len() - 1);
         let same = |end: &usize| {
@@ -58,13 +66,13 @@ impl Calls {
     }
 }
 
-/// Messages from or to each rank so far, and their last length.
+/// The number of messages so far and the length of the last one, for each peer and direction.
 #[derive(Default)]
 pub(crate) struct Messages(HashMap<Call, (u64, usize)>);
 
 impl Messages {
-    /// Notes the next message of `length` bytes. Unless the one before had the same, returns what both ranks have
-    /// to compare first.
+    /// Records the next message of `length` bytes. Returns the announcement that both ranks have to compare
+    /// first, or `None` if the previous message had the same length.
     fn note(&mut self, call: Call, length: usize, host: &str) -> Option<Announcement> {
         let (number, last) = self.0.entry(call).or_insert((0, usize::MAX));
         *number += 1;
@@ -75,12 +83,14 @@ impl Messages {
     }
 }
 
-/// Calls of a transport that ranks compare before they make them, and blocking ones as [`Primitives`].
+/// A transport that compares unexpected calls between ranks before it makes them. Implements [`Primitives`],
+/// the blocking calls.
 pub struct Checked<L> {
     pub(super) link: L,
-    /// The transport, and which of the rank's collectives this is unless it is the first.
+    /// Name of the transport, such as `mpi`. From the rank's second collective on with a number, such as
+    /// `mpi (collective 2)`.
     pub(super) label: String,
-    /// Why no call can be made any more: this rank's were not those of the others.
+    /// The first error after which ranks may be out of step. Every later call returns it.
     pub(super) failed: Option<CommError>,
     calls: Calls,
     messages: Messages,
@@ -96,14 +106,15 @@ impl<L: Link> Checked<L> {
         self.failed.clone().map_or(Ok(()), Err)
     }
 
-    /// Notes the next call of all ranks; returns what has to be compared unless it is expected.
+    /// Records the next collective call. Returns the announcement to compare first, or `None` if the call was
+    /// expected or there is only one rank.
     pub(super) fn note(&mut self, operation: Operation) -> Result<Option<Announcement>, CommError> {
         self.check_failed()?;
         let Member { size, host, .. } = self.link.member();
         Ok(if *size == 1 { None } else { self.calls.note(operation, host) })
     }
 
-    /// Starts a comparison.
+    /// Starts the comparison of `call`: an all-gather of the announcements of all ranks.
     pub(super) fn announce(
         &mut self,
         call: &Announcement,
@@ -116,8 +127,12 @@ impl<L: Link> Checked<L> {
         self.link.start(Launch { transfer, announcement: None, buffers: (mine, all) })
     }
 
-    /// Whether an announcement is compared, without waiting. If nothing was sent, ranks that differ
-    /// may begin anew.
+    /// Returns whether a comparison is complete, without waiting.
+    ///
+    /// # Errors
+    /// On all ranks, if their calls differ. If `anew` is true and all ranks have made the same number of
+    /// calls, no rank has sent any data of the call: the history is cleared, and ranks may go on with other
+    /// calls. Otherwise every later call returns the error.
     pub(super) fn is_compared(&mut self, request: &mut L::Request, anew: bool) -> Result<bool, CommError> {
         let Some((_, all)) = self.link.test(request)? else { return Ok(false) };
         let compared = Announcement::compare(all.bytes());
@@ -129,7 +144,8 @@ impl<L: Link> Checked<L> {
         compared.map(|()| true)
     }
 
-    /// Compares a message with what its other rank has of it.
+    /// Compares a message between its two ranks: the sender sends its announcement, and the receiver checks
+    /// it.
     fn compare_message(&mut self, message: Transfer, announcement: &Announcement) -> Result<(), CommError> {
         let (mine, call) = (announcement.bytes(), message.operation.call);
         let mut theirs = vec![0; mine.len()];
@@ -142,7 +158,7 @@ impl<L: Link> Checked<L> {
         let comparison = self.link.transfer(operation, ANNOUNCEMENTS, length);
         self.link.call(comparison, from, to)?;
         let Call::Receive { from } = call else { return Ok(()) };
-        // As if the sender were rank 0, which others are compared with.
+        // `compare` compares all announcements with the first one, here the sender's.
         Announcement::compare(&[theirs, mine].concat()).map_err(|error| match error {
             CommError::Shared(SharedError::OutOfStep { calls, others, .. }) => {
                 let reason = format!("rank {from} sends {others}, and this rank receives {calls}");
@@ -206,7 +222,7 @@ mod tests {
         }
     }
 
-    /// The numbers of the calls that are compared.
+    /// Makes all-reduces of these lengths, and returns the indices of those that are compared.
     fn compared(lengths: impl IntoIterator<Item = usize>) -> Vec<usize> {
         let mut calls = Calls::default();
         let is_new = |(_, length): &(usize, usize)| calls.note(sum(*length), "node0").is_some();
@@ -216,15 +232,15 @@ mod tests {
     #[test]
     fn what_repeats_itself_is_not_compared() {
         assert_eq!(compared([7; 100]), [0]);
-        // The buckets of a step, some of one length.
+        // The buckets of a step. Several have the same length.
         let step = [5, 9, 9, 9, 4, 9, 9, 3];
         let late = compared(step.into_iter().cycle().take(100 * step.len()));
         assert!(late.iter().all(|&number| number < 3 * step.len()), "{late:?}");
-        // Another call at times.
+        // Every 250th call is one that was never made before.
         let odd =
             (0..1000).map(|number| if number % 250 == 249 { 1000 + number } else { step[number % 250 % 8] });
         assert!(compared(odd).len() < 60);
-        // More than are remembered.
+        // More calls than are remembered.
         assert_eq!(compared((0..3 * MEMORY).map(|number| number / 2000)).len(), 7);
         assert_eq!(compared(0..2 * MEMORY).len(), 2 * MEMORY);
     }

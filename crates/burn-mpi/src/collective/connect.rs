@@ -1,4 +1,4 @@
-//! Connecting to a transport: its name, the order of its sums, and its settings.
+//! Functions that connect ranks over a transport, and their options: backend, settings and order of sums.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ pub struct Transport {
     pub interface: Option<String>,
     /// gloo's all-reduce algorithm: `ring`, `bcube` or `halving-doubling`.
     pub gloo_algorithm: String,
-    /// Deadline of an operation, on any transport. After it the job aborts with a line
+    /// Deadline of each operation, on any transport. If an operation exceeds it, the job aborts with a line
     /// that names the missing ranks.
     pub timeout: Duration,
 }
@@ -82,10 +82,10 @@ pub fn connect(
     }
 }
 
-/// The blocking operations of `backend`. All ranks must call it.
+/// Connects all ranks over `backend` for blocking operations only. All ranks must call it.
 ///
 /// # Errors
-/// As [`connect`].
+/// If this build lacks the backend, or ranks cannot reach each other.
 pub fn connect_primitives(
     world: &World,
     backend: Backend,
@@ -128,7 +128,7 @@ impl Backend {
     /// Checks that this build includes the backend.
     ///
     /// # Errors
-    /// Names the missing package and the feature.
+    /// If it does not include the backend. The error names the missing feature and package.
     pub fn check_built(self) -> Result<(), String> {
         let (is_built, lacking) = match self {
             Self::Mpi => {
@@ -142,17 +142,17 @@ impl Backend {
     }
 }
 
-/// The order in which the ranks' values are summed. Floating-point sums depend on it from
-/// three ranks on.
+/// The order in which the ranks' values are summed. Floating-point sums over three or more ranks depend on
+/// it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Reduction {
-    /// The backend's own all-reduce, in the order of its algorithm. Over mpi, two ranks on two machines
-    /// exchange halves during backward; the sum of two has one order, so the bits are the same.
+    /// The backend's own all-reduce, in the order of its algorithm. The non-blocking all-reduce of two ranks
+    /// on two machines over mpi is an exception: they exchange halves and sum them. A sum of two values has
+    /// only one order, so the bits are the same.
     Native,
-    /// In rank order, independent of backend and topology: each rank sums one chunk of
-    /// all ranks' buffers and sends the sum to all. It transfers as many bytes as a
-    /// reduce-scatter and an all-gather.
+    /// In rank order, independent of backend and topology: each rank sums one chunk of all ranks' buffers and
+    /// sends the sum to all ranks. It transfers as many bytes as a reduce-scatter and an all-gather.
     Ordered,
 }
 
@@ -167,8 +167,8 @@ pub enum GlooAlgorithm {
     Ring,
     /// Hypercube: logarithmically many steps.
     Bcube,
-    /// Recursive halving and doubling: logarithmically many steps. gloo's older
-    /// class, whose timeout applies to each step.
+    /// Recursive halving and doubling: logarithmically many steps. It is one of gloo's older classes, in
+    /// which the timeout applies to each step.
     HalvingDoubling,
 }
 

@@ -20,18 +20,21 @@ use crate::{CommError, Reduction, Wire};
 
 /// Collective operations of one transport.
 ///
-/// All ranks start the same operations in the same order, on buffers of the same type and length,
-/// and either all start an operation or all call [`all_reduce`](Self::all_reduce): MPI does not
-/// match a blocking collective with a non-blocking one. Ranks may poll and wait at any time and in
-/// any order, with one exception: a sum in rank order has a second part, and a buffer of another type or length
-/// than expected is sent only after ranks have compared both. A rank goes on with these in a poll or a wait of
-/// the same collective; one that waits elsewhere keeps others waiting for it.
+/// All ranks start the same operations in the same order, on buffers of the same type and length. For each
+/// operation, either all ranks start it or all ranks call [`all_reduce`](Self::all_reduce): MPI does not
+/// match a blocking collective with a non-blocking one.
 ///
-/// MPI and gloo would write past the end of a buffer, end the process or sum what was not meant where types or
-/// lengths differ between ranks. So ranks compare them first, and all return [`SharedError::OutOfStep`](crate::SharedError::OutOfStep) if they
-/// differ. Operations that repeat the order of earlier ones, as those of training steps do, are expected: they are
-/// not compared, and cost nothing; a rank that calls something else then keeps the others waiting until their
-/// deadline, which names what it calls.
+/// Ranks may poll and wait at any time and in any order, with one exception. Two kinds of operation have a
+/// second part, which a rank starts only in a poll or a wait of the same collective: a sum in rank order, and
+/// an operation on a buffer of an unexpected type or length, which is sent only after ranks have compared it.
+/// A rank that waits elsewhere keeps the other ranks waiting.
+///
+/// MPI and gloo do not check types and lengths. If ranks differ in them, MPI and gloo write past the end of a
+/// buffer, abort, or return a wrong sum. So ranks compare types and lengths first, and all return
+/// [`SharedError::OutOfStep`](crate::SharedError::OutOfStep) if they differ. Operations that repeat the order
+/// of earlier ones, as in training steps, are expected: they are not compared, and cost nothing. If a rank
+/// calls a different operation instead of an expected one, all ranks wait until the deadline; its error names
+/// that operation.
 ///
 /// A bucket is the number that identifies an operation in flight; the caller chooses it.
 ///
@@ -136,15 +139,15 @@ pub trait Collective {
     /// Number of ranks.
     fn world_size(&self) -> usize;
 
-    /// Starts `operation` on `buffer`, for which it was made.
+    /// Starts `operation` on `buffer`.
     ///
     /// # Errors
-    /// [`CommError::Unsupported`] if the transport has no such operation; [`CommError::Operation`]
-    /// if the transport fails, if the buffer of a sum is bytes, and if this rank's chunk of an
-    /// all-gather has a wrong length.
+    /// [`CommError::Unsupported`] if the transport has no such operation; [`CommError::Operation`] if the
+    /// transport fails, if a sum is over bytes, or if this rank's chunk of an all-gather has a wrong length.
     ///
     /// # Panics
-    /// If the bucket of `operation` is already in flight.
+    /// If the bucket of `operation` is already in flight, or if `operation` was made for a buffer of another
+    /// type or length.
     fn start(&mut self, operation: Operation, buffer: Wire) -> Result<(), CommError>;
 
     /// Makes progress on the operations in flight, without waiting. Returns the number of

@@ -1,4 +1,5 @@
-//! One description of each operation: ranks compare it, transports carry it out, and errors name it.
+//! Description of a collective operation or a message, as ranks compare it, transports execute it and errors
+//! name it.
 
 use std::fmt;
 
@@ -8,8 +9,8 @@ use crate::{Reduction, Wire};
 /// The bucket number of blocking calls of a [`Collective`](crate::Collective); no caller uses it.
 pub(crate) const BLOCKING: usize = usize::MAX;
 
-/// What an [`Operation`] does, by the method of [`Primitives`](crate::lab::Primitives) with this name: on buffers in
-/// which each rank's part has the same length.
+/// Kind of an [`Operation`]. The method of [`Primitives`](crate::lab::Primitives) with the same name
+/// documents each variant. All ranks' parts of a buffer have the same length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the methods of Primitives with these names say it")]
@@ -45,7 +46,8 @@ impl Call {
         }
     }
 
-    /// Bytes of one rank's part in a call of `size` ranks, in which this rank reads `from` bytes and writes `to` bytes.
+    /// Returns the bytes of one rank's part in a call of `size` ranks, in which this rank reads `from` bytes
+    /// and writes `to` bytes.
     ///
     /// # Panics
     /// If `size` is 0.
@@ -58,7 +60,7 @@ impl Call {
         }
     }
 
-    /// The rank that it names.
+    /// Returns the root, or the other rank of a message; `None` if the call has neither.
     pub(crate) fn peer(self) -> Option<usize> {
         match self {
             Self::Send { to: peer }
@@ -71,9 +73,9 @@ impl Call {
         }
     }
 
-    /// Checks the buffers that `rank` of `size` passes to [`Primitives::call`](crate::lab::Primitives::call): a
-    /// transport reads all of `from` and writes all of `to`. A transport calls this first, because `call` takes any
-    /// buffers.
+    /// Checks the buffers that `rank` of `size` ranks passes to
+    /// [`Primitives::call`](crate::lab::Primitives::call), which accepts buffers of any length. A transport
+    /// calls this function first, because it then reads all of `from` and writes all of `to`.
     ///
     /// # Errors
     /// The reason of a [`CommError::Operation`](crate::CommError::Operation): a sum of bytes, or a rank that does not
@@ -119,22 +121,24 @@ impl Call {
         Ok(())
     }
 
-    /// Whether it is a call of all ranks, which has nothing to do where their parts are empty.
+    /// Whether the call has nothing to do if the parts of all ranks are empty. False for messages and for the
+    /// barrier.
     pub(crate) fn has_parts(self) -> bool {
         !matches!(self, Self::Send { .. } | Self::Receive { .. } | Self::Barrier)
     }
 
-    /// Whether it adds values of the ranks.
+    /// Whether the call sums values of the ranks.
     pub(crate) fn sums(self) -> bool {
         matches!(self, Self::AllReduce | Self::Reduce { .. } | Self::ReduceScatter)
     }
 }
 
-/// One operation of all ranks, or a message between two: what has to be equal on them, and the bucket.
+/// One operation of all ranks, or a message between two ranks. In an operation of all ranks, every field but
+/// `bucket` has to be equal on all of them.
 ///
-/// The constructors are the operations that [`Collective::start`](crate::Collective::start) begins. Others may be
-/// added: a transport returns [`CommError::Unsupported`](crate::CommError::Unsupported) for a call that it does not
-/// implement.
+/// The constructors make the operations that [`Collective::start`](crate::Collective::start) accepts. Later
+/// versions may add operations: a transport returns [`CommError::Unsupported`](crate::CommError::Unsupported)
+/// for a call that it does not implement.
 ///
 /// ```
 /// use burn_mpi::{Operation, Reduction, Wire};
@@ -145,16 +149,17 @@ impl Call {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Operation {
-    /// What it does.
+    /// Kind of operation, with its root or peer.
     pub call: Call,
     /// The order of a sum; [`Reduction::Native`] if it sums nothing.
     pub order: Reduction,
     /// The type of the values.
     pub element: Element,
-    /// Elements: all of them if a [`Collective`](crate::Collective) starts the operation, or those of each rank's part.
+    /// Number of elements: of the whole buffer if a [`Collective`](crate::Collective) starts the operation,
+    /// of each rank's part in a call of [`Primitives`](crate::lab::Primitives).
     pub length: usize,
-    /// The number that identifies the operation in flight, which may differ between ranks. `None`: a call of
-    /// [`Primitives`](crate::lab::Primitives).
+    /// The number that identifies the operation in flight, which may differ between ranks. `None` in a call
+    /// of [`Primitives`](crate::lab::Primitives).
     pub bucket: Option<usize>,
 }
 
@@ -170,13 +175,14 @@ impl Operation {
         Self { call: Call::ReduceScatter, ..Self::all_reduce(bucket, buffer, order) }
     }
 
-    /// Gathers `length` elements, the same number on every rank. Each rank's `buffer` is its [`chunk_range`] of them.
-    /// Returns all of them on every rank.
+    /// Gathers the chunks of all ranks into a buffer of `length` elements, and returns that buffer on every
+    /// rank. `buffer` is this rank's [`chunk_range`] of it. `length` must be equal on all ranks.
     pub fn all_gather(bucket: usize, buffer: &Wire, length: usize) -> Self {
         Self { call: Call::AllGather, length, ..Self::all_reduce(bucket, buffer, Reduction::Native) }
     }
 
-    /// Elements of the result on `rank` of `ranks`, of an operation that a [`Collective`](crate::Collective) starts.
+    /// Returns the number of elements of the result on `rank` of `ranks`, for an operation that a
+    /// [`Collective`](crate::Collective) starts.
     ///
     /// # Panics
     /// If `ranks` is 0.

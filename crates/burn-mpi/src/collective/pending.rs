@@ -1,10 +1,11 @@
-//! Operations in flight, over each transport's non-blocking calls: which there are, their progress, and the
-//! waits for them.
+//! Operations in flight over a transport's non-blocking calls: their stages, their progress, and waits for
+//! them.
 //!
-//! Where a transport has no sums in rank order, one takes two calls ([`wire`](super::wire)): chunks are
-//! exchanged, and their sums gathered. Calls of one channel are matched by the order in which ranks start
-//! them, so the two stages use separate channels, and second stages start in the order of the first ones:
-//! whichever first stage completes first on a rank, the order is the same on all.
+//! If a transport cannot sum in rank order, an all-reduce in rank order takes two calls
+//! ([`wire`](super::wire)): an all-to-all exchanges chunks, and an all-gather collects their sums. Ranks
+//! match the calls of one channel by the order in which they start them. So the two stages use separate
+//! channels, and second stages start in the order of the first stages. Whichever first stage completes first
+//! on a rank, the order of the calls is then the same on all ranks.
 
 use super::compared::Checked;
 use super::operation::BLOCKING;
@@ -13,44 +14,45 @@ use crate::collective::wire::Element;
 use crate::member::{Member, Started};
 use crate::{Call, Collective, CommError, Operation, Primitives, Reduction, Wire, World};
 
-/// A call that a transport makes: an operation, one stage of it, or a comparison.
+/// One call of a transport: a whole operation, one stage of an operation, or a comparison.
 #[derive(Clone, Copy)]
 pub struct Transfer {
-    /// The operation, with the call of this transfer. A non-blocking one is an all-reduce (in place, in the second
-    /// buffer), a reduce-scatter, an all-to-all or an all-gather.
+    /// The operation. Its `call` is the call of this transfer: if non-blocking, an all-reduce (in place, in
+    /// the second buffer), a reduce-scatter, an all-to-all or an all-gather.
     pub operation: Operation,
-    /// Below [`CHANNELS`].
+    /// Number of the channel, below [`CHANNELS`].
     pub channel: usize,
-    /// What errors name: the whole operation.
+    /// The whole operation, as errors name it.
     pub started: Started,
 }
 
 impl Transfer {
-    /// The same by another call.
+    /// Returns this transfer with another call.
     pub fn by(self, call: Call) -> Self {
         Self { operation: Operation { call, ..self.operation }, ..self }
     }
 }
 
-/// A non-blocking transfer that is to be started.
+/// A non-blocking transfer to start.
 pub struct Launch {
     pub transfer: Transfer,
-    /// What ranks compare first, if the transport compares [within](Link::COMPARES_WITHIN) its calls.
+    /// The announcement to compare first, if the transport compares [within](Link::COMPARES_WITHIN) its
+    /// calls.
     pub announcement: Option<Announcement>,
-    /// What is read, and what is written.
+    /// The buffer to read, and the buffer to write.
     pub buffers: (Wire, Wire),
 }
 
-/// A comparison of calls, in errors.
+/// Name of a comparison of calls in errors.
 pub const COMPARISON: &str = "comparison of calls";
 
-/// Channels of a collective: of first stages, of second ones, and of announcements.
+/// Number of channels of a collective: 0 for first stages, 1 for second stages, 2 for announcements.
 pub const CHANNELS: usize = 3;
 
 /// The channel of announcements.
 pub const ANNOUNCEMENTS: usize = 2;
 
-/// A transport's calls between ranks on [`CHANNELS`], each of which matches its own.
+/// A transport's calls on [`CHANNELS`] channels. Ranks match a call only with calls of the same channel.
 pub trait Link {
     /// A non-blocking call in flight, with its buffers.
     type Request;
@@ -58,18 +60,20 @@ pub trait Link {
     /// The transport's name.
     const NAME: &'static str;
 
-    /// Whether an all-reduce and a reduce-scatter are in rank order if their operation is.
+    /// Whether the transport itself can sum in rank order, in an all-reduce and a reduce-scatter.
     const SUMS_IN_ORDER: bool = false;
 
-    /// Whether ranks compare calls that are not expected as part of each call, not by an all-gather on the last
-    /// channel before they start it: a transport that runs one call after the other cannot go on with a second one on
-    /// some ranks while others wait for the first.
+    /// Whether the transport compares an unexpected call as a part of this call. Otherwise an all-gather on
+    /// the last channel compares it, and the call starts afterwards. A transport that runs its calls one
+    /// after the other has to compare within the call. With separate comparisons, one rank could run an
+    /// operation while another rank runs the next comparison, and both would wait for each other.
     const COMPARES_WITHIN: bool = false;
 
-    /// Whether it looks at the length of a message before it receives it.
+    /// Whether the transport reads the length of a message before it receives the message. Messages are then
+    /// not compared.
     const PROBES_MESSAGES: bool = true;
 
-    /// The rank.
+    /// This rank.
     fn member(&self) -> &Member;
 
     /// As [`Collective::connection`].
@@ -77,19 +81,22 @@ pub trait Link {
         None
     }
 
-    /// Makes a blocking call, on buffers that [`check`](Self::check) has checked, and not all of them empty.
+    /// Makes a blocking call. [`check`](Self::check) has checked the buffers. Unless the call is a message or
+    /// a barrier, at least one of them is not empty.
     fn call(&mut self, transfer: Transfer, from: &[u8], to: &mut [u8]) -> Result<(), CommError>;
 
-    /// Starts a non-blocking one.
+    /// Starts a non-blocking call.
     fn start(&mut self, launch: Launch) -> Result<Self::Request, CommError>;
 
-    /// Both buffers, once the call is complete. All calls in flight are tested in the order of their start.
+    /// Returns both buffers once the call is complete. All calls in flight are tested in the order in which
+    /// they were started.
     fn test(&mut self, request: &mut Self::Request) -> Result<Option<(Wire, Wire)>, CommError>;
 
-    /// Between two tests of a rank that waits.
+    /// Pauses between two tests, while this rank waits.
     fn pause(&mut self) -> Result<(), CommError>;
 
-    /// A call of `operation` on buffers of at most so many bytes, which begins now.
+    /// Describes a call of `operation` on `channel` that starts now. `bytes` is the length of the longer
+    /// buffer.
     fn transfer(&self, operation: Operation, channel: usize, bytes: usize) -> Transfer {
         let name = if channel == ANNOUNCEMENTS { COMPARISON } else { operation.call.name() };
         let bucket = operation.bucket.filter(|&bucket| bucket != BLOCKING);
@@ -97,7 +104,7 @@ pub trait Link {
         Transfer { operation, channel, started }
     }
 
-    /// Checks the buffers of a blocking call, which begins now on channel 0.
+    /// Checks the buffers of a blocking call, and describes the call, which starts now on channel 0.
     fn check(&self, call: Call, element: Element, from: &[u8], to: &[u8]) -> Result<Transfer, CommError> {
         let member = self.member();
         let length = call.part(from.len(), to.len(), member.size) / element.width();
@@ -107,7 +114,7 @@ pub trait Link {
         checked.map(|()| transfer).map_err(|reason| member.error(&transfer.started, reason))
     }
 
-    /// Checks the buffer with which an operation starts.
+    /// Checks the buffer of an operation that is about to start.
     fn check_buffer(&self, operation: Operation, buffer: &Wire) -> Result<(), CommError> {
         let member = self.member();
         operation.check(buffer, member.rank, member.size).map_err(|reason| {
@@ -115,7 +122,7 @@ pub trait Link {
         })
     }
 
-    /// Makes a blocking call, which may follow calls in flight, and which ranks have compared.
+    /// Makes a blocking call that ranks have already compared. Other calls may be in flight.
     fn make(&mut self, call: Call, element: Element, from: &[u8], to: &mut [u8]) -> Result<(), CommError> {
         let transfer = self.check(call, element, from, to)?;
         // Open MPI treats two empty buffers as aliased, which is an error.
@@ -126,13 +133,14 @@ pub trait Link {
     }
 }
 
-/// A [`Collective`] of a transport's non-blocking calls.
+/// A [`Collective`] over the non-blocking calls of a transport.
 pub struct PendingOps<L: Link> {
-    // Dropped first: the transport knows then which are complete.
+    // Dropped before `checked`, which has the transport of these requests.
     ops: Vec<PendingOp<L::Request>>,
     checked: Checked<L>,
-    /// Whether two ranks on two machines exchange and sum halves. Open MPI's own non-blocking all-reduce
-    /// (coll/libnbc, in place) sends all to one rank and back, so a link is idle in one direction.
+    /// Whether the job is two ranks on two machines: a non-blocking all-reduce then exchanges and sums
+    /// halves. Open MPI's own (coll/libnbc, in place) sends everything to one rank and back, so one direction
+    /// of the link is always idle.
     halves: bool,
 }
 
@@ -142,15 +150,16 @@ struct PendingOp<Q> {
 }
 
 enum Stage<Q> {
-    /// Not started: ranks compare it, or one before it.
+    /// Not started, because ranks still compare this operation or an earlier one.
     Announced { comparison: Option<Q>, launch: Launch },
-    /// One call is the whole operation, or the last one of it, and has its result in the second buffer.
+    /// The only or the last call of the operation is in flight. Its result is in the second buffer.
     Whole(Q),
-    /// The all-to-all of chunks is in flight; the sums of an all-reduce are gathered afterwards.
+    /// The all-to-all of chunks is in flight. An all-reduce then gathers the sums of the chunks.
     Exchange(Q),
-    /// Exchanged and summed; waits for an earlier operation to start its all-gather.
+    /// Chunks are exchanged and summed. The all-gather starts after the all-gathers of all earlier
+    /// operations.
     Exchanged { sum: Wire, all: Wire },
-    /// The result.
+    /// Complete, with the result.
     Done(Wire),
 }
 
@@ -168,8 +177,9 @@ impl<Q> PendingOp<Q> {
         self.stage = Stage::Done(result);
     }
 
-    /// Moves the operation on, without waiting. All-gathers start in the order of the operations: after one that
-    /// is to start its own, there are none.
+    /// Makes progress on the operation, without waiting. All-gathers start in the order of the operations. An
+    /// operation that has not yet started its all-gather sets `gathers` to false, so that no later operation
+    /// starts one.
     fn advance<L: Link<Request = Q>>(&mut self, link: &mut L, gathers: &mut bool) -> Result<(), CommError> {
         match &mut self.stage {
             Stage::Whole(request) => {
@@ -216,12 +226,13 @@ impl<L: Link> PendingOps<L> {
         Self { ops: Vec::new(), checked, halves }
     }
 
-    /// The operation of a bucket that was started and not returned to the caller.
+    /// Returns the operation of `bucket` that was started and not yet returned to the caller.
     fn operation_of(&self, bucket: Option<usize>) -> Option<Operation> {
         self.ops.iter().map(|op| op.operation).find(|operation| operation.bucket == bucket)
     }
 
-    /// Starts the operations that are compared, in the order in which all ranks start them.
+    /// Starts operations with a complete comparison, in the order in which all ranks start them, up to the
+    /// first operation that is still compared.
     fn start_announced(&mut self) -> Result<(), CommError> {
         self.checked.check_failed()?;
         while let Some(at) = self.ops.iter().position(PendingOp::is_announced) {
@@ -233,7 +244,7 @@ impl<L: Link> PendingOps<L> {
                 self.ops[at].stage = Stage::Announced { comparison, launch };
                 return Ok(());
             }
-            // An operation that could not be started has no result.
+            // An operation that fails to start never has a result, so every later call returns its error.
             let begun = self.begin(launch);
             self.ops[at].stage = begun.inspect_err(|error| self.checked.failed = Some(error.clone()))?;
         }
@@ -254,8 +265,8 @@ impl<L: Link> PendingOps<L> {
         &self.checked.link
     }
 
-    /// Waits for the operation of `bucket` and makes progress on all others: another rank may wait
-    /// for them first.
+    /// Waits for the operation of `bucket`. Meanwhile, makes progress on all other operations, because
+    /// another rank may wait for them first.
     fn complete(&mut self, bucket: usize) -> Result<Wire, CommError> {
         loop {
             self.poll()?;
@@ -291,7 +302,7 @@ impl<L: Link> Collective for PendingOps<L> {
         let size = self.link().member().size;
         let call = match operation.call {
             sum @ (Call::AllReduce | Call::ReduceScatter) => {
-                // A native all-reduce of two ranks has the same bits.
+                // For two ranks, the exchange gives the same bits as a native all-reduce.
                 let exchanges = order == Reduction::Ordered || (self.halves && sum == Call::AllReduce);
                 if exchanges && !L::SUMS_IN_ORDER { Call::AllToAll } else { sum }
             }
@@ -355,9 +366,9 @@ impl<L: Link> Collective for PendingOps<L> {
 
     fn all_reduce(&mut self, buffer: &mut Wire, how: Reduction) -> Result<(), CommError> {
         if how == Reduction::Native {
-            // After all operations that were started before have begun.
+            // All operations that were started earlier have to begin first.
             if self.ops.iter().any(PendingOp::is_announced) {
-                // Not counted: on another rank they may have begun.
+                // As "launch", this wait is not counted as a collective: another rank may not need it.
                 let _waiting = self.link().member().enter(&self.checked.label, "launch", None);
                 while self.ops.iter().any(PendingOp::is_announced) {
                     self.checked.link.pause()?;
@@ -371,7 +382,7 @@ impl<L: Link> Collective for PendingOps<L> {
         self.link().check_buffer(operation, buffer)?;
         self.start(operation, std::mem::replace(buffer, Wire::Bytes(Vec::new())))?;
         let reduced = self.complete(BLOCKING);
-        // One that has failed is not waited for again.
+        // An operation that has failed is not waited for again.
         self.ops.retain(|op| op.operation.bucket != Some(BLOCKING));
         *buffer = reduced?;
         Ok(())

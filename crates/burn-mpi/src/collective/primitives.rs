@@ -1,14 +1,15 @@
 //! Blocking message-passing operations of a transport, one method each.
 //!
-//! Training needs few of them, through a [`Collective`](crate::Collective).
+//! The small exchanges of a [`World`](crate::World) and the benchmarks use these operations. Gradients are
+//! averaged through a [`Collective`](crate::Collective).
 
 use super::operation::Call;
 use super::wire::Element;
 use crate::{CommError, Wire};
 
-/// Blocking operations of one transport. All ranks call them in the same order with
-/// buffers of equal length, except [`send`](Self::send) and [`receive`](Self::receive),
-/// which two ranks call: a transport has both of these or neither.
+/// Blocking operations of one transport. All ranks call them in the same order with buffers of equal length.
+/// Only [`send`](Self::send) and [`receive`](Self::receive) are called by two ranks; a transport has both of
+/// them or neither.
 ///
 /// A transport implements [`call`](Self::call), which returns [`CommError::Unsupported`] for
 /// operations that it does not have.
@@ -25,9 +26,9 @@ use crate::{CommError, Wire};
 /// ```
 ///
 /// # Errors
-/// Each method: if the transport fails, and [`CommError::Unsupported`] if the transport
-/// has no such operation. On all ranks, [`SharedError::OutOfStep`](crate::SharedError::OutOfStep) if calls, types or lengths differ between them
-/// (over MPI and gloo; see [`Collective`](crate::Collective)).
+/// Each method: if the transport fails, and [`CommError::Unsupported`] if the transport has no such
+/// operation. Over MPI and gloo, [`SharedError::OutOfStep`](crate::SharedError::OutOfStep) on all ranks if
+/// their calls, types or lengths differ (see [`Collective`](crate::Collective)).
 ///
 /// # Panics
 /// Each method: if a buffer does not have the required length.
@@ -39,9 +40,9 @@ pub trait Primitives {
     /// This rank.
     fn rank(&self) -> usize;
 
-    /// Runs `call` on values of type `element`, whose bytes it reads in `from` and writes in `to`: what
-    /// the method of this name passes, which may be nothing. A broadcast and an
-    /// all-reduce are in place, in `to`; a rank that has nothing to read or to write passes nothing.
+    /// Runs `call` on values of type `element`: reads their bytes from `from` and writes their bytes to `to`.
+    /// The methods below show which buffers each call takes. A broadcast and an all-reduce are in place, in
+    /// `to`. A rank with nothing to read or nothing to write passes an empty buffer.
     fn call(&mut self, call: Call, element: Element, from: &[u8], to: &mut [u8]) -> Result<(), CommError>;
 
     /// Sends `buffer` to rank `to`, which receives it.
@@ -49,12 +50,12 @@ pub trait Primitives {
         self.call(Call::Send { to }, Element::Byte, buffer, &mut [])
     }
 
-    /// Receives what rank `from` sends, with the same length.
+    /// Receives a message from rank `from`, which must be as long as `buffer`.
     fn receive(&mut self, buffer: &mut [u8], from: usize) -> Result<(), CommError> {
         self.call(Call::Receive { from }, Element::Byte, &[], buffer)
     }
 
-    /// Overwrites `buffer` on all ranks with rank `root`'s.
+    /// Overwrites `buffer` on all ranks with the `buffer` of rank `root`.
     fn broadcast(&mut self, buffer: &mut [u8], root: usize) -> Result<(), CommError> {
         self.call(Call::Broadcast { root }, Element::Byte, &[], buffer)
     }

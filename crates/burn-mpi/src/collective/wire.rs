@@ -1,8 +1,9 @@
-//! Typed message buffers, and sums of them.
+//! Typed message buffers, and their sums.
 //!
-//! Sums in rank order are over buffers cut into one chunk per rank. Each rank receives its chunk of all ranks'
-//! buffers (all-to-all), sums them in rank order and sends the sum to all (all-gather). The bits of the sum depend on
-//! neither topology nor algorithm. A length that the number of ranks does not divide is padded with zeros.
+//! For a sum in rank order, each buffer is cut into one chunk per rank. Each rank receives its chunk of all
+//! ranks' buffers (all-to-all), sums these chunks in rank order, and sends the sum to all ranks (all-gather).
+//! The bits of the sum depend on neither topology nor algorithm. A length that the number of ranks does not
+//! divide is padded with zeros.
 
 use std::fmt;
 use std::ops::{AddAssign, Range};
@@ -74,7 +75,7 @@ macro_rules! each {
 }
 
 impl Wire {
-    /// Zeros.
+    /// Returns `length` zeros of type `element`.
     pub(crate) fn zeros(element: Element, length: usize) -> Self {
         match element {
             Element::F32 => Self::F32(vec![0.0; length]),
@@ -116,12 +117,12 @@ impl Wire {
         each!(self, v => bytemuck::cast_slice_mut(v))
     }
 
-    /// Zeros of the same type.
+    /// Returns `length` zeros of the same type.
     pub fn zeros_like(&self, length: usize) -> Self {
         Self::zeros(self.element(), length)
     }
 
-    /// Converts `values`, as many as this buffer of a 16-bit type has.
+    /// Converts `values` into this buffer, which has a 16-bit type and the same length.
     pub(crate) fn narrow(&mut self, values: &[f32]) {
         match self {
             Self::Bf16(narrow) => narrow.convert_from_f32_slice(values),
@@ -130,7 +131,7 @@ impl Wire {
         }
     }
 
-    /// Converts this buffer of a 16-bit type into `values`, as many as it has.
+    /// Converts this buffer, which has a 16-bit type, into `values`, which has the same length.
     pub(crate) fn widen(&self, values: &mut [f32]) {
         match self {
             Self::Bf16(narrow) => narrow.convert_to_f32_slice(values),
@@ -144,8 +145,8 @@ impl Wire {
         each!(self, v => v.resize(length, Default::default()));
     }
 
-    /// Sums `chunks` in order into this buffer; all have its length. 16-bit types are summed in
-    /// f32 and rounded once.
+    /// Overwrites this buffer with the sum of `chunks`: buffers of this length, one after the other, which
+    /// are added in order. 16-bit types are summed in f32 and rounded once.
     ///
     /// # Panics
     /// If types differ or are bytes, or `chunks` is shorter than this buffer.
@@ -165,7 +166,7 @@ impl Wire {
         self.add_from(terms, 0);
     }
 
-    /// Adds `terms` from the one at `start` on: buffers of this length, one after the other.
+    /// Adds `terms` from index `start` on: buffers of this length, one after the other.
     fn add_from(&mut self, terms: &Self, start: usize) {
         match (self, terms) {
             (Self::F32(sum), Self::F32(terms)) => f32::ADD(sum, &terms[start..]),
@@ -177,11 +178,11 @@ impl Wire {
     }
 }
 
-/// 16-bit elements widened at once: two blocks of f32 fit in the L1 cache.
+/// Number of 16-bit elements that are widened at once. Two blocks of f32 fit in the L1 cache.
 const BLOCK: usize = 512;
 
-/// A type's addition of buffers into another, which follow each other and have its length. 16-bit types are
-/// added in f32 and rounded once.
+/// Addition for one element type. `ADD(sum, terms)` adds `terms` to `sum`; `terms` has one or more buffers of
+/// the length of `sum`, one after the other. 16-bit types are added in f32 and rounded once.
 pub(super) trait Sum: Copy {
     const ADD: fn(&mut [Self], &[Self]);
 }
@@ -208,7 +209,8 @@ fn add<T: AddAssign + Copy>(sum: &mut [T], terms: &[T]) {
     }
 }
 
-/// Whole blocks at a time: conversions of a slice are vectorised, those of one value are not.
+/// Adds 16-bit values in blocks: the conversion of a slice is vectorised, the conversion of a single value is
+/// not.
 fn add_wide<T>(sum: &mut [T], terms: &[T])
 where
     [T]: HalfFloatSliceExt,

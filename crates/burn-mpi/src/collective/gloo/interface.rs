@@ -1,8 +1,7 @@
 //! The network interface that gloo listens on.
 //!
-//! By default gloo looks up its host's name and aborts the process if that
-//! fails. So it is always given an address: that of the named interface, or
-//! else one that all ranks can reach.
+//! By default gloo looks up its host's name and aborts the process if that fails. So this module always
+//! passes an address to gloo: the address of the named interface, or one that all ranks can reach.
 
 use std::fmt;
 use std::net::{IpAddr, ToSocketAddrs, UdpSocket};
@@ -24,7 +23,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// A rank's network addresses, for the other ranks.
+/// A rank's network addresses, as sent to the other ranks.
 #[derive(Serialize, Deserialize)]
 struct Network {
     /// Equal if two ranks share one loopback interface.
@@ -33,11 +32,12 @@ struct Network {
     addresses: Vec<Address>,
 }
 
-/// This rank's address on the interface `name`. Without a name: on the loopback
-/// interface if all ranks share it, else on the interface by which rank 0
-/// reaches the first rank on another host and by which the others reach rank 0,
-/// so that hosts with several networks use the same one. All ranks must call
-/// it, and all return an error if one fails.
+/// Returns this rank's address on the interface `name`. All ranks must call it, and all return an error if
+/// one fails.
+///
+/// Without a name, the address is on the loopback interface if all ranks share one. Otherwise rank 0 looks up
+/// the interface by which it reaches the first rank on another host. The other ranks take the interface by
+/// which they reach that address of rank 0. So hosts with several networks use the same network.
 pub(crate) fn choose(world: &World, name: Option<&str>) -> Result<Address, CommError> {
     let kind = if name.is_some() { "the name of one" } else { "none" };
     world.check_equal("Transport::interface", kind)?;
@@ -64,7 +64,7 @@ pub(crate) fn choose(world: &World, name: Option<&str>) -> Result<Address, CommE
     world.agree(towards(&mine, &[first.ip], &all[0].host))
 }
 
-/// All addresses of this host that a socket can bind to without a scope; at least one.
+/// Returns all addresses of this host that a socket can bind to without a scope, IPv4 first; at least one.
 fn addresses() -> Result<Vec<Address>, String> {
     let found = if_addrs::get_if_addrs().map_err(|error| format!("no network interfaces: {error}"))?;
     let mut all: Vec<Address> = found
@@ -87,14 +87,14 @@ fn named(mine: &[Address], name: &str) -> Result<Address, String> {
     })
 }
 
-/// The loopback's address, or the first one of a host without.
+/// Returns the loopback address, or the first address of a host without a loopback interface.
 fn loopback(mine: &[Address]) -> &Address {
     mine.iter().find(|address| address.ip.is_loopback()).unwrap_or(&mine[0])
 }
 
-/// Addresses by which `other` may be reached: first those that its name
-/// resolves to, then all it has, except addresses that this host has too, such
-/// as those of container bridges.
+/// Returns addresses by which `other` may be reached: first its addresses that its host name resolves to,
+/// then all its addresses. Leaves out loopback addresses, and addresses that this host has too, such as those
+/// of container bridges.
 fn targets(other: &Network, mine: &[Address]) -> Vec<IpAddr> {
     let by_name = (other.host.as_str(), 0).to_socket_addrs().into_iter().flatten().map(|a| a.ip());
     let theirs = |ip: &IpAddr| other.addresses.iter().any(|address| address.ip == *ip);
@@ -103,8 +103,8 @@ fn targets(other: &Network, mine: &[Address]) -> Vec<IpAddr> {
     by_name.filter(theirs).chain(all).filter(usable).collect()
 }
 
-/// The address from which this host sends to the first of `targets` to which it
-/// has a route. Connecting a UDP socket queries the kernel and sends nothing.
+/// Returns the address from which this host sends to the first of `targets` to which it has a route.
+/// Connecting a UDP socket asks the kernel for the route and sends nothing.
 fn towards(mine: &[Address], targets: &[IpAddr], host: &str) -> Result<Address, String> {
     let source = |target: &IpAddr| {
         let any: IpAddr = if target.is_ipv4() { [0; 4].into() } else { [0u16; 8].into() };
@@ -119,7 +119,7 @@ fn towards(mine: &[Address], targets: &[IpAddr], host: &str) -> Result<Address, 
     })
 }
 
-/// The network namespace of this process, as a number.
+/// Returns the network namespace of this process, such as `net:[4026531840]`; empty if unknown.
 fn network_namespace() -> String {
     std::fs::read_link("/proc/self/ns/net").map_or_else(|_| String::new(), |path| path.display().to_string())
 }

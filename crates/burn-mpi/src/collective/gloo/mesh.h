@@ -1,4 +1,4 @@
-// gloo's connections between all ranks, established without its stores.
+// gloo's connections between all ranks, established without gloo's stores.
 #pragma once
 
 #include <sched.h>
@@ -82,8 +82,9 @@ class Mesh : public gloo::Context {
     }
   }
 
-  // Slots are ints, and each halving-doubling takes some: above a limit they
-  // restart. All ranks take equally many, so they restart together.
+  // Restarts the slot numbers above a limit: slots are ints, and each
+  // halving-doubling uses some. All ranks use equally many, so they restart at
+  // the same operation.
   void turnSlotsBack() {
     if (slot_ > (1 << 28)) {
       slot_ = 0;

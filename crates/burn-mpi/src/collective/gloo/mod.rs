@@ -1,7 +1,7 @@
 //! A safe layer over the gloo library, through `shim.cc`.
 //!
-//! gloo transfers bytes over TCP on its own thread and blocks its caller. A context is one mesh
-//! of connections between all ranks; after an error every further operation returns an error.
+//! gloo transfers bytes over TCP on its own thread, and each call blocks its caller. A context is one mesh of
+//! connections between all ranks. After an error, every further operation on the context returns an error.
 
 mod interface;
 pub mod sys;
@@ -28,21 +28,23 @@ use crate::{Call, CommError, Operation, Reduction, Wire, World};
 /// The transport's name.
 const NAME: &str = "gloo";
 
-/// Tag of point-to-point messages; there is one at a time.
+/// Tag of point-to-point messages. A rank sends or receives one at a time.
 const MESSAGE: u32 = 0;
 
-/// Set in the tags of announcements, so that they do not meet what they announce.
+/// Set in the tags of announcements, so that gloo does not match an announcement with the operation that it
+/// announces.
 const ANNOUNCED: u32 = 1 << 31;
 
-/// Connections to all other ranks. All ranks call its operations in the same order, with
-/// buffers of equal length, from any thread.
+/// Connections to all other ranks. All ranks run operations on it in the same order, with buffers of equal
+/// length. Any thread may run them.
 struct Context {
     mesh: Mesh,
     member: Member,
     /// Interface and address that this rank listens on.
     address: interface::Address,
     algorithm: GlooAlgorithm,
-    /// Operations and announcements so far, of which each has a tag of its own: messages of two are never mixed.
+    /// Tags of the last operation and of the last announcement. Each has a new tag, so messages of two
+    /// operations are never mixed.
     tags: [u32; 2],
     /// The error that broke the connections, if any.
     broken: Option<String>,
@@ -76,12 +78,13 @@ impl Context {
         Ok(Self { mesh, member, address, algorithm, tags: [0; 2], broken: None })
     }
 
-    /// gloo's transport, with the interface and the address of this rank.
+    /// Returns gloo's transport, with the interface and the address of this rank, such as
+    /// `tcp over eth0 (10.0.0.1)`.
     pub fn connection(&self) -> String {
         format!("tcp over {}", self.address)
     }
 
-    /// Compares the call of an operation with those of the other ranks.
+    /// Compares the call of an operation with the calls of the other ranks.
     fn compare(&mut self, transfer: Transfer, announcement: &Announcement) -> Result<(), CommError> {
         let mine = announcement.bytes();
         let mut all = vec![0; mine.len() * self.member.size];
@@ -90,8 +93,9 @@ impl Context {
         Announcement::compare(&all)
     }
 
-    /// Runs a call, which every rank runs at this point. An all-reduce in rank order has two parts: each rank sums
-    /// its chunk of the buffer, which is padded to equal chunks, and the sums are gathered.
+    /// Runs an operation that every rank runs at this point, after a comparison if it is unexpected. An
+    /// all-reduce in rank order has two parts: each rank sums its chunk of the buffer, which is padded to
+    /// equal chunks, and an all-gather collects the sums.
     fn launch(&mut self, launch: Launch) -> Result<(Wire, Wire), CommError> {
         let Launch { transfer, announcement, buffers: (from, mut to) } = launch;
         if let Some(announcement) = announcement {
@@ -112,11 +116,11 @@ impl Context {
         Ok((from, to))
     }
 
-    /// Runs a call.
+    /// Runs one call. A reduce-scatter is an all-to-all of gloo and a sum.
     fn run(&mut self, transfer: Transfer, from: &[u8], to: &mut [u8]) -> Result<(), CommError> {
         let Transfer { operation: Operation { call, element, .. }, channel, started } = transfer;
         if let Call::Reduce { .. } = call {
-            // In place; on other ranks than the root its content is undefined afterwards.
+            // gloo reduces in place. On ranks other than the root, the content is undefined afterwards.
             to.copy_from_slice(from);
         }
         let number = match call {
@@ -134,7 +138,7 @@ impl Context {
             Call::Barrier => 7,
             Call::Send { .. } => 8,
             Call::Receive { .. } => 9,
-            // All of gloo's but this one, whose sum is in rank order. Each rank is sent only what it sums,
+            // gloo has no reduce-scatter. Here its sum is in rank order. Each rank is sent only what it sums,
             // as in a ring.
             Call::ReduceScatter => {
                 let mut chunks = Wire::zeros(element, from.len() / element.width());
@@ -152,7 +156,7 @@ impl Context {
                 format!("the connections broke earlier: {reason}"),
             ));
         }
-        // Messages of two ranks have a tag of their own; other calls count theirs, which all ranks make.
+        // Point-to-point messages share one tag. All ranks make all other calls, so they count the same tags.
         let is_message = matches!(call, Call::Send { .. } | Call::Receive { .. });
         let announces = channel == ANNOUNCEMENTS;
         let tag = &mut self.tags[usize::from(announces)];
@@ -170,8 +174,10 @@ impl Context {
             to_bytes: to.len(),
             add: adder_of(element),
         };
-        // SAFETY: both buffers are borrowed until the call returns; they have the parts
-        // of ranks (`Call::check`), and on other ranks than a root gloo does not access the one that is empty.
+        // SAFETY: both buffers are borrowed until the call returns, so nobody else uses them. They have one
+        // part for each rank where gloo reads or writes such parts: `Call::check` has checked the buffers of
+        // blocking calls, and the other callers make them of equal parts. On ranks other than the root, gloo
+        // does not access the empty buffer. `adder_of` adds values of this width; bytes are never summed.
         unsafe { self.mesh.call(&run) }.map_err(|reason| {
             self.broken = Some(reason.clone());
             self.member.broken(&started, Member::PEER_REASON_TIMEOUT, reason)
@@ -181,12 +187,11 @@ impl Context {
 
 /// [`Collective`](crate::Collective) over gloo's TCP connections.
 ///
-/// gloo blocks, so a worker thread runs the operations that [`start`](crate::Collective::start)
-/// takes, one bucket after the other. A blocking operation runs on the caller's thread
-/// once nothing is in flight, which saves the handover to that thread; all ranks run the
-/// same operations in the same order.
+/// gloo blocks, so a worker thread runs the operations that [`start`](crate::Collective::start) takes, one
+/// bucket after the other. A blocking operation runs on the caller's thread once nothing is in flight, which
+/// saves the handover to the worker. All ranks run the same operations in the same order.
 ///
-/// Sums of a reduce-scatter are always in rank order: gloo has no reduce-scatter.
+/// The sums of a reduce-scatter are always in rank order, because gloo itself has no reduce-scatter.
 ///
 /// It is `!Send` and `!Sync`, as is any type that holds it:
 ///
@@ -220,23 +225,23 @@ impl GlooCollective {
     }
 }
 
-/// Connections, and a thread that runs operations on them.
+/// Connections to the other ranks, and a thread that runs operations on them.
 pub struct GlooThread {
     member: Rc<Member>,
     context: Arc<Mutex<Context>>,
-    /// The thread ends when this is dropped.
+    /// Sends operations to the thread, which ends when this sender is dropped.
     launches: Sender<Launch>,
     results: Receiver<Result<(Wire, Wire), CommError>>,
     thread: Option<JoinHandle<()>>,
-    /// Operations that the thread has not returned, in their order.
+    /// Operations that the thread has not returned yet, in the order of their start.
     in_flight: VecDeque<Finished>,
 }
 
-/// The buffers of an operation once it has run.
+/// Slot for the result of an operation, filled once the operation has run.
 type Finished = Rc<Cell<Option<Result<(Wire, Wire), CommError>>>>;
 
 impl GlooThread {
-    /// As [`GlooCollective::connect`].
+    /// Connects as [`GlooCollective::connect`] does, with the ring algorithm.
     pub(crate) fn connect(
         world: &World,
         interface: Option<&str>,
@@ -265,7 +270,7 @@ impl GlooThread {
         })
     }
 
-    /// Takes what the thread has returned; waits for one operation if `waits`.
+    /// Stores the results that the thread has returned. If `waits` is true, waits for one result first.
     fn receive(&mut self, mut waits: bool) -> Result<(), CommError> {
         loop {
             let patience = if waits { Duration::MAX } else { Duration::ZERO };
@@ -281,8 +286,8 @@ impl GlooThread {
         }
     }
 
-    /// The context, once no operation is in flight: those of two threads would be in a
-    /// different order on each rank.
+    /// Returns the context, once no operation is in flight. Operations of two threads at the same time would
+    /// run in a different order on each rank.
     fn idle_context(&mut self) -> Result<MutexGuard<'_, Context>, CommError> {
         while !self.in_flight.is_empty() {
             self.receive(true)?;
@@ -295,7 +300,7 @@ impl GlooThread {
     }
 }
 
-/// A request is the place of its result: the thread runs an operation to its end by itself.
+/// A request is the slot for its result: the thread runs each operation to its end without further calls.
 impl Link for GlooThread {
     type Request = Finished;
 
@@ -315,7 +320,7 @@ impl Link for GlooThread {
         Some(self.context.lock().connection())
     }
 
-    /// On the caller's thread, while nothing is in flight.
+    /// Makes the call on the caller's thread, once nothing is in flight.
     fn call(&mut self, transfer: Transfer, from: &[u8], to: &mut [u8]) -> Result<(), CommError> {
         self.idle_context()?.run(transfer, from, to)
     }
@@ -323,7 +328,7 @@ impl Link for GlooThread {
     fn start(&mut self, launch: Launch) -> Result<Finished, CommError> {
         let finished = Finished::default();
         if launch.transfer.started.bucket.is_none() {
-            // Its caller waits for it: the handover to the thread is saved.
+            // Blocking: running it on this thread saves the handover.
             finished.set(Some(self.idle_context()?.launch(launch)));
         } else {
             self.launches.send(launch).map_err(|_| self.thread_is_gone())?;
@@ -343,8 +348,8 @@ impl Link for GlooThread {
 }
 
 impl Drop for GlooThread {
-    /// If operations are still in flight, as after an error, the thread is left to its
-    /// timeout; it owns all its memory.
+    /// Ends the thread and waits for it. If operations are still in flight, as after an error, the thread is
+    /// left running until its timeout. It owns all memory that it uses.
     fn drop(&mut self) {
         self.launches = channel().0;
         if self.in_flight.is_empty()

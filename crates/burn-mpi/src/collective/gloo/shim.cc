@@ -30,7 +30,7 @@ namespace {
 // Slot prefix of send and recv messages, distinct from that of collectives.
 constexpr uint64_t kDirectSlots = uint64_t{0x40} << 56;
 
-// Bytes of an error's text, with its end.
+// Maximum bytes of an error's text, with the terminating zero.
 constexpr size_t kErrorBytes = 1024;
 
 template <typename Call>
@@ -52,7 +52,7 @@ int guarded(char* error, Call call) {
   return 1;
 }
 
-// The result of waiting for a message: false if the wait was aborted.
+// Throws if a wait for a message was aborted: gloo's wait then returns false.
 void check(bool done) {
   if (!done) {
     throw std::runtime_error("the operation was called off");
@@ -100,8 +100,9 @@ void burn_mpi_gloo_free(burn_mpi_gloo* self) {
 
 int burn_mpi_gloo_version() { return GLOO_VERSION; }
 
-// One call: its number as below, the root or the peer, the algorithm of an all-reduce (0 ring, 1 bcube,
-// 2 halving-doubling), bytes per value, the buffers with their bytes, and the addition of values.
+// One call. `call` is its number in the switch below, `root` the root or the peer, `algorithm` the algorithm
+// of an all-reduce (0 ring, 1 bcube, 2 halving-doubling), `width` the bytes per value, and `add` the addition
+// of values.
 struct burn_mpi_gloo_run {
   int call;
   int root;
@@ -120,7 +121,8 @@ int burn_mpi_gloo_call(burn_mpi_gloo* self, const burn_mpi_gloo_run* run, char* 
     const auto& mesh = self->mesh;
     char* from = bytes_of(run->from);
     char* to = bytes_of(run->to);
-    // Calls `body` with a zero of the type that is as wide as the values.
+    // Calls `body` with a zero of the unsigned type that is as wide as the values: gloo only needs their
+    // width, because `add` does the arithmetic.
     const auto of_width = [&](auto body) {
       run->width == 2 ? body(uint16_t{}) : run->width == 4 ? body(uint32_t{}) : body(uint64_t{});
     };

@@ -22,7 +22,7 @@ using Add = void (*)(void*, const void*, const void*, size_t);
 constexpr size_t kPieceBytes = size_t{1} << 30;
 
 // gloo's class takes a function without state, so the addition of the current
-// call is stored here. It is called on the calling thread only.
+// call is stored here. gloo calls it on the calling thread only.
 thread_local Add currentAdd = nullptr;
 
 template <typename T>
@@ -35,8 +35,8 @@ class HalvingDoubling : public gloo::AllreduceHalvingDoubling<T> {
  public:
   using gloo::AllreduceHalvingDoubling<T>::AllreduceHalvingDoubling;
 
-  // run() does not wait for the last notifications to each peer, and their
-  // buffers are destroyed with this object: each was sent twice.
+  // Waits for the last notifications to each peer: run() does not, and their
+  // buffers are destroyed with this object. Each notification was sent twice.
   void drain() {
     for (auto& notice : this->sendNotificationBufs_) {
       notice->waitSend();

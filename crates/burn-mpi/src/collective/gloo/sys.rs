@@ -9,10 +9,10 @@ use half::{bf16, f16};
 
 use crate::collective::wire::{Element, Sum};
 
-/// An error's text, of the length that shim.cc has it with.
+/// Buffer for the text of an error, of `kErrorBytes` in shim.cc.
 type Text = [u8; 1024];
 
-// The functions of shim.cc, which return 0, or have written the reason.
+// The functions of shim.cc. Those with an `error` return 0, or 1 after writing the reason to it.
 unsafe extern "C" {
     fn burn_mpi_gloo_listen(
         address: *const c_char,
@@ -56,13 +56,13 @@ pub(super) struct Run {
 /// The shim's object, freed on drop.
 pub(crate) struct Mesh(NonNull<c_void>);
 
-// SAFETY: gloo's context may be used from any thread, by one at a time, which
-// `&mut` guarantees.
+// SAFETY: gloo's context may be used from any thread, by one thread at a time. `Mesh` is not `Sync`, so no
+// two threads can use it at the same time.
 unsafe impl Send for Mesh {}
 
 impl Drop for Mesh {
     fn drop(&mut self) {
-        // SAFETY: the shim's own pointer, used nowhere after this.
+        // SAFETY: the pointer came from the shim and is not used after this.
         unsafe { burn_mpi_gloo_free(self.0.as_ptr()) }
     }
 }
@@ -71,8 +71,8 @@ impl Mesh {
     /// Makes a call.
     ///
     /// # Safety
-    /// Pointers and lengths describe buffers that nobody else uses meanwhile. One of them has a part for each
-    /// rank where gloo reads or writes such parts, and `add` is for values of this width.
+    /// Pointers and lengths describe buffers that nobody else uses until this function returns. If gloo reads
+    /// or writes one part for each rank, the buffer has that many parts. `add` adds values of `width` bytes.
     pub(super) unsafe fn call(&mut self, run: &Run) -> Result<(), String> {
         // SAFETY: as the caller states.
         checked(|error| unsafe { burn_mpi_gloo_call(self.0.as_ptr(), run, error) })
@@ -92,8 +92,7 @@ impl Mesh {
         NonNull::new(mesh).map(Self).ok_or_else(|| "gloo gave no context".into())
     }
 
-    /// The addresses on which this rank listens for each peer: equally many
-    /// bytes for each rank.
+    /// Returns the addresses on which this rank listens for each peer, with equally many bytes for each rank.
     pub fn addresses(&self, size: usize) -> Result<Vec<u8>, String> {
         let mut bytes = vec![0; size * 256];
         let mut length = 0;
@@ -151,7 +150,7 @@ fn reason(text: &str) -> String {
 /// `out = a + b` over `n` elements; the three may alias.
 pub(crate) type Add = unsafe extern "C" fn(*mut c_void, *const c_void, *const c_void, usize);
 
-/// The addition of values; bytes have none, and get one that is never called.
+/// Returns the addition of values. Bytes are never summed; they get an addition that is never called.
 pub(super) fn adder_of(element: Element) -> Add {
     match element {
         Element::F32 | Element::Byte => add::<f32>,
@@ -166,8 +165,8 @@ pub(super) fn adder_of(element: Element) -> Add {
 /// them are equal or do not overlap.
 unsafe extern "C" fn add<T: Sum>(out: *mut c_void, a: *const c_void, b: *const c_void, n: usize) {
     let (out, a, b) = (out.cast::<T>(), a.cast::<T>(), b.cast::<T>());
-    // SAFETY: see above. `out` aliases one of the terms, or a copy makes it
-    // equal to one; the remaining term does not overlap it, or was copied.
+    // SAFETY: the caller promises `n` elements at each pointer. `out` aliases one of the terms, or a copy
+    // makes it equal to one. The other term does not overlap `out`, or was copied.
     unsafe {
         if out.cast_const() == a && a == b {
             let terms = from_raw_parts(b, n).to_vec();

@@ -24,8 +24,8 @@ const TAG: c_int = 0;
 /// pieces.
 const PIECE: usize = 1 << 30;
 
-/// MPI's calls, each channel on a communicator of its own: with another collective of the same
-/// world, ranks may interleave calls in a different order.
+/// MPI's calls. Each channel has a separate communicator, so ranks may interleave the calls of several
+/// collectives of one world in different orders.
 ///
 /// Open MPI makes progress on a non-blocking operation only inside MPI calls, so
 /// [`poll`](crate::Collective::poll) must be called often to overlap it.
@@ -36,16 +36,16 @@ pub struct MpiLink {
 }
 
 impl MpiLink {
-    /// All ranks must call it.
+    /// Duplicates the world's communicator for each channel. All ranks must call it.
     pub(crate) fn new(mpi: Mpi) -> Result<Self, CommError> {
         Ok(Self { channels: [mpi.duplicate()?, mpi.duplicate()?, mpi.duplicate()?], mpi, in_flight: 0 })
     }
 
-    /// Waits for the next message of rank `from`.
+    /// Waits for the next message of rank `from`, and checks its length.
     ///
     /// # Errors
-    /// If it has another length than the receive: Open MPI writes past the end of a buffer that is shorter than a
-    /// long message.
+    /// If the message is not as long as the receive buffer. Open MPI would write a longer message past the
+    /// end of the buffer.
     fn await_message(&self, channel: usize, from: usize, started: &Started) -> Result<(), CommError> {
         let (mut status, mut length) = (MaybeUninit::<ffi::MPI_Status>::uninit(), 0);
         // SAFETY: the status is valid memory for MPI to write.
@@ -62,8 +62,8 @@ impl MpiLink {
     }
 }
 
-/// A non-blocking operation in flight, with the buffers that MPI reads and writes until it is complete.
-/// Their heap memory does not move when this does.
+/// A non-blocking operation in flight, with the buffers that MPI reads and writes until the operation is
+/// complete. The heap memory of the buffers does not move when the request moves.
 pub struct Request {
     handle: ffi::MPI_Request,
     started: Started,
@@ -102,9 +102,9 @@ impl Link for MpiLink {
         let (kind, comm) = (datatype(element), self.channels[channel]);
         let op = sum_of(element);
         let (from, to) = (from.as_ptr().cast::<c_void>(), to.as_mut_ptr().cast::<c_void>());
-        // SAFETY: both buffers are borrowed until the call returns. `Call::check` has checked that they have the
-        // values that MPI reads and writes: `count` of `kind`, or as many for each rank. One that is empty, as
-        // `to` of a gather on other ranks than the root, it does not access.
+        // SAFETY: both buffers are borrowed until the call returns. `Call::check` has checked that they have
+        // the values that MPI reads and writes: `count` values of `kind`, or `count` values for each rank.
+        // MPI does not access an empty buffer, such as `to` of a gather on ranks other than the root.
         let code = unsafe {
             match call {
                 Call::Send { to } => ffi::MPI_Send(from, count, kind, to as c_int, TAG, comm),
@@ -142,9 +142,9 @@ impl Link for MpiLink {
         // SAFETY: a constant that MPI's library defines.
         let mut handle = unsafe { ffi::RSMPI_REQUEST_NULL };
         let (read, written) = (from.bytes().as_ptr().cast(), to.bytes_mut().as_mut_ptr().cast());
-        // SAFETY: the lengths of both buffers were checked above against what MPI reads and writes: `count` of
-        // `kind`, or as many for each rank. The request below owns them, nobody accesses them before it is
-        // complete, and it leaks them if it is dropped before that.
+        // SAFETY: the lengths of both buffers were checked above against what MPI reads and writes: `count`
+        // values of `kind`, or `count` values for each rank. The request below owns both buffers. Nobody
+        // accesses them before the request is complete, and a request that is dropped earlier leaks them.
         let code = unsafe {
             match call {
                 Call::AllReduce => {
@@ -185,8 +185,8 @@ impl Link for MpiLink {
 impl Drop for MpiLink {
     fn drop(&mut self) {
         if self.in_flight == 0 && !std::thread::panicking() {
-            // SAFETY: all are duplicates with no operation in flight, and are not used again. After an
-            // error there is only one communicator less for later use.
+            // SAFETY: all are duplicates with no operation in flight, and are not used again. An error is
+            // ignored: it only leaves one communicator less for later use.
             self.channels.iter_mut().for_each(|channel| unsafe {
                 ffi::MPI_Comm_free(channel);
             });
@@ -194,7 +194,8 @@ impl Drop for MpiLink {
     }
 }
 
-/// MPI's datatype of values.
+/// Returns MPI's datatype of values. 16-bit floats are sent as 16-bit integers; they have their own sum
+/// operations.
 pub(super) fn datatype(element: Element) -> ffi::MPI_Datatype {
     // SAFETY: constants that MPI's library defines.
     unsafe {
@@ -207,7 +208,7 @@ pub(super) fn datatype(element: Element) -> ffi::MPI_Datatype {
     }
 }
 
-/// The operation that sums values; bytes have none, and get one that their callers never use.
+/// Returns the operation that sums values. Bytes are never summed; they get an operation that is never used.
 pub(super) fn sum_of(element: Element) -> ffi::MPI_Op {
     match element {
         Element::Bf16 => BF16_SUM.with(|op| *op),

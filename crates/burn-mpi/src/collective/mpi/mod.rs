@@ -22,9 +22,8 @@ pub(crate) const NAME: &str = "mpi";
 
 /// This process as a rank of an MPI job.
 ///
-/// MPI runs from before the first of these is created until the process exits
-/// ([`crate::guard::finalize`]), so any holder may call MPI on the thread that started
-/// it. A type that holds one is `!Send`.
+/// MPI runs from before the first `Mpi` is created until the process exits ([`crate::guard::finalize`]). So
+/// any holder may call MPI, on the thread that started MPI. A type that holds one is `!Send`.
 #[derive(Debug, Clone)]
 pub struct Mpi(Rc<Member>);
 
@@ -37,7 +36,7 @@ impl Deref for Mpi {
 }
 
 impl Mpi {
-    /// Rank and number of ranks, after MPI was set to return errors instead of aborting the process.
+    /// Makes MPI return errors instead of aborting the process, and returns the rank and the number of ranks.
     ///
     /// # Safety
     /// MPI is initialised, by this thread.
@@ -57,7 +56,7 @@ impl Mpi {
         }
     }
 
-    /// The rank `member` of the job.
+    /// Makes an `Mpi` of the rank `member` of the job.
     ///
     /// # Safety
     /// MPI is initialised, by this thread, and is not finalized before the process exits.
@@ -65,7 +64,7 @@ impl Mpi {
         Self(member)
     }
 
-    /// A barrier on `communicator`, in flight.
+    /// Starts a non-blocking barrier on `communicator`.
     pub fn start_barrier(
         &self,
         communicator: ffi::MPI_Comm,
@@ -79,8 +78,8 @@ impl Mpi {
         Ok(request)
     }
 
-    /// A duplicate of the world's communicator, whose operations are matched only with each other. All ranks must
-    /// call it.
+    /// Duplicates the world's communicator. Operations on the duplicate are matched only with each other. All
+    /// ranks must call it.
     pub fn duplicate(&self) -> Result<ffi::MPI_Comm, CommError> {
         const COPY: &str = "communicator copy";
         let (_waiting, started) = (self.enter(NAME, COPY, None), self.started(NAME, COPY, 0));
@@ -93,11 +92,12 @@ impl Mpi {
         Ok(copy)
     }
 
-    /// Lets MPI answer other ranks once, in the library's own progress; no message has to arrive.
+    /// Makes progress once inside the MPI library, so that it can answer other ranks. No message has to
+    /// arrive.
     pub fn progress(&self, communicator: ffi::MPI_Comm) {
         let mut arrived = 0;
-        // SAFETY: MPI runs, and writes one flag to memory of this function. An error has no effect
-        // here: whoever waits for a message reports it.
+        // SAFETY: MPI runs, and writes one flag to memory of this function. An error can be ignored: the call
+        // that waits for a message reports it.
         unsafe {
             let status = ffi::RSMPI_STATUS_IGNORE;
             ffi::MPI_Iprobe(ffi::RSMPI_ANY_SOURCE, ffi::RSMPI_ANY_TAG, communicator, &mut arrived, status);
@@ -114,7 +114,8 @@ impl Mpi {
         Ok(done != 0)
     }
 
-    /// The elements of each rank's part in `call`, on buffers of so many bytes, as an MPI count.
+    /// Returns the number of elements in each rank's part of `call`, as an MPI count. `from` and `to` are the
+    /// lengths of the buffers in bytes.
     fn count(&self, call: Call, element: Element, from: usize, to: usize) -> Result<c_int, CommError> {
         let elements = call.part(from, to, self.size) / element.width();
         c_int::try_from(elements).map_err(|_| {
@@ -123,7 +124,7 @@ impl Mpi {
         })
     }
 
-    /// The error of MPI's `code`, if that is one.
+    /// Converts the code that an MPI call returned into a result.
     fn check_code(&self, code: c_int, started: &Started) -> Result<(), CommError> {
         match code {
             0 => Ok(()),
@@ -132,7 +133,7 @@ impl Mpi {
     }
 }
 
-/// MPI's error string, and what it means for collectives.
+/// Adds to MPI's error string what a truncated message means for collectives.
 fn explained(text: String) -> String {
     if text.contains("TRUNCATE") || text.contains("truncated") {
         format!("{text}; ranks call different operations, or the same ones on different sizes")
@@ -146,7 +147,8 @@ thread_local! {
     static STARTED_MPI: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Records that this thread has started MPI, at the level where only it may call MPI.
+/// Records that this thread has started MPI. At the requested thread level, `MPI_THREAD_FUNNELED`, only this
+/// thread may call MPI.
 pub(crate) fn note_thread() {
     STARTED_MPI.set(true);
 }
@@ -156,7 +158,8 @@ pub(crate) fn is_mpi_thread() -> bool {
     STARTED_MPI.get()
 }
 
-/// The MPI library's name and version, such as `Open MPI v4.1.4`, before and after MPI's start.
+/// Returns the MPI library's name and version, such as `Open MPI v4.1.4`. It can be called before and after
+/// MPI's start.
 pub fn mpi_library() -> String {
     let text = library_text();
     let line = text.lines().next().unwrap_or("unknown MPI");
