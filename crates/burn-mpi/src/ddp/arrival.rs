@@ -1,10 +1,13 @@
 //! The order in which gradients become final, and the uses of each parameter.
 //!
-//! The first step is the probe: its buckets are in reverse visit order, and
-//! each rank records the order in which gradients become final, which differs
-//! (Burn's linear biases come last of all). The lowest rank that ran a backward
-//! determines the order for all. Ranks may use a parameter a different number
-//! of times, so a bucket waits for the largest number recorded so far.
+//! Buckets are packed in the order in which backward finishes gradients, so that the first bucket can be sent
+//! early. This order is not known before the first backward. So the first step is a probe: its buckets are in
+//! reverse visit order, and each rank records the actual order. The two orders differ; Burn's linear biases,
+//! for example, come last of all.
+//!
+//! The lowest rank that ran a backward determines the order for all ranks. Autodiff accumulates a gradient
+//! over the uses of its parameter. Ranks may use a parameter a different number of times, so a bucket waits
+//! for the largest number of uses recorded so far.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,13 +18,13 @@ use crate::{CommError, ParamLayout};
 pub struct ArrivalOrder {
     /// Trainable parameters, by their index in visit order.
     pub order: Vec<usize>,
-    /// Times that each parameter is used.
+    /// Number of times that each parameter is used.
     pub uses: Vec<usize>,
 }
 
 impl ArrivalOrder {
-    /// Checks that the order has each trainable parameter of `layout` once, and the uses each
-    /// parameter.
+    /// Checks that `order` contains each trainable parameter of `layout` once, and that `uses` has a number
+    /// above 0 for each parameter.
     pub(crate) fn check(&self, layout: &ParamLayout) -> Result<(), CommError> {
         let mut sorted = self.order.clone();
         sorted.sort_unstable();
@@ -45,18 +48,18 @@ impl ArrivalOrder {
     }
 }
 
-/// The registrations of one rank's backward.
+/// What one rank records in a backward. Autodiff registers the gradient of a parameter once for each use of
+/// it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Probe {
     /// Parameters in the order of their last registrations.
     order: Vec<usize>,
-    /// Registrations of each parameter; empty without a backward.
+    /// Number of registrations of each parameter; empty without a backward.
     uses: Vec<usize>,
 }
 
 impl Probe {
-    /// The probe of a backward with these registrations, of `params`
-    /// parameters.
+    /// Makes the probe of a backward from its registrations in order. `params` is the number of parameters.
     pub fn new(registered: Vec<usize>, params: usize) -> Self {
         let (mut order, mut uses) = (Vec::new(), vec![0; params]);
         for param in registered.into_iter().rev() {
@@ -70,13 +73,14 @@ impl Probe {
     }
 }
 
-/// The order before the probe: reverse visit order.
+/// Returns the order before the probe: trainable parameters in reverse visit order.
 pub(crate) fn unknown(layout: &ParamLayout) -> Vec<usize> {
     let trainable = |&param: &usize| layout.specs()[param].trainable;
     (0..layout.specs().len()).rev().filter(trainable).collect()
 }
 
-/// Combines all ranks' probes into one order; `None` if no rank has run a backward yet.
+/// Combines all ranks' probes into one order; `None` if no rank has run a backward yet. Numbers of uses are
+/// never lower than those in `known`.
 pub(crate) fn merge(
     layout: &ParamLayout,
     probes: &[Probe],

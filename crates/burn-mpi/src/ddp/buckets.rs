@@ -1,9 +1,16 @@
-//! Gradient buckets: filled during backward, reduced as they fill, read in place by
-//! the optimizer.
+//! Gradient buckets: filled during backward, reduced as they fill, read in place by the optimizer.
 //!
-//! Ranks may differ in everything but this: in each step every rank issues the same
-//! collectives, of the same kind, for the same buckets, in the same order. What
-//! differs between ranks decides when a bucket starts, never how.
+//! A parameter is sealed once its gradient in this step is final. When all parameters of a bucket are sealed,
+//! the all-reduce of the bucket starts while backward goes on. Buckets start in order, because MPI matches
+//! collectives by order. The last bucket waits for the end of the step: it also carries the [`Signals`] and
+//! other values that all ranks need.
+//!
+//! In each step, every rank issues the same collectives: of the same kind, for the same buckets, in the same
+//! order. Ranks may differ in everything else, such as samples and branches. A difference may change when a
+//! bucket starts, never how.
+//!
+//! A rank may use a parameter more often than expected, or change a gradient after its bucket has started.
+//! The last bucket carries a flag for this, so that all ranks make a second all-reduce (`Irregular`).
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -36,10 +43,9 @@ pub(crate) struct Buckets {
     pub options: SyncOptions,
     pub plan: BucketPlan,
     pub times: CommTimes,
-    /// Receives events; none outside a profile.
+    /// Receives events; `None` outside a profile.
     pub watch: Option<SyncWatch>,
-    /// Uses of each parameter in the network; its gradient is final after as many
-    /// registrations.
+    /// Number of uses of each parameter in the network. Its gradient is final after as many registrations.
     pub uses: Vec<usize>,
     /// Parameters without a gradient on any rank in the last step.
     pub absent: Vec<bool>,
@@ -52,28 +58,29 @@ pub(crate) struct Buckets {
 /// This rank's part of the current step.
 #[derive(Default)]
 pub(crate) struct Step {
-    /// Number of buckets started; always the first ones, on every rank.
+    /// Number of buckets started. On every rank, these are the first ones of the plan.
     started: usize,
-    /// Parameters with a gradient.
+    /// Whether each parameter has a gradient in this step.
     written: Vec<bool>,
-    /// Parameters that no bucket waits for any longer.
+    /// Whether each parameter is sealed: its bucket no longer waits for it.
     sealed: Vec<bool>,
-    /// Backward calls.
+    /// Number of backward calls.
     backwards: usize,
     weight: f32,
-    /// The sum of the weights of backward calls; in f64, since a step may have thousands, whose sum in f32 drifts
-    /// from 1.
+    /// Sum of the weights of all backward calls. It is an f64, because a step may have thousands of calls,
+    /// and a sum in f32 would drift from 1.
     share: f64,
     /// Gradients that came after their bucket had started, scaled by this rank's share of the samples.
     late: BTreeMap<usize, Vec<f32>>,
-    /// Whether gradients are others than buckets were started with.
+    /// Whether the program has replaced a gradient after a bucket took it.
     replaced: bool,
-    /// All gradients, not scaled, for a step in which a rank has replaced some.
+    /// This rank's gradients, not scaled. All of them are reduced again if any rank has replaced one of its
+    /// own.
     pub own: Option<OwnGradients>,
-    /// Since when some bucket has been in flight during backward.
+    /// Time since which some bucket has been in flight during backward.
     in_flight_since: Option<Duration>,
     failure: Option<CommError>,
-    /// A parameter whose gradient fits in no bucket: the module has changed.
+    /// The first parameter with a gradient that fits in no bucket: the module has changed.
     pub unexpected: Option<usize>,
 }
 
@@ -107,14 +114,14 @@ impl Buckets {
         }
     }
 
-    /// Repacks the gradients. Between steps only.
+    /// Replaces the plan, and allocates buffers for it. Between steps only.
     pub fn set_plan(&mut self, plan: BucketPlan) {
         self.buffers = Buffers::new(&plan, self.options.wire);
         self.plan = plan;
     }
 
-    /// Whether a bucket can start before the end of a backward: the last one cannot,
-    /// since it carries the signals.
+    /// Whether a bucket can start before the end of a backward. The last bucket cannot, because it carries
+    /// the signals.
     pub fn can_overlap(&self) -> bool {
         self.options.overlap && self.collective.world_size() > 1 && self.plan.buckets().len() > 1
     }
@@ -129,7 +136,8 @@ impl Buckets {
         self.step = Step { written, sealed, ..Step::default() };
     }
 
-    /// Takes the gradient of `param`, which is final; at most once in a backward.
+    /// Takes the final gradient of `param`, and starts the buckets that are now full. At most once per
+    /// parameter in a backward.
     pub fn take(&mut self, param: usize, values: &[f32]) {
         self.add(param, values);
         self.mark(param);
@@ -152,8 +160,8 @@ impl Buckets {
         }
     }
 
-    /// Begins a backward whose gradients are scaled by `weight`; none is final before its end if it is
-    /// a probe, since the uses are not known.
+    /// Begins a backward with gradients that are scaled by `weight`. In a probe, no gradient is final before
+    /// the end of the backward, because the numbers of uses are not known.
     pub fn begin_backward(&mut self, weight: f32, is_probe: bool) {
         if is_probe {
             self.uses.fill(usize::MAX);
@@ -176,7 +184,7 @@ impl Buckets {
             let (weight, has_started) = (*weight, bucket < *started);
             let first = !std::mem::replace(&mut written[param], true);
             match this.buffers.slots(bucket, range).filter(|_| !has_started) {
-                // One rank's share is all of a step's samples.
+                // All samples of the step are on this rank.
                 Some(slots) if first && weight == 1.0 => slots.copy_from_slice(gradient),
                 Some(slots) => {
                     let slots = slots.iter_mut().zip(gradient);
@@ -194,8 +202,8 @@ impl Buckets {
         });
     }
 
-    /// Notes that the program has `gradient`, if any, in the place of what was taken for `param` in this step: all
-    /// ranks reduce theirs again at its end.
+    /// Records that the program has replaced the gradient of `param`, after a bucket took it, by `gradient`
+    /// or by none. All ranks then reduce all gradients again at the end of the step.
     pub fn replace(&mut self, param: usize, gradient: Option<&[f32]>) {
         if gradient.is_some_and(|gradient| gradient.len() != self.length(param)) {
             self.step.unexpected.get_or_insert(param);
@@ -234,21 +242,21 @@ impl Buckets {
         self.buffers.values(bucket, range)
     }
 
-    /// The same as a tensor of flex, which shares the bucket's memory.
+    /// Returns the averaged gradient of `param` as a flex tensor that shares the bucket's memory; `None` as
+    /// for [`gradient`](Self::gradient).
     pub fn gradient_tensor(&mut self, param: usize, shape: Vec<usize>) -> Option<FlexTensor> {
         let (bucket, range) = self.plan.place(param)?;
         self.buffers.tensor(bucket, range, shape)
     }
 
-    /// The same, mutable.
+    /// Returns the averaged gradient of `param`, mutable; `None` as for [`gradient`](Self::gradient).
     pub fn gradient_mut(&mut self, param: usize) -> Option<&mut [f32]> {
         let (bucket, range) = self.plan.place(param)?;
         self.buffers.slots(bucket, range)
     }
 
-    /// Ends the step: missing gradients count as zero, `mine` is sent along, and
-    /// all buckets are waited for. `averaged` becomes its mean over the ranks with
-    /// a backward.
+    /// Ends the step: sends `mine` with the last bucket, and waits for all buckets. Missing gradients count
+    /// as zero. `averaged` is replaced by its mean over the ranks with a backward.
     pub fn finish(&mut self, mine: Signals, averaged: &mut [f32]) -> Result<(Signals, Irregular), CommError> {
         if let Some(failure) = self.step.failure.take() {
             return Err(failure);
@@ -274,11 +282,11 @@ impl Buckets {
         let sums = self.buffers.values(last, range).unwrap_or(&tail).to_vec();
         let (irregular, with_backward, share) = (sums[2] > 0.0, sums[3], sums[4]);
         if with_backward > 0.0 && (share - 1.0).abs() > share_tolerance(self.options.wire) {
-            // The samples are added where they are known.
+            // `GradientSync::reduce_with` adds the samples, which are not known here.
             return Err(CommError::Shared(SharedError::Shares { share, samples: Vec::new() }));
         }
         if !averaged.is_empty() && with_backward > 0.0 {
-            // A bucket of a narrower type has rounded them.
+            // A bucket of a 16-bit type has rounded them: sum them again as f32.
             let sums = if is_alone || !self.buffers.is_narrow(last) {
                 &sums[CONTROL..]
             } else {
@@ -289,16 +297,15 @@ impl Buckets {
         // Without a backward on any rank, no parameter has a gradient.
         let irregular =
             if irregular || with_backward == 0.0 { self.reduce_late()? } else { Irregular::default() };
-        // Not before: another rank may have replaced a gradient.
+        // Not dropped before: another rank may have replaced a gradient.
         self.step.own = None;
         self.absent.fill(false);
         irregular.absent.iter().for_each(|&param| self.absent[param] = true);
         Ok((Signals { not_finite: sums[0], stop: sums[1] }, irregular))
     }
 
-    /// Starts the full buckets, in order, because MPI matches collectives by
-    /// order; the last one waits for `finish`, since it carries the signals. An error is returned at the end of
-    /// the step.
+    /// Starts the full buckets, in order, because MPI matches collectives by order. The last bucket waits for
+    /// `finish`, because it carries the signals. An error is kept and returned at the end of the step.
     fn start_full(&mut self) {
         let last = self.plan.buckets().len() - 1;
         let is_full = |this: &Self| {
@@ -322,17 +329,16 @@ impl Buckets {
         Ok(())
     }
 
-    /// No bucket is in flight any longer.
+    /// Ends the time in which buckets were in flight during backward, and counts it as hidden.
     fn note_finished(&mut self) {
         if let Some(since) = self.step.in_flight_since.take() {
             self.times.hidden += self.clock.now() - since;
         }
     }
 
-    /// Reduces every remaining bucket. With overlap all but the last are started
-    /// and then waited for, even if nothing is left to overlap: another rank may
-    /// have started them during its backward, and MPI does not match a
-    /// non-blocking collective with a blocking one.
+    /// Reduces every remaining bucket. With overlap, all buckets but the last are started and then waited
+    /// for, even if nothing is left to overlap: another rank may have started them during its backward, and
+    /// MPI does not match a non-blocking collective with a blocking one.
     fn reduce(&mut self, last: usize) -> Result<(), CommError> {
         let began = self.clock.now();
         let copied = self.times.copy;
@@ -360,9 +366,9 @@ impl Buckets {
         Ok(())
     }
 
-    /// Reduces late gradients of any rank, or all if one has replaced some, and determines which parameters have no
-    /// gradient on any rank. Every rank runs it in the same step, because all have
-    /// the same signals.
+    /// Reduces the late gradients of all ranks, and all gradients again if a rank has replaced one. Also
+    /// determines which parameters have no gradient on any rank. Every rank runs this in the same step,
+    /// because all ranks have the same sums of signals.
     fn reduce_late(&mut self) -> Result<Irregular, CommError> {
         let began = self.clock.now();
         let params = self.step.written.len();
@@ -383,7 +389,7 @@ impl Buckets {
         Ok(Irregular { late, replaced, absent })
     }
 
-    /// This rank's gradients, scaled by its share of the samples.
+    /// Returns this rank's gradients, scaled by its share of the samples.
     fn own_gradients(&mut self) -> BTreeMap<usize, Vec<f32>> {
         let mut gradients = BTreeMap::new();
         if let Some(each) = self.step.own.take() {
@@ -396,8 +402,8 @@ impl Buckets {
         gradients
     }
 
-    /// Sums this rank's `gradients` of `params` over ranks, zeros where it has none, and puts them into their
-    /// buckets.
+    /// Sums the `gradients` of `params` over ranks, and `put`s the sums into the buckets. A gradient that
+    /// this rank does not have counts as zeros.
     fn reduce_again(
         &mut self,
         params: &[usize],
@@ -425,8 +431,7 @@ impl Buckets {
         Ok(())
     }
 
-    /// Sums `values` over ranks. Always sent as f32, whatever the gradients' type: such
-    /// steps are rare.
+    /// Sums `values` over ranks, as f32 whatever the wire type is: steps that need this are rare.
     fn sum(&mut self, values: Vec<f32>) -> Result<Vec<f32>, CommError> {
         if self.collective.world_size() == 1 {
             return Ok(values);
@@ -458,7 +463,7 @@ impl Buckets {
         incomplete
     }
 
-    /// The bucket as sent.
+    /// Returns the bucket as it is sent.
     fn pack(&mut self, bucket: usize) -> Option<Wire> {
         self.copying(|this| this.buffers.pack(bucket))
     }
@@ -467,7 +472,7 @@ impl Buckets {
         self.copying(|this| this.buffers.unpack(bucket, wire));
     }
 
-    /// Runs `body`, which copies gradients, and adds its time.
+    /// Runs `body`, which copies gradients, and adds its time to the copy time.
     pub(super) fn copying<T>(&mut self, body: impl FnOnce(&mut Self) -> T) -> T {
         let began = self.clock.now();
         self.notify(SyncEvent::CopyBegin);
@@ -478,24 +483,23 @@ impl Buckets {
     }
 }
 
-/// A number that is summed over ranks.
+/// Converts a flag into a number that can be summed over ranks.
 fn flag(is_set: bool) -> f32 {
     f32::from(u8::from(is_set))
 }
 
-/// How far the sum of all ranks' shares of a step may be from 1: it is summed in the type of the gradients, of
-/// which bf16 has 8 bits.
+/// Tolerance for the sum of all ranks' shares of a step, which should be 1. The shares are summed in the wire
+/// type, and bf16 has only 8 bits of precision.
 fn share_tolerance(wire: WireType) -> f32 {
     if wire == WireType::F32 { 1e-4 } else { 0.05 }
 }
 
-/// What does not fit the bucket plan in a step, the same on every rank.
+/// What did not fit the bucket plan in a step. It is the same on every rank.
 ///
-/// A bucket starts when each of its parameters has been registered as often as
-/// the plan expects. A network may use a parameter more often than that, on one
-/// rank only, or run another backward after the last one. The difference is then
-/// kept aside and reduced at the end of the step, on all ranks. A program may change a gradient after its
-/// bucket has started, on one rank only: all gradients are then reduced again.
+/// A bucket starts when each of its parameters has been registered as often as the plan expects. A rank may
+/// use a parameter more often than that, or run another backward after the last one. The additional gradient
+/// is then kept aside, and reduced on all ranks at the end of the step. A program may also change a gradient
+/// on one rank after its bucket has started. All gradients are then reduced again.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Irregular {
     /// Parameters with a late gradient on some rank.

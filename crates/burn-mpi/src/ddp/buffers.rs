@@ -1,5 +1,5 @@
-//! Which gradients are sent together, and the memory that they are packed into: f32 values, and 16-bit copies that
-//! are sent.
+//! Bucket plan and bucket memory: which gradients are sent together, their f32 buffers, and the 16-bit copies
+//! that are sent if the wire type is narrower.
 //!
 //! Many small all-reduces cost many latencies; one large one cannot start before the last
 //! gradient is final. So gradients are packed into buckets in the order in which backward
@@ -15,15 +15,15 @@ use burn::tensor::{Bytes, DType};
 use crate::Wire;
 use crate::ddp::options::WireType;
 
-/// Values at the end of the last bucket, summed over ranks: values that all ranks need in
-/// the same step are sent without an additional message.
+/// Number of control values at the end of the last bucket. They are summed over ranks with the gradients, so
+/// that values that all ranks need in the same step take no additional message.
 pub const CONTROL: usize = 5;
 
 /// The packing of all gradients, the same on every rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BucketPlan {
     buckets: Vec<BucketSpec>,
-    /// Bucket and offset in it, for each parameter with gradients.
+    /// Bucket and range in it, for each parameter; `None` for parameters without gradients.
     places: Vec<Option<(usize, Range<usize>)>>,
 }
 
@@ -82,7 +82,8 @@ impl BucketPlan {
         &self.buckets
     }
 
-    /// Bucket of parameter `param`, and its offset in that bucket's buffer. One without gradients is in none.
+    /// Returns the bucket of parameter `param`, and the parameter's range in that bucket; `None` for a
+    /// parameter without gradients.
     pub fn place(&self, param: usize) -> Option<(usize, Range<usize>)> {
         self.places[param].clone()
     }
@@ -91,7 +92,7 @@ impl BucketPlan {
 /// Values of a bucket.
 enum Memory {
     Own(Vec<f32>),
-    /// Tensors of gradients are views of it, until the next step.
+    /// Gradient tensors are views of this memory, until the next step.
     Shared(Arc<Bytes>),
 }
 
@@ -103,7 +104,7 @@ impl Memory {
         }
     }
 
-    /// The values as a buffer of its own: a copy if tensors are still views of it.
+    /// Returns the values as an owned buffer. It is a copy if tensors are still views of the memory.
     fn into_own(self) -> Vec<f32> {
         let bytes = match self {
             Self::Own(values) => return values,
@@ -139,14 +140,14 @@ impl Memory {
 
 /// A buffer for each bucket of a plan.
 pub(super) struct Buffers {
-    /// The f32 buffers; one that is sent as f32 is absent while in flight.
+    /// The f32 buffers. A buffer that is itself sent is `None` while in flight.
     wide: Vec<Option<Memory>>,
-    /// The 16-bit buffers, if the wire type is narrower.
+    /// The 16-bit copies. `None` if the wire type is f32, and while in flight.
     narrow: Vec<Option<Wire>>,
 }
 
 impl Buffers {
-    /// Zeros.
+    /// Allocates zeros for each bucket of `plan`.
     pub fn new(plan: &BucketPlan, wire: WireType) -> Self {
         let sizes = plan.buckets().iter().map(|bucket| bucket.padded);
         Self {
@@ -157,17 +158,18 @@ impl Buffers {
         }
     }
 
-    /// Values of a bucket; `None` while it is in flight.
+    /// Returns values of a bucket; `None` while the bucket is in flight.
     pub fn values(&self, bucket: usize, range: Range<usize>) -> Option<&[f32]> {
         self.wide[bucket].as_ref().map(|memory| &memory.values()[range])
     }
 
-    /// The same, mutable.
+    /// Returns values of a bucket, mutable, as [`values`](Self::values) does. If tensors are views of the
+    /// bucket, its memory is copied first.
     pub fn slots(&mut self, bucket: usize, range: Range<usize>) -> Option<&mut [f32]> {
         self.wide[bucket].as_mut().map(|memory| &mut memory.own()[range])
     }
 
-    /// Values of a bucket as a tensor of flex, which shares the bucket's memory.
+    /// Returns values of a bucket as a flex tensor that shares the bucket's memory.
     pub fn tensor(&mut self, bucket: usize, range: Range<usize>, shape: Vec<usize>) -> Option<FlexTensor> {
         let memory = self.wide[bucket].as_mut()?;
         let layout = Layout::contiguous(shape.into());
@@ -175,12 +177,12 @@ impl Buffers {
         Some(FlexTensor::from_arc(memory.shared(), layout, DType::F32))
     }
 
-    /// Whether a bucket is sent as a narrower copy.
+    /// Whether a bucket is sent as a 16-bit copy.
     pub fn is_narrow(&self, bucket: usize) -> bool {
         self.narrow[bucket].is_some()
     }
 
-    /// The bucket as sent: its buffer itself, or a narrower copy.
+    /// Returns the bucket as it is sent: its buffer itself, or a 16-bit copy.
     pub fn pack(&mut self, bucket: usize) -> Option<Wire> {
         match (self.narrow[bucket].take(), &self.wide[bucket]) {
             (Some(mut narrow), Some(wide)) => {

@@ -9,8 +9,9 @@ use burn::tensor::{DType, Tensor};
 use super::hook::Taken;
 use crate::CommError;
 
-/// Passes on each parameter's gradient: all of it if nothing was `taken` during backward, the difference if
-/// it was accumulated further, and nothing if it was not.
+/// Passes to `add` what buckets have not taken of each parameter's gradient during backward: the whole
+/// gradient if it was not `taken`, the difference if it was accumulated further after it was taken, and
+/// otherwise nothing.
 pub(crate) fn collect<M: Module>(
     gradients: &GradientsParams,
     module: &M,
@@ -30,8 +31,8 @@ pub(crate) fn collect<M: Module>(
     });
 }
 
-/// Passes on the gradients of `module`'s parameters, by their index in visit order; `None` for one that has
-/// no gradient. Those to `skip` are not read.
+/// Passes the gradient of each parameter of `module` to `take`, with the parameter's index in visit order;
+/// `None` if the parameter has no gradient. Parameters for which `skip` is true are left out.
 pub(crate) fn each<M: Module>(
     gradients: &GradientsParams,
     module: &M,
@@ -62,7 +63,7 @@ impl ModuleVisitor for Collector<'_> {
     }
 }
 
-/// Passes on the values of a gradient; flex's memory is read in place.
+/// Passes the values of a gradient to `values`. Memory of flex is read in place.
 fn read<const D: usize>(gradient: Tensor<D>, values: &mut dyn FnMut(&[f32])) {
     if let Ok(primitive) = gradient.clone().try_into_primitive::<Flex>()
         && let Some(slice) = primitive.as_slice::<f32>()
@@ -73,8 +74,8 @@ fn read<const D: usize>(gradient: Tensor<D>, values: &mut dyn FnMut(&[f32])) {
     values(data.as_slice::<f32>().unwrap_or_default());
 }
 
-/// The gradients of `module`'s parameters as Burn's optimizers take them; `gradient` returns each by index in
-/// visit order and shape, or `None`.
+/// Returns the gradients of `module`'s parameters as Burn's optimizers take them. `gradient` gets the index
+/// in visit order and the shape of each trainable parameter, and returns its gradient, or `None`.
 ///
 /// # Errors
 /// The first error of `gradient`.

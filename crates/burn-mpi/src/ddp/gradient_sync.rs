@@ -1,13 +1,13 @@
 //! `GradientSync`: averages gradients over all ranks.
 //!
-//! A step's loss is the mean over all ranks' samples of that step. A rank computes the
-//! mean over its own, so its gradients are weighted by its share of the samples: each
-//! is scaled when copied into the bucket, and the sum over ranks is the gradient of
-//! the whole. A rank without samples sends zeros.
+//! The loss of a step is the mean over the samples of all ranks. A rank computes the mean over its own
+//! samples, so its gradients are weighted by its share of the samples: a gradient is scaled when it is copied
+//! into its bucket, and the sum over ranks is the gradient of the whole step. A rank without samples sends
+//! zeros.
 //!
-//! The first step determines which gradients a bucket waits for ([`super::arrival`]).
-//! A step in which some rank uses a parameter more often needs a second all-reduce,
-//! and the plan is determined again.
+//! The first step determines which gradients a bucket waits for ([`super::arrival`]). If a rank uses a
+//! parameter more often in a later step, that step needs a second all-reduce, and the bucket plan is made
+//! again.
 
 use burn::module::Module;
 use burn::optim::GradientsParams;
@@ -56,32 +56,32 @@ pub struct GradientSync {
     options: SyncOptions,
     layout: ParamLayout,
     arrival: Option<ArrivalOrder>,
-    /// Whether the order was determined in the previous step.
+    /// Whether the last step has changed the order, so that the next step makes a new plan.
     adopt_next: bool,
     /// Registrations of this rank's last hooked backward in the step.
     probe: Probe,
-    /// Why averaging is impossible: ranks have different modules or options, or a step has failed.
+    /// The error that makes averaging impossible: ranks have different modules or options, or a step has
+    /// failed.
     broken: Option<CommError>,
     /// Whether a step is in progress.
     in_step: bool,
-    /// Samples of this rank's backward calls in the step, and the step's, as the last one named it.
+    /// Samples of this rank's backward calls in the step, and the step's total as the last call passed it.
     samples: (usize, usize),
     /// Whether the buckets hold the averages of a step.
     averaged: bool,
-    /// Values that are averaged with the signals.
+    /// Number of values that are averaged with the signals.
     carried: usize,
     hooked_device: bool,
     steps: usize,
     late_steps: usize,
     incomplete_steps: usize,
-    /// `None` only during backward.
+    /// `None` during a backward, and for good after a backward that panicked.
     buckets: Option<Box<Buckets>>,
 }
 
 impl GradientSync {
-    /// Averages the gradients of a module with this layout over `collective`. All
-    /// ranks must call it; if their layouts or options differ, the first step returns
-    /// the error.
+    /// Prepares to average the gradients of a module with this layout over `collective`. All ranks must call
+    /// it. If their layouts or options differ, the first step returns the error.
     pub fn new(
         world: &World,
         collective: Box<dyn Collective>,
@@ -111,7 +111,7 @@ impl GradientSync {
         }
     }
 
-    /// The same for any module.
+    /// Prepares to average the gradients of `module`, as [`new`](Self::new) does for its layout.
     pub fn of_module<M: Module>(
         world: &World,
         collective: Box<dyn Collective>,
@@ -167,8 +167,8 @@ impl GradientSync {
         self.end_backward(which)
     }
 
-    /// Runs backward of a share that has begun, which may overlap with the reduction of final gradients; returns
-    /// all of them, and which were taken.
+    /// Runs the backward of a share that has begun. Buckets may be reduced meanwhile. Returns all gradients,
+    /// and for each parameter the gradient that a bucket took, if any.
     pub(crate) fn hooked_backward<M: Module>(
         &mut self,
         loss: &Tensor<1>,
@@ -197,7 +197,7 @@ impl GradientSync {
         Ok((gradients, taken))
     }
 
-    /// After all gradients of a backward are in buckets.
+    /// Ends a backward, after all its gradients are in buckets.
     fn end_backward(&mut self, which: MicroBatch) -> Result<(), CommError> {
         let probing = self.arrival.is_none();
         let buckets = self.buckets()?;
@@ -210,17 +210,19 @@ impl GradientSync {
         Ok(())
     }
 
-    /// Ends the step on every rank and returns the averaged gradients for Burn's
-    /// optimizers: on flex in the memory of the buckets, which a step copies first if they
-    /// are still there when it begins. A parameter without a gradient on any rank has none, as after
-    /// Burn's `backward`.
+    /// Ends the step on every rank and returns the averaged gradients for Burn's optimizers. On flex, the
+    /// gradients share the memory of the buckets. If they still exist when the next step begins, that step
+    /// copies the buckets first. A parameter without a gradient on any rank gets none, as after Burn's
+    /// `backward`.
     ///
     /// # Errors
-    /// If the transport fails, or ranks average different modules, which every later step returns too; so is
-    /// [`SharedError::Diverged`](crate::SharedError::Diverged) in the first step, if ranks begin with other weights;
-    /// [`SharedError::Shares`](crate::SharedError::Shares) on all ranks if the samples of their backward calls do not add up to this step's;
-    /// [`CommError::NoGradient`] names a parameter of `module` that was frozen when
-    /// this `GradientSync` was made and is no longer.
+    /// - If the transport fails, or ranks average different modules. Every later step returns the same error.
+    /// - [`SharedError::Diverged`](crate::SharedError::Diverged) in the first step, if ranks begin with
+    ///   different weights. Every later step returns it, too.
+    /// - [`SharedError::Shares`](crate::SharedError::Shares) on all ranks, if the samples of their backward
+    ///   calls do not add up to the total of the step.
+    /// - [`CommError::NoGradient`] names a parameter of `module` that was frozen when this `GradientSync` was
+    ///   made, and is not frozen any more.
     pub fn finish<M: Module>(&mut self, module: &M) -> Result<GradientsParams, CommError> {
         if self.steps == 0 && self.broken.is_none() {
             self.broken = module::check_equal(&self.world, module, false, AT_START).err();
@@ -231,7 +233,7 @@ impl GradientSync {
                 Err(CommError::NoGradient { reason: MissingGradient::Unused, .. }) => return Ok(None),
                 finished => finished.map(drop)?,
             }
-            // A view of another size would be of other parameters' gradients.
+            // With another shape, the view would contain gradients of other parameters.
             if self.layout.specs()[param].shape != shape {
                 return Err(self.other_module(param));
             }
@@ -240,8 +242,8 @@ impl GradientSync {
         })
     }
 
-    /// Ends the step as [`finish`](Self::finish) does, and leaves the gradients
-    /// in their buckets. `mine` is summed over ranks along with them.
+    /// Ends the step as [`finish`](Self::finish) does, and leaves the gradients in their buckets. Returns the
+    /// sum of `mine` over ranks.
     ///
     /// # Errors
     /// As [`finish`](Self::finish).
@@ -249,10 +251,10 @@ impl GradientSync {
         self.reduce_with(mine, &mut [])
     }
 
-    /// As [`reduce`](Self::reduce). `averaged` becomes its mean over the ranks that
-    /// had a backward in this step, the same bits on every rank. It is sent as f32 in
-    /// the bucket that carries the signals, or, if gradients are narrower, in a
-    /// separate all-reduce.
+    /// Ends the step as [`reduce`](Self::reduce) does, and replaces `averaged` by its mean over the ranks
+    /// that had a backward in this step, with the same bits on every rank. `averaged` is sent as f32 in the
+    /// bucket that carries the signals, or, if gradients are sent in a narrower type, in a separate
+    /// all-reduce.
     ///
     /// # Errors
     /// As [`finish`](Self::finish).
@@ -268,7 +270,7 @@ impl GradientSync {
             let samples = self.world.gather(&self.samples)?;
             return Err(CommError::Shared(SharedError::Shares { share, samples }));
         }
-        // After another error the transport may still have the buckets.
+        // After another error, the transport may still have the buckets, so no further step is possible.
         let (signals, irregular) = result.inspect_err(|error| self.broken = Some(error.clone()))?;
         self.averaged = true;
         self.steps += 1;
@@ -305,9 +307,9 @@ impl GradientSync {
         self.buckets.as_deref_mut().ok_or(PANICKED)
     }
 
-    /// Adds gradients of the mean loss over `own` of the `total` samples of a step, which Burn's
-    /// `backward` has returned, as the last ones of this rank in the step. Nothing overlaps with
-    /// that backward; [`backward`](Self::backward) does. With no samples they are not used.
+    /// Adds gradients that Burn's `backward` has returned for the mean loss over `own` of the `total` samples
+    /// of a step. They have to be the last gradients of this rank in the step. They are not sent during that
+    /// backward, as they are in [`backward`](Self::backward). With no samples they are not used.
     ///
     /// ```no_run
     /// # use burn::{module::Module, optim::GradientsParams, tensor::Tensor};
@@ -335,8 +337,9 @@ impl GradientSync {
         self.add_rest(&gradients, module, &[])
     }
 
-    /// As [`contribute`](Self::contribute), and the only gradients of this rank in the step: `taken` are
-    /// those that were reduced during a hooked backward; if `gradients` has others by now, all are averaged again.
+    /// Adds `gradients` as [`contribute`](Self::contribute) does, as the only gradients of this rank in the
+    /// step. `taken` are the gradients that buckets took during a hooked backward, if there was one. If
+    /// `gradients` now differs from them, all gradients are averaged again.
     #[cfg(feature = "train")]
     pub(crate) fn contribute_all<M: Module + 'static>(
         &mut self,
@@ -355,7 +358,7 @@ impl GradientSync {
         Ok(())
     }
 
-    /// Begins the share of a backward that the program has run by itself; `false` without samples.
+    /// Begins the share of a backward that the program has run itself. Returns `false` without samples.
     fn begin_contribution(&mut self, own: usize, total: usize) -> Result<bool, CommError> {
         let has_samples = self.begin_share(own, total)?;
         if has_samples && self.arrival.is_none() {
@@ -365,7 +368,8 @@ impl GradientSync {
         Ok(has_samples)
     }
 
-    /// Adds the gradients that were not `taken`, and replaces those that are not what was taken.
+    /// Adds the gradients that were not `taken`, and replaces the gradients that have changed since they were
+    /// taken.
     fn add_rest<M: Module>(
         &mut self,
         gradients: &GradientsParams,
@@ -385,8 +389,8 @@ impl GradientSync {
         self.end_backward(MicroBatch::Last)
     }
 
-    /// Begins a step, unless one is in progress, and in it a backward of `own` of its `total` samples; `false`
-    /// without samples.
+    /// Begins a step, unless one is in progress, and then a backward over `own` of the step's `total`
+    /// samples. Returns `false` without samples.
     pub(crate) fn begin_share(&mut self, own: usize, total: usize) -> Result<bool, CommError> {
         self.begin()?;
         self.samples = (self.samples.0.saturating_add(own), total);
@@ -411,9 +415,9 @@ impl GradientSync {
         module::average_buffers(&self.world, module)
     }
 
-    /// The averaged gradient of parameter `param`, its index in visit order, in its
-    /// bucket: after [`reduce`](Self::reduce) or [`finish`](Self::finish), until the
-    /// next step begins.
+    /// Returns the averaged gradient of the parameter with index `param` in visit order, in the memory of its
+    /// bucket. It is available after [`reduce`](Self::reduce) or [`finish`](Self::finish), until the next
+    /// step begins.
     ///
     /// # Errors
     /// [`CommError::NoGradient`] names the parameter and the reason.
@@ -422,7 +426,7 @@ impl GradientSync {
         buckets.gradient(param).ok_or_else(|| self.missing(param, MissingGradient::NoStep))
     }
 
-    /// The same, mutable.
+    /// Returns the averaged gradient as [`gradient`](Self::gradient) does, mutable.
     ///
     /// # Errors
     /// As [`gradient`](Self::gradient).
@@ -432,7 +436,7 @@ impl GradientSync {
         slots.ok_or(CommError::Interrupted("its buckets are gone"))
     }
 
-    /// The buckets, if they have an average for `param`.
+    /// Returns the buckets if they have an average for `param`.
     fn finished(&self, param: usize) -> Result<&Buckets, CommError> {
         let reason = match (self.layout.specs().get(param), &self.buckets) {
             (None, _) => MissingGradient::NoParameter,
@@ -455,12 +459,12 @@ impl GradientSync {
         self.missing(param, if frozen { MissingGradient::Frozen } else { MissingGradient::OtherShape })
     }
 
-    /// Communication times so far.
+    /// Returns the communication times so far.
     pub fn times(&self) -> CommTimes {
         self.buckets.as_ref().map_or_else(CommTimes::default, |buckets| buckets.times)
     }
 
-    /// The buckets, their times so far, and whether they overlap with backward.
+    /// Returns the buckets, the times so far, and whether buckets are reduced during backward.
     pub fn report(&self) -> SyncReport {
         let layout = self.layout.specs();
         let bytes_of_value = self.options.wire.bytes();
@@ -518,7 +522,7 @@ impl GradientSync {
         self.replan()
     }
 
-    /// Packs the gradients in the order that is known.
+    /// Packs the gradients in the order known so far.
     fn replan(&mut self) -> Result<(), CommError> {
         let arrival = self.arrival.as_ref();
         let plan = plan_of(&self.layout, arrival, &self.options, self.carried, self.world.size());
@@ -559,7 +563,7 @@ impl GradientSync {
 /// The error after the buckets were lost in a backward.
 const PANICKED: CommError = CommError::Interrupted("an earlier backward of this GradientSync panicked");
 
-/// The buckets of a module with `layout`, and with room for `carried` values.
+/// Returns the bucket plan of a module with `layout`, with room for `carried` values.
 fn plan_of(
     layout: &ParamLayout,
     arrival: Option<&ArrivalOrder>,

@@ -5,8 +5,8 @@
 //! operator on the loss installs that hook: its backward runs first of all, and replaces the
 //! gradient container with one that has the hook.
 //!
-//! flex, and with their features ndarray, libtorch and CUDA are hooked; on others
-//! [`backward`] returns the buckets, and gradients are collected afterwards.
+//! flex is hooked, and so are ndarray, libtorch and CUDA if their features are enabled. On other backends,
+//! [`backward`] returns the buckets at once, and gradients are collected after Burn's backward.
 
 #![cfg_attr(
     any(feature = "ndarray", feature = "tch"),
@@ -42,14 +42,14 @@ use burn::tensor::{Gradients, Tensor};
 
 use crate::ddp::buckets::Buckets;
 
-/// What a hooked backward finds.
+/// State of a hooked backward, which the hook fills.
 pub struct HookedBackward {
-    /// Parameter of each graph node. Nodes are new in every step.
+    /// Index of the parameter of each graph node. Nodes are new in every step.
     params: HashMap<u64, usize>,
-    /// Registrations of each parameter's gradient.
+    /// Number of registrations of each parameter's gradient.
     times: Vec<usize>,
-    /// Parameters in the order of their registrations; one that is used several times occurs
-    /// as often.
+    /// Parameters in the order of their registrations. A parameter that is used several times occurs several
+    /// times.
     pub registered: Vec<usize>,
     /// The gradient that a bucket took of each parameter, if any.
     pub taken: Vec<Option<Taken>>,
@@ -76,14 +76,14 @@ impl Taken {
     pub(crate) fn has_bits_of(&self, gradient: &[f32]) -> bool {
         let values = self.values();
         let same_bits = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits();
-        // The same memory has not changed: that of a tensor that is shared is not written to.
+        // The same memory means the same values: `kept` shares it, and flex does not write to shared memory.
         std::ptr::eq(&*values, gradient)
             || (values.len() == gradient.len() && values.iter().zip(gradient).all(same_bits))
     }
 }
 
-/// Runs `loss`'s backward; every gradient of a parameter of `module` is passed to `buckets` as
-/// soon as it is registered. Returns all gradients, including those that were taken.
+/// Runs the backward of `loss`, and passes each gradient of a parameter of `module` to `buckets` as soon as
+/// it is final. Returns all gradients, including those that buckets took.
 ///
 /// # Errors
 /// If the module is on a backend without the hook, returns the buckets at once.
@@ -102,7 +102,7 @@ pub fn backward<M: Module>(
     Ok((gradients, HOOKED.take().expect("only this function removes it, and backward runs on this thread")))
 }
 
-/// The graph nodes of `module`'s parameters, where backends are hooked.
+/// Returns the graph nodes of `module`'s parameters; none if one of them is on a backend without the hook.
 pub(crate) fn nodes<M: Module>(module: &M) -> impl Iterator<Item = u64> {
     nodes_of(module).into_iter().flat_map(|(nodes, _)| nodes.into_keys())
 }
@@ -118,13 +118,13 @@ pub fn poll() {
 }
 
 thread_local! {
-    /// The backward in progress on this thread. Backward is synchronous and runs on the
-    /// caller's thread, and the hook must be `Send`, which a transport is not: so the hook
-    /// carries no data and finds all of it here.
+    /// The backward in progress on this thread. The hook must be `Send`, and a transport is not, so the hook
+    /// carries no data and finds all of it here. This works because backward is synchronous and runs on the
+    /// caller's thread.
     static HOOKED: RefCell<Option<HookedBackward>> = const { RefCell::new(None) };
 }
 
-/// The hook itself, for gradients of backend `B`, and the identity whose backward installs it.
+/// The hook for gradients of backend `B`, and the identity operator with a backward that installs the hook.
 #[derive(Debug)]
 struct Hook<B>(PhantomData<fn() -> B>);
 
@@ -153,9 +153,9 @@ impl<B: Readable> DistributedRegistration for Hook<B> {
 
 /// A backend whose gradients the hook reads.
 pub(super) trait Readable: Backend {
-    /// Passes the values of `gradient` to `take`, and returns them: flex's memory, shared with the gradient until
-    /// that changes, or a copy of another device's. None if they cannot be read, so that they are collected after
-    /// backward.
+    /// Passes the values of `gradient` to `take`, and returns them. On flex, the result shares the gradient's
+    /// memory until the gradient changes; on other backends, it is a copy. Returns `None` if the values
+    /// cannot be read; they are then collected after backward.
     fn read(gradient: &FloatTensor<Self>, take: &mut dyn FnMut(&[f32])) -> Option<FlexTensor>;
 }
 
@@ -163,7 +163,7 @@ impl Readable for Flex {
     fn read(gradient: &FlexTensor, take: &mut dyn FnMut(&[f32])) -> Option<FlexTensor> {
         match gradient.as_slice::<f32>() {
             Some(values) => take(values),
-            // A strided view; read in its own order, it is copied first.
+            // A strided view is copied into contiguous memory first.
             None => take(gradient.to_contiguous().as_slice::<f32>()?),
         }
         // The clone shares memory; a later accumulation makes a new tensor.
@@ -171,8 +171,8 @@ impl Readable for Flex {
     }
 }
 
-/// Backends whose values are copied: a GPU's through the pinned memory of its backend, as soon as
-/// the kernels that compute them have run.
+/// Backends from which values are copied. A GPU's values are copied through the pinned memory of its backend,
+/// as soon as the kernels that compute them have run.
 macro_rules! copied {
     ($($feature:literal $backend:ident),+) => {$(
         #[cfg(feature = $feature)]
@@ -200,7 +200,7 @@ copied!("ndarray" NdArray, "tch" LibTorch, "cuda" Cube);
     Autodiff
 )]
 trait HookedLoss: Backend {
-    /// The same loss, with a backward that installs the hook; without autodiff there is none.
+    /// Returns the same loss, with a backward that installs the hook. Without autodiff, there is no backward.
     fn hook(loss: FloatTensor<Self>) -> FloatTensor<Self> {
         loss
     }
@@ -232,8 +232,8 @@ impl<B: Readable> Backward<B, 1> for Hook<B> {
     }
 }
 
-/// Graph nodes of a module's parameters, and the number of parameters including those that
-/// get no gradients; `None` if one is on a backend that is not hooked.
+/// Returns the index of the parameter of each graph node, and the number of parameters including those that
+/// get no gradients; `None` if a trainable parameter is on a backend without the hook.
 pub(super) fn nodes_of<M: Module>(module: &M) -> Option<(HashMap<u64, usize>, usize)> {
     let mut visitor = NodeVisitor { nodes: HashMap::new(), next: 0, is_hooked: true };
     module.visit(&mut visitor);
@@ -263,7 +263,7 @@ impl ModuleVisitor for NodeVisitor {
 
 /// The graph node of a parameter, if its backend is hooked.
 fn node_of<const D: usize>(value: Tensor<D>) -> Option<u64> {
-    /// The node if the tensor is on the backend.
+    /// Returns the node from `node_of` if the tensor is on this backend.
     macro_rules! on {
         ($backend:ident) => {
             if let Ok(primitive) = value.clone().try_into_primitive::<Autodiff<$backend>>() {

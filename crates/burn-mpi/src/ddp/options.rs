@@ -24,10 +24,10 @@ pub struct SyncOptions {
     pub wire: WireType,
     /// Whether buckets are reduced during backward.
     pub overlap: bool,
-    /// Maximum bytes of a bucket, in f32; a network that fills fewer than eight is split into
-    /// eight, down to 1 MB.
+    /// Maximum bytes of a bucket, counted in f32. A network too small for eight such buckets gets smaller
+    /// ones: an eighth of its gradients each, but not less than 1 MB.
     pub bucket_bytes: usize,
-    /// Maximum bytes of the first bucket, in f32.
+    /// Maximum bytes of the first bucket, counted in f32.
     pub first_bucket_bytes: usize,
 }
 
@@ -43,13 +43,15 @@ impl Default for SyncOptions {
     }
 }
 
-/// Buckets of a small network: with all gradients in one, nothing overlaps with backward. Eight
-/// leave little exposed at the end.
+/// Number of buckets of a small network. With all gradients in one bucket, nothing overlaps with backward.
+/// With eight, little is left exposed at the end.
 const PARTS: usize = 8;
-/// Splitting less than this gains nothing: latency outweighs transfer time.
+/// Minimum bytes of the buckets of a small network. Smaller ones gain nothing: latency outweighs transfer
+/// time.
 const LEAST_BYTES: usize = 1 << 20;
 
-/// Maximum values of the first bucket and of the others, for a network of `trainable` values.
+/// Returns the maximum number of values in the first bucket and in the others, for a network of `trainable`
+/// values.
 pub fn bucket_limits(trainable: usize, options: &SyncOptions) -> (usize, usize) {
     let part = (4 * trainable / PARTS).max(LEAST_BYTES);
     (options.first_bucket_bytes / 4, options.bucket_bytes.min(part) / 4)

@@ -10,9 +10,9 @@ use crate::ddp::options::WireType;
 pub struct CommTimes {
     /// Copying gradients into buckets, and converting them for the wire.
     pub copy: Duration,
-    /// Communicating while backward ran: hidden.
+    /// Hidden communication: buckets were in flight while backward ran.
     pub hidden: Duration,
-    /// Waiting with nothing else to do: exposed.
+    /// Exposed communication: waiting with nothing else to do.
     pub exposed: Duration,
 }
 
@@ -34,7 +34,7 @@ pub enum NoOverlap {
     Off,
     /// All gradients are in one bucket.
     OneBucket,
-    /// The order of arrival is determined in the first step.
+    /// The first step, which determines the order of arrival, has not ended yet.
     NotLearned,
     /// Gradients of this compute backend are read after backward.
     Device,
@@ -102,7 +102,7 @@ impl SyncReport {
         self.buckets.iter().map(|bucket| bucket.bytes).sum()
     }
 
-    /// One of the times in milliseconds per step.
+    /// Converts one of the `times`, which are summed over steps, to milliseconds per step.
     pub fn ms_per_step(&self, time: Duration) -> f64 {
         1e3 * time.as_secs_f64() / self.steps.max(1) as f64
     }
@@ -146,21 +146,21 @@ impl fmt::Display for SyncReport {
 /// An event of gradient averaging on this rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SyncEvent {
-    /// Backward of a loss has ended. Its gradients that are not in buckets yet are collected.
+    /// The backward of a loss has ended. Gradients that are not in buckets yet are collected next.
     BackwardEnd,
     /// All gradients are in buckets.
     CollectEnd,
     /// Copying gradients into buckets, or out of messages, begins.
     CopyBegin,
-    /// It ends.
+    /// Copying ends.
     CopyEnd,
     /// This thread begins to start or to wait for the all-reduce of the bucket with this
     /// index in [`SyncReport::buckets`](crate::SyncReport::buckets).
     BucketBegin(usize),
-    /// It continues with other work.
+    /// This thread continues with other work.
     BucketEnd(usize),
-    /// Buckets in flight after they were polled during backward. They complete in the order
-    /// in which they started, or nearly so.
+    /// Number of buckets in flight after a poll during backward. Buckets complete in the order in which they
+    /// started, or nearly so.
     InFlight(usize),
 }
 
