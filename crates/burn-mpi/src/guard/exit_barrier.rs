@@ -1,11 +1,16 @@
-//! Exit barrier of all ranks, after MPI has ended and before any of them exits.
+//! Exit barrier: after MPI has ended on all ranks, and before any rank exits.
 //!
-//! Ranks leave MPI_Finalize at different times: Open MPI's waits for the others at its beginning, and
-//! then takes some milliseconds. A rank that is stopped there, when the others have exited, would keep
-//! the launcher waiting for ever, and nobody could tell. So each rank tells rank 0 that MPI has ended,
-//! and rank 0 tells all when it has the message of each. Each confirms that, and exits when rank 0 has the
-//! confirmation; rank 0 exits when it has all of them. Guards carry the messages, each of which is
-//! sent again until it is answered, and end the job if a rank falls silent.
+//! Ranks leave `MPI_Finalize` at different times: Open MPI's waits for all ranks at its beginning, and then
+//! takes some milliseconds. If a rank is stopped in this time and the others exit, the launcher waits for
+//! that rank forever, and no other rank is left to report it. So ranks exit together:
+//!
+//! 1. Each rank sends `Finalized` to rank 0 when MPI has ended on it.
+//! 2. When rank 0 has heard from every rank, it sends `AllFinalized` to all of them.
+//! 3. Each rank answers with `Acknowledged`, and exits when rank 0 has answered with `Confirmed`.
+//! 4. Rank 0 exits when every rank has acknowledged.
+//!
+//! The guards carry the messages over UDP, and send each again until it is answered. If a rank falls silent,
+//! they end the job.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -15,12 +20,13 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use super::Guard;
 use crate::guard::Message;
 
-/// How often a message is sent again that has had no answer.
+/// How often a message without an answer is sent again.
 const RESEND: Duration = Duration::from_millis(20);
-/// How long one is sent to a rank that may have exited, with its answer lost, or that does not receive it.
+/// How long a message is sent again to a rank that may not receive it, or that may have exited after its
+/// answer was lost.
 pub(super) const LINGER: Duration = Duration::from_secs(1);
 
-/// What a rank knows of the others.
+/// State of the exit barrier on one rank.
 pub(super) struct ExitBarrier {
     state: Mutex<BarrierState>,
     changed: Condvar,
@@ -29,20 +35,20 @@ pub(super) struct ExitBarrier {
 
 #[derive(Default)]
 struct BarrierState {
-    /// When the last message of a rank arrived, for those that the network lets through.
+    /// When the last message of each rank arrived. Ranks that the network cuts off are missing here.
     received: BTreeMap<usize, Instant>,
-    /// Ranks in which MPI has ended.
+    /// Ranks on which MPI has ended.
     finalized: BTreeSet<usize>,
-    /// Ranks that know that it has ended in all, and may have exited.
+    /// Ranks that know that MPI has ended on all ranks. They may have exited.
     acknowledged: BTreeSet<usize>,
-    /// Whether it has ended in all, or this rank exits without waiting for that.
+    /// Whether MPI has ended on all ranks, or this rank exits without waiting for that.
     all: bool,
-    /// Whether rank 0 knows that this rank knows.
+    /// Whether rank 0 has confirmed this rank's acknowledgement.
     confirmed: bool,
 }
 
 impl BarrierState {
-    /// Whether `ranks` are all from which a message has arrived.
+    /// Whether `ranks` contains every rank from which a message has arrived.
     fn is_everyone(&self, ranks: &BTreeSet<usize>) -> bool {
         self.received.keys().all(|rank| ranks.contains(rank))
     }
@@ -67,30 +73,31 @@ impl ExitBarrier {
         self.changed.notify_all();
     }
 
-    /// Whether a message of this rank has arrived since then.
+    /// Whether a message of `rank` has arrived since `since`.
     pub(super) fn has_received(&self, rank: usize, since: Instant) -> bool {
         self.state.lock().received.get(&rank).is_some_and(|&at| at >= since)
     }
 
-    /// Counts silence from now on: questions that a rank must answer begin.
+    /// Starts to measure silence now: from here on, this rank asks questions that the others must answer.
     pub(super) fn begin_to_listen(&self) {
         self.state.lock().received.values_mut().for_each(|at| *at = Instant::now());
     }
 
-    /// Ranks whose messages arrived before, but not for `limit`, and that have not exited as they should.
+    /// Returns ranks that have sent messages before, but none for `limit`, and that have not acknowledged the
+    /// end of MPI on all ranks.
     pub(super) fn silent(&self, limit: Duration) -> Vec<usize> {
         let state = self.state.lock();
-        // Those that have ended all exit, and this one soon.
+        // Once MPI has ended on all ranks, all exit, and this rank soon does.
         let silent = state.received.iter().filter(|(_, at)| !state.all && at.elapsed() > limit);
         silent.map(|(&rank, _)| rank).filter(|rank| !state.acknowledged.contains(rank)).collect()
     }
 
-    /// Calls `send` at once and then again and again, until the state is `reached` or the time is over.
+    /// Calls `send` at once and then every [`RESEND`], until the state is `reached` or `limit` has passed.
     fn wait_until(&self, limit: Duration, reached: impl Fn(&BarrierState) -> bool, send: impl Fn()) {
         let began = Instant::now();
         let mut state = self.state.lock();
         while !reached(&state) && began.elapsed() < limit {
-            // The guard's thread may take it meanwhile.
+            // The guard's thread needs the lock to record messages.
             MutexGuard::unlocked(&mut state, &send);
             self.changed.wait_while_for(&mut state, |state| !reached(state), RESEND);
         }
@@ -98,8 +105,8 @@ impl ExitBarrier {
 }
 
 impl Guard {
-    /// Waits until MPI has ended in all ranks that can be reached. To be called after it has in this
-    /// one, while the guard's thread runs, which ends the job if one of them is stopped.
+    /// Waits until MPI has ended on all ranks that can be reached. Call it after MPI has ended on this rank,
+    /// while the guard's thread runs: it ends the job if one of the ranks is stopped.
     pub(super) fn exit_together(&self) {
         if self.member.rank == 0 {
             self.exit_as_root()
@@ -112,7 +119,8 @@ impl Guard {
     fn exit_as_root(&self) {
         self.exits.wait_until(Duration::MAX, |state| state.is_everyone(&state.finalized), || ());
         let tell = || self.announce(&Message::AllFinalized);
-        // Once at least: some may receive this rank's messages while theirs do not arrive.
+        // At least once: some ranks may receive this rank's messages, although their messages do not arrive
+        // here.
         tell();
         self.exits.wait_until(Duration::MAX, |state| state.is_everyone(&state.acknowledged), tell);
     }
@@ -123,7 +131,7 @@ impl Guard {
         let limit = if receives { Duration::MAX } else { self.exits.linger };
         self.exits.wait_until(limit, |state| state.all, || tell(Message::Finalized));
         if !receives {
-            // The others need not wait for an answer of this rank any more.
+            // Tells all ranks that they need not wait for this rank's acknowledgement.
             self.announce(&Message::Acknowledged);
         }
         self.exits.wait_until(self.exits.linger, |state| state.confirmed, || tell(Message::Acknowledged));
@@ -142,12 +150,14 @@ mod tests {
     use crate::clock::Clock;
     use crate::member::Member;
 
-    /// As long as a test may take: a message that is lost is seen in the state after it.
+    /// Linger time in the tests. It is as long as a test may take, so that a slow machine fails none: the
+    /// tests find a lost message by the state that it leaves.
     fn limit() -> Duration {
         Duration::from_secs(include_str!("limit_s").trim().parse().expect("seconds"))
     }
 
-    /// Guards of so many ranks of this process, whose threads receive messages until `stopped`.
+    /// Makes guards of `size` ranks in this process. Their threads receive messages until the flag of each is
+    /// set.
     fn guards(size: usize, linger: Duration) -> Vec<(Arc<Guard>, Arc<AtomicBool>)> {
         let bind = |_| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a socket");
         let sockets: Vec<UdpSocket> = (0..size).map(bind).collect();
@@ -184,7 +194,7 @@ mod tests {
         }
     }
 
-    /// Waits until `guard` has had the message of these ranks that MPI has ended in them.
+    /// Waits until `guard` has received `Finalized` from all `ranks`.
     fn await_ends(guard: &Guard, ranks: &[usize]) {
         while !ranks.iter().all(|rank| guard.exits.state.lock().finalized.contains(rank)) {
             thread::sleep(Duration::from_millis(1));
@@ -204,7 +214,7 @@ mod tests {
             let (late, early): (Vec<_>, Vec<_>) =
                 guards.iter().enumerate().partition(|(rank, _)| *rank == last);
             let early: Vec<_> = early.into_iter().map(|(_, (guard, _))| exit_on_a_thread(guard)).collect();
-            // Rank 0 tells itself nothing.
+            // Rank 0 sends itself no message.
             let ended: Vec<usize> = (1..4).filter(|&rank| rank != last).collect();
             await_ends(&guards[0].0, &ended);
             assert!(early.iter().all(|rank| !rank.is_finished()), "one does not wait for rank {last}");
@@ -222,14 +232,14 @@ mod tests {
     fn a_rank_that_is_stopped_after_its_end_keeps_the_first_from_exiting() {
         let guards = guards(3, limit());
         introduce(&guards);
-        // Rank 1 has said that MPI has ended, and then neither hears nor answers.
+        // Rank 1 sends `Finalized`, and then neither receives nor answers.
         guards[1].1.store(true, Ordering::Relaxed);
         guards[1].0.send(&Message::Finalized, &guards[1].0.peers[0]);
         await_ends(&guards[0].0, &[1]);
         let [first, other] = [0, 2].map(|rank| exit_on_a_thread(&guards[rank].0));
         other.join().expect("no panic");
         assert!(guards[2].0.exits.state.lock().confirmed, "a message is lost");
-        // The confirmation is on its way before rank 0 has noted what it confirms.
+        // Rank 0 sends the confirmation before it records the acknowledgement.
         while !guards[0].0.exits.state.lock().acknowledged.contains(&2) {
             thread::sleep(Duration::from_millis(1));
         }
@@ -252,7 +262,7 @@ mod tests {
         let guards = guards(3, limit());
         introduce(&guards);
         guards[2].1.store(true, Ordering::Relaxed);
-        // Until its thread has ended.
+        // Wait until its thread has ended.
         while Arc::strong_count(&guards[2].0) > 1 {
             thread::sleep(Duration::from_millis(1));
         }

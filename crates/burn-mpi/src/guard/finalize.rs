@@ -1,15 +1,14 @@
 //! Finalization of MPI by an exit handler of the process.
 //!
-//! `main` may return an error on one rank while the others wait for it in a
-//! collective. `MPI_Finalize` would wait for them, and they for this rank. So an exit
-//! handler, which the C library calls with the exit code, notifies the other ranks'
-//! guards, and enters a barrier with the other ranks on a separate communicator. If
-//! they do not arrive, a rank with an exit code other than 0 aborts the job.
+//! `main` may return an error on one rank while the other ranks wait for it in a collective. `MPI_Finalize`
+//! would then wait for the others, and they for this rank. So MPI is finalized in an exit handler, which the
+//! C library calls with the exit code. The handler notifies the guards of the other ranks, and enters a
+//! barrier with the other ranks on a separate communicator. If they do not arrive, a rank with an exit code
+//! other than 0 aborts the job.
 //!
-//! With an MPI library whose `MPI_Finalize` may never return, `process_manager.rs` ends the job.
+//! With some MPI libraries `MPI_Finalize` may never return. There, `process_manager.rs` ends the job instead.
 //!
-//! MPI therefore runs as long as any Rust code does, and no value that uses it can
-//! outlive it.
+//! MPI therefore runs as long as any Rust code does, and no value that uses MPI can outlive it.
 
 use std::ffi::{c_int, c_void};
 use std::rc::Rc;
@@ -27,15 +26,15 @@ use crate::messages::WAITS;
 use crate::process::{print_line, print_of};
 use crate::run::wait_until_read;
 
-// A program may train on a spawned thread and join it; the handler then runs on
-// another thread, when the one that used MPI is in no operation. MPI does not
-// guarantee that this works, but both Open MPI and MPICH finalize correctly.
+// A program may train on a spawned thread and join it. The handler then runs on another thread than the one
+// that used MPI, which is in no operation any more. MPI does not guarantee that this works, but both Open MPI
+// and MPICH finalize correctly.
 
 /// How long a rank with an error waits for the others to exit as well.
 const GRACE: Duration = Duration::from_secs(2);
-/// How long MPI_Finalize may take. MPICH's ranks were observed to wait for each other
-/// indefinitely there, after all output was written. Where it is for a rank that was stopped
-/// there, guards name that one after the deadline.
+/// How long `MPI_Finalize` may take. Ranks of MPICH were observed to wait for each other in it indefinitely,
+/// after all output was written. If they wait for a rank that was stopped there, the guards name that rank
+/// after the deadline.
 const FINALIZE: Duration = Duration::from_secs(30);
 
 struct Arranged {
@@ -55,8 +54,7 @@ unsafe extern "C" {
     fn on_exit(function: extern "C" fn(c_int, *mut c_void), argument: *mut c_void) -> c_int;
 }
 
-/// Finalizes MPI when this process exits. Called once, on the thread that started
-/// MPI, by all ranks.
+/// Registers the exit handler that finalizes MPI. Called once by all ranks, on the thread that started MPI.
 pub(crate) fn arrange(mpi: &Mpi) -> Result<(), crate::CommError> {
     let communicator = mpi.duplicate()?;
     let arranged = Arranged { member: Member::clone(mpi), communicator };
@@ -89,8 +87,8 @@ extern "C" fn with_status(status: c_int, _argument: *mut c_void) {
     finalize(status);
 }
 
-/// Other C libraries do not pass the exit code: there an error on one rank aborts the
-/// job only when another one's deadline passes.
+/// Other C libraries do not pass the exit code. There, an error on one rank aborts the job only when the
+/// deadline of another rank passes.
 #[cfg(not(target_env = "gnu"))]
 extern "C" fn without_status() {
     finalize(0);
@@ -99,7 +97,8 @@ extern "C" fn without_status() {
 fn finalize(status: i32) {
     let arranged = ARRANGED.try_lock().and_then(|mut arranged| arranged.take());
     let Some(Arranged { member, communicator }) = arranged else { return };
-    // SAFETY: MPI runs until this function ends it, and no other thread is inside it where this one calls it.
+    // SAFETY: MPI runs until this function ends it. Whenever this function calls MPI, no other thread is
+    // inside MPI.
     let mpi = unsafe { Mpi::new(Rc::new(member)) };
     let tell = |how: &str| {
         let (rank, host) = (mpi.rank, &mpi.host);
@@ -120,8 +119,9 @@ fn finalize(status: i32) {
             libc::_exit(status)
         }
     }
-    // SAFETY: MPI is past its start, and this process does not enter its end: the only times when it
-    // uses the socket on its own.
+    // SAFETY: MPI's library uses the socket on its own only in MPI_Init, which has returned, and in
+    // MPI_Finalize, which this process does not call if the result is `Some`. Nothing else in this process
+    // owns the socket.
     if let Some(mut manager) = unsafe { ProcessManager::instead_of_finalize(&library_text()) } {
         if let Err(error) = manager.finalize(|| mpi.progress(communicator)) {
             print_line(&format!("the process manager does not end this rank: {error}"));
@@ -147,13 +147,13 @@ fn finalize(status: i32) {
     exit_together();
 }
 
-/// Waits until every rank leaves; gives up after a timeout if this one leaves with an
-/// error.
+/// Waits until every rank leaves, and returns whether all did. Gives up after [`GRACE`] if this rank leaves
+/// with an error.
 fn everyone_leaves(mpi: &Mpi, communicator: ffi::MPI_Comm, status: i32) -> bool {
     let began = Instant::now();
     let started = mpi.started(NAME, "barrier", 0);
     let Ok(mut request) = mpi.start_barrier(communicator, &started) else { return false };
-    // Then they are on their way, however slow.
+    // If all ranks have announced that they leave, they are on their way, however slow.
     let all_have_left = || mpi.activity.departed().len() + 1 == mpi.size;
     loop {
         match mpi.test(&mut request, &started) {

@@ -1,13 +1,15 @@
 //! A deadline for every collective, enforced by a guard thread.
 //!
-//! A rank inside MPI or gloo cannot check a deadline or identify missing ranks.
-//! So each rank has a guard, a thread that reads which operation the rank is in,
-//! and since when, and that communicates with the other guards over UDP. If an
-//! operation exceeds its deadline, the guard asks all of them; a rank that does
-//! not answer (stopped, dead, cut off or very slow), or has not entered that operation, is
-//! missing. The guard prints a line that names it and aborts the job. A rank
-//! that exits while others wait for it announces that, so they need not wait for
-//! the deadline.
+//! A rank inside MPI or gloo cannot check a deadline, and cannot tell which ranks are missing. So each rank
+//! has a guard: a thread that reads which operation the rank is in, and since when, and that exchanges
+//! messages with the guards of the other ranks over UDP.
+//!
+//! If an operation exceeds its deadline, the guard asks all other guards. A rank is missing if its guard does
+//! not answer (stopped, dead, cut off or very slow), or if it has not entered the operation. The guard prints
+//! a line that names the missing ranks, and aborts the job.
+//!
+//! A rank that exits while others may wait for it announces its exit, so that they need not wait for the
+//! deadline.
 
 mod exit_barrier;
 pub(crate) mod finalize;
@@ -35,28 +37,30 @@ use crate::{CommError, World};
 const TIMED_OUT: i32 = 3;
 /// How often a guard checks the deadline.
 const TICK: Duration = Duration::from_millis(100);
-/// Additional delay of each rank over the one below before it reports: one line
-/// is enough, and the lowest rank that can prints it.
+/// How much longer a rank waits before it reports than the rank below it. One line is enough, and the lowest
+/// rank that can report prints it.
 const PATIENCE: Duration = Duration::from_millis(700);
-/// How long a rank waits for one that has left before it aborts the job. One
-/// that left with an error aborts the job itself, and sooner.
+/// How long a rank waits for a rank that has left with exit code 0, before it aborts the job.
 const LEFT: Duration = Duration::from_secs(2);
+/// How long a rank waits for a rank that has left with an error. That rank aborts the job itself, and sooner.
 const FAILED: Duration = Duration::from_secs(10);
-/// Minimum silence of a peer before the job ends for it, as long as this rank waits to leave.
+/// Minimum time for which another rank has to be silent before a rank that waits to leave aborts the job.
 const SILENCE: Duration = Duration::from_secs(6);
-/// How long a rank that is about to print why the job ends waits for one below that is, too.
+/// How long a rank that is about to print why the job ends waits for a message of a lower rank that is about
+/// to do the same.
 const CLAIM: Duration = Duration::from_secs(1);
-/// How long a rank waits for the one that prints it, whose exit ends the job with all ranks. One that
-/// exits earlier would have the launcher end the job before the line is printed.
+/// How long a rank waits for another rank to print why the job ends. The exit of the rank that prints ends
+/// the job with all ranks. If this rank exited earlier, the launcher would end the job before the line is
+/// printed.
 const PRINTED: Duration = Duration::from_secs(20);
 /// How often a rank that leaves announces it.
 const ANNOUNCE: Duration = Duration::from_millis(200);
-/// How long after its start, and after each question, rank 0 asks the others whether they answer at all.
+/// How long after its start, and after each question, rank 0 asks the other ranks whether they answer at all.
 const REACH: Duration = Duration::from_secs(10);
 /// How long a transport may take to abort its operations.
 const ABORT: Duration = Duration::from_secs(1);
-/// How much a transport's own timeout should exceed the deadline: guards can
-/// name the missing ranks and a transport cannot, so they report first.
+/// How much a transport's own timeout should exceed the deadline. Guards can name the missing ranks, and a
+/// transport cannot, so guards have to report first.
 pub const MARGIN: Duration = Duration::from_secs(30);
 
 struct Guard {
@@ -71,7 +75,8 @@ struct Guard {
 /// The guard of this process, if the world has other ranks.
 static GUARD: OnceLock<Guard> = OnceLock::new();
 
-/// Waits until MPI has ended in all ranks, if the guard can tell. Called when it has in this one.
+/// Waits until MPI has ended on all ranks, if this process has a guard. Called when MPI has ended on this
+/// rank.
 fn exit_together() {
     if let Some(guard) = GUARD.get() {
         guard.exit_together();
@@ -89,7 +94,7 @@ pub(crate) fn start(world: &World) -> Result<(), CommError> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0));
     let addresses = socket.as_ref().map(own_addresses).unwrap_or_default();
     let mut peers: Vec<Vec<SocketAddr>> = world.gather(&addresses)?;
-    // Not to be guessed: messages without it are ignored.
+    // A random number that nobody can guess: messages with another number are ignored.
     let job = world.broadcast(&RandomState::new().build_hasher().finish())?;
     let hosts: Vec<String> = world.places().iter().map(|place| place.host.clone()).collect();
     let Ok(socket) = socket else {
@@ -108,18 +113,17 @@ pub(crate) fn start(world: &World) -> Result<(), CommError> {
     Ok(())
 }
 
-/// How much longer than the ranks below a rank waits before it reports.
+/// Returns how much longer than rank 0 this rank waits before it reports.
 fn patience(rank: usize) -> Duration {
     PATIENCE * rank.min(8) as u32
 }
 
-/// Ends this process after its last line, and with it the job.
+/// Waits until this process's output has been read, then ends this process, and with it the job.
 fn end_process() -> ! {
     wait_until_read();
     end_mpirun();
-    // SAFETY: exits this process at once, which ends the job. This thread
-    // must not call MPI_Abort while the other one is inside MPI, and exit
-    // handlers could wait for that one.
+    // SAFETY: exits this process at once, which ends the job. This thread must not call MPI_Abort while
+    // another thread is inside MPI, and exit handlers could wait for that thread.
     unsafe { libc::_exit(TIMED_OUT) }
 }
 
@@ -162,10 +166,12 @@ impl Guard {
         }
     }
 
-    /// Has rank 0 ask the others three times, each `interval` after the last of `asked`, which begins
-    /// with the guard's start; then returns, once, those that have answered none of it. A firewall may
-    /// let MPI's connections through and drop the guards' messages: a rank that hangs is then not
-    /// named, and one that is stopped on its way out not noticed.
+    /// On rank 0, asks the other ranks three times, with `interval` between the questions. After another
+    /// `interval`, returns the ranks that have answered none of them. All other calls return no ranks.
+    /// `asked` has the time of the guard's start, and then of each question.
+    ///
+    /// A firewall may let MPI's connections through and drop the guards' messages. Then a rank that hangs is
+    /// not named, and a rank that is stopped while it exits is not noticed.
     fn unreached(&self, asked: &mut Vec<Instant>, interval: Duration) -> Vec<usize> {
         const QUESTIONS: usize = 3;
         if self.member.rank > 0 || asked.len() > QUESTIONS + 1 || asked[asked.len() - 1].elapsed() < interval
@@ -180,8 +186,8 @@ impl Guard {
         (1..self.hosts.len()).filter(|&rank| !self.exits.has_received(rank, asked[1])).collect()
     }
 
-    /// Aborts the job if a rank has left without entering the collective that
-    /// this rank waits in, or its message: it never will.
+    /// Aborts the job if this rank waits for a rank that has left: in a collective that the other rank has
+    /// not entered, or in a message to it or from it.
     fn check_departures(&self, seen: &Status, waited: Duration) {
         let now = self.member.activity.now();
         if now.entered != seen.entered || now.waited < Some(waited) {
@@ -201,18 +207,17 @@ impl Guard {
         }
     }
 
-    /// Aborts the job if a rank that answered before stops answering while this
-    /// one waits to leave: it was stopped or cut off, perhaps on its own way out.
-    /// One that is still computing answers, and so does one that leaves, until
-    /// it knows that the others need it no more.
+    /// Aborts the job if a rank that answered before stops answering while this rank waits to leave. That
+    /// rank was stopped or cut off, perhaps while it was leaving itself. A rank that still computes answers.
+    /// A rank that leaves answers until it knows that the others no longer need it.
     fn check_silence(&self) {
-        // A guard whose core is busy may be silent for seconds.
+        // The guard of a rank on a busy core may be silent for seconds.
         let deadline = self.member.activity.with(|state| state.deadline);
         let limit = deadline.max(SILENCE).saturating_add(patience(self.member.rank));
         if self.exits.silent(limit).is_empty() {
             return;
         }
-        // Perhaps this rank was stopped itself, and has not read what the others have sent.
+        // Perhaps this rank was stopped itself, and has not read the messages of the others.
         self.query_all(&self.member.activity.now());
         if let Some(&rank) = self.exits.silent(limit).first() {
             let line = format!(
@@ -226,15 +231,15 @@ impl Guard {
         }
     }
 
-    /// Aborts the job if a collective exceeds the deadline. Before that, tells once of one that takes
-    /// long: a job in which nothing moves must not be silent.
+    /// Aborts the job if a collective exceeds the deadline. Before the deadline, prints one warning for a
+    /// collective that takes long, because a job that makes no progress must not be silent.
     fn check_wait(&self, seen: &Status, waited: Duration) {
         let activity = &self.member.activity;
         let (deadline, stall) = activity.with(|state| (state.deadline, state.stall_warning));
         let limit = stall.saturating_add(patience(self.member.rank));
         let end = deadline.saturating_add(patience(self.member.rank));
         if waited <= end {
-            // Once a collective, and on the rank that sees it first.
+            // One warning for each collective, by the rank that sees it first.
             let is_warned = activity.with(|state| state.warned >= seen.entered);
             if stall >= deadline || waited <= limit || is_warned {
                 return;
@@ -243,14 +248,15 @@ impl Guard {
             self.announce(&Message::Stalled);
         }
         let answers = self.query_all(seen);
-        // The operation may have completed while the others were asked, and another begun.
+        // This operation may have completed, and another one begun, while the others were asked.
         let after = activity.now();
         let Some(waited) = after.waited.filter(|_| after.entered == seen.entered) else { return };
         let departed = activity.departed();
         let (member, hosts) = (&self.member, &self.hosts);
         let wait = Wait { member, hosts, seen, answers: &answers, silent: SILENT, departed: &departed };
         let is_warned = |state: &mut State| state.warned_below >= seen.entered || state.ended_by.is_some();
-        // The end may come while others are asked for a warning; from the deadline on there is none.
+        // The deadline may pass while the others are asked for a warning. After the deadline, there is no
+        // warning.
         if waited > end {
             self.end_the_job(messages::FAILED, &wait.deadline(waited).to_string());
         } else if (limit..deadline).contains(&waited) && !activity.with(is_warned) {
@@ -258,10 +264,11 @@ impl Guard {
         }
     }
 
-    /// Whether this rank prints why the job ends: one line is enough, and the lowest rank of those that
-    /// are about to prints it. Tells the other guards, to whom this rank would be missing from here on.
+    /// Decides whether this rank prints why the job ends. One line is enough: of all ranks that are about to
+    /// print it, the lowest one does. If no other rank has announced that it prints the line, announces that
+    /// this rank does; the other guards would otherwise count this rank as missing.
     fn prints_the_end(&self) -> bool {
-        // What they have sent meanwhile.
+        // Read what the others have sent meanwhile.
         self.recv_for(TICK);
         if self.member.activity.with(|state| state.ended_by).is_some() {
             return false;
@@ -276,24 +283,25 @@ impl Guard {
     /// Ends this process, and with it the job.
     fn end_the_job(&self, kind: &str, line: &str) -> ! {
         if !self.prints_the_end() {
-            // Its exit ends this process in the sleep, unless it was stopped before it printed.
+            // The exit of the rank that prints ends this process in the sleep, unless that rank was stopped
+            // before it printed.
             std::thread::sleep(LIMIT + PRINTED);
         }
         print_of(kind, line);
-        // The guard may not call the transport, which another thread is using: that one looks at this.
+        // The guard must not call the transport, which another thread uses. That thread reads this flag.
         if self.member.activity.with(|state| state.ending.replace(true).is_some()) {
             std::thread::sleep(ABORT);
         }
         end_process()
     }
 
-    /// Waits one tick for a message; answers a question, returns an answer and its rank.
+    /// Waits one tick for a message and handles it. If it is an answer, returns it with its sender's rank.
     pub(super) fn recv(&self) -> Option<(usize, Status)> {
         let mut bytes = [0; DATAGRAM];
         let (length, from) = match self.socket.recv_from(&mut bytes) {
             Ok(received) => received,
             Err(error) => {
-                // A process that was stopped and goes on is interrupted.
+                // A process that was stopped and continues gets `Interrupted`.
                 use ErrorKind::{Interrupted, TimedOut, WouldBlock};
                 if !matches!(error.kind(), WouldBlock | TimedOut | Interrupted) {
                     std::thread::sleep(TICK);
@@ -330,12 +338,12 @@ impl Guard {
             }
             Message::Answer | Message::Finalized | Message::AllFinalized | Message::Confirmed => {}
         }
-        // After what is sent: this process may exit then.
+        // Only after the answer above is sent: once the message is recorded, this process may exit.
         self.exits.note(rank, &message);
         matches!(message, Message::Answer).then_some((rank, seen))
     }
 
-    /// Tells all other guards.
+    /// Sends `message` to all other guards.
     pub(super) fn announce(&self, message: &Message) {
         let others = self.peers.iter().enumerate().filter(|(rank, _)| *rank != self.member.rank);
         others.for_each(|(_, addresses)| self.send(message, addresses));
@@ -350,7 +358,7 @@ impl Guard {
         }
     }
 
-    /// Receives messages for so long.
+    /// Receives messages for this time.
     pub(super) fn recv_for(&self, time: Duration) {
         let began = Instant::now();
         while began.elapsed() < time {
@@ -358,8 +366,8 @@ impl Guard {
         }
     }
 
-    /// Asks all other ranks for their current operation; returns the last answer of
-    /// each. Ends early if this rank's own operation does, or the job.
+    /// Asks all other ranks for their current operation, and returns the last answer of each. Ends early if
+    /// this rank's own operation ends, or the job.
     pub(super) fn query_all(&self, seen: &Status) -> Vec<Option<Status>> {
         let (activity, mut answers) = (&self.member.activity, vec![None; self.peers.len()]);
         let is_needed = || {
@@ -387,25 +395,27 @@ impl Guard {
     }
 }
 
-/// How long a guard listens after each time that it asks all ranks.
+/// How long a guard listens after each round of questions to all ranks.
 const ROUND: Duration = Duration::from_millis(300);
-/// How often it asks at least: the last answer counts.
+/// Minimum number of rounds. The last answer of each rank counts.
 const ROUNDS: u32 = 5;
-/// How often it asks if some rank does not answer. The guard of one whose core is busy may take seconds. Rounds are
-/// counted, since this process may be stopped meanwhile, which must not count as the others' silence.
+/// Maximum number of rounds, if some rank does not answer. The guard of a rank on a busy core may take
+/// seconds. The limit is not a time, because this process may be stopped meanwhile, which must not count as
+/// silence of the others.
 const MOST_ROUNDS: u32 = 20;
-/// How long a rank has not answered that answers in none of them.
+/// How long a rank has been silent if it answers in none of these rounds.
 pub(super) const SILENT: Duration = Duration::from_millis(ROUND.as_millis() as u64 * MOST_ROUNDS as u64);
 /// Maximum bytes of a reason in a message.
 pub(super) const REASON: usize = 600;
 /// Bytes of the longest UDP datagram, rounded up.
 const DATAGRAM: usize = 1 << 16;
 
-/// What a guard tells another one.
+/// A message of one guard to another.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Message {
-    /// What is the receiver doing?
+    /// Asks what the receiver is doing.
     Question,
+    /// Answers a question.
     Answer,
     /// The sender exits with this code, for a reason that is empty if unknown.
     Leaving {
@@ -414,22 +424,22 @@ pub(super) enum Message {
     },
     /// The sender is about to print why the job ends.
     Ending,
-    /// The sender is about to print who is waited for.
+    /// The sender is about to print a warning with the ranks that it waits for.
     Stalled,
-    /// MPI has ended in the sender.
+    /// MPI has ended on the sender.
     Finalized,
-    /// MPI has ended in all ranks.
+    /// MPI has ended on all ranks.
     AllFinalized,
-    /// The sender knows that, and exits soon.
+    /// The sender has received `AllFinalized`, and exits soon.
     Acknowledged,
-    /// The sender has received that.
+    /// The sender has received `Acknowledged`.
     Confirmed,
 }
 
-/// The job's number, the sender's rank, what that one is doing, and what it tells.
+/// The job's number, the sender's rank, the sender's status, and the message.
 type Datagram = (u64, usize, Status, Message);
 
-/// Every address under which other hosts may reach this one, and the loopback.
+/// Returns every address at which other hosts may reach this one, and the loopback address.
 pub(super) fn own_addresses(socket: &UdpSocket) -> Vec<SocketAddr> {
     let port = socket.local_addr().map_or(0, |address| address.port());
     let interfaces = if_addrs::get_if_addrs().unwrap_or_default().into_iter();

@@ -1,15 +1,15 @@
-//! The end of an MPICH job without `MPI_Finalize`, where that one may never return.
+//! Ends an MPICH job without `MPI_Finalize`, for versions in which `MPI_Finalize` may never return.
 //!
-//! In MPICH before 4.2 over UCX, each rank of `MPI_Finalize` closes its connections and then waits
-//! for the others in a read of the process manager's socket. There it no longer answers over the
-//! network, and a rank whose closing needs an answer waits for ever. A C program of MPI_Init,
-//! MPI_Sendrecv and MPI_Finalize does so in a third of its runs with four ranks on two cores and
-//! two nodes. MPICH 4.2 meets in a barrier first (its commit d6c7cd5b64).
+//! In MPICH before 4.2 over UCX, each rank closes its connections in `MPI_Finalize`, and then waits for the
+//! other ranks in a read of the process manager's socket. While it reads, it no longer answers over the
+//! network. A rank that needs an answer to close a connection then waits forever. A C program of MPI_Init,
+//! MPI_Sendrecv and MPI_Finalize hangs in a third of its runs with four ranks on two cores and two nodes. In
+//! MPICH 4.2, the ranks meet in a barrier first (commit d6c7cd5b64).
 //!
-//! So the ranks meet in a barrier of the process manager while they still answer over the network,
-//! tell it that they have finalized, and exit. The messages are those of PMI-1, lines of
-//! `cmd=NAME`, over the socket of which `PMI_FD` is the descriptor (mpiexec.hydra and Slurm's
-//! `srun --mpi=pmi2` speak it).
+//! So the ranks meet in a barrier of the process manager while they still answer over the network. Then they
+//! tell the process manager that they have finalized, and exit. The messages are those of PMI-1: lines of
+//! `cmd=NAME` over the socket with the file descriptor in `PMI_FD`. mpiexec.hydra and Slurm's
+//! `srun --mpi=pmi2` speak this protocol.
 
 use std::io::{ErrorKind, Read, Write};
 use std::mem::ManuallyDrop;
@@ -17,10 +17,10 @@ use std::os::fd::{FromRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// How long the process manager may take for an answer, from this rank's question on.
+/// How long the process manager may take to answer this rank's question.
 const ANSWER: Duration = Duration::from_secs(30);
 
-/// How long a look for an answer waits for one.
+/// How long one read from the socket waits for an answer.
 const LOOK: Duration = Duration::from_millis(1);
 
 /// The process manager's socket, which belongs to the MPI library.
@@ -29,26 +29,29 @@ pub(super) struct ProcessManager {
 }
 
 impl ProcessManager {
-    /// The process manager of this job, if this MPI library should not finalize.
+    /// Returns the process manager of this job, if the MPI library with this version string must not
+    /// finalize.
     ///
     /// # Safety
-    /// MPI has been initialized, its library uses the socket no more, and nothing else in this
-    /// process owns it.
+    /// MPI has been initialized, its library no longer uses the socket, and nothing else in this process owns
+    /// the socket.
     pub(super) unsafe fn instead_of_finalize(library: &str) -> Option<Self> {
         if !may_never_finalize(library) {
             return None;
         }
         let descriptor: RawFd = std::env::var("PMI_FD").ok()?.parse().ok().filter(|&fd| fd > 2)?;
-        // SAFETY: fcntl takes any number; it fails if that is no open descriptor.
+        // SAFETY: fcntl accepts any number, and fails if the number is not an open descriptor.
         if unsafe { libc::fcntl(descriptor, libc::F_GETFD) } == -1 {
             return None;
         }
-        // SAFETY: open, and used by nobody else, as the caller states; ManuallyDrop leaves it open.
+        // SAFETY: the descriptor is open, and nobody else uses it, as the caller states. ManuallyDrop leaves
+        // it open.
         let socket = ManuallyDrop::new(unsafe { UnixStream::from_raw_fd(descriptor) });
         Some(Self { socket })
     }
 
-    /// Waits for all ranks, and calls `progress` while some are missing; then reports the end.
+    /// Waits for all ranks in a barrier, and calls `progress` meanwhile. Then reports that this rank has
+    /// finalized.
     pub(super) fn finalize(&mut self, mut progress: impl FnMut()) -> std::io::Result<()> {
         self.socket.set_read_timeout(Some(LOOK))?;
         self.ask("barrier_in", "barrier_out", &mut progress)?;
@@ -81,7 +84,7 @@ impl ProcessManager {
     }
 }
 
-/// Whether the MPI library of this version string is MPICH before 4.2 over UCX.
+/// Whether `library` is the version string of an MPICH before 4.2 over UCX.
 fn may_never_finalize(library: &str) -> bool {
     let version = library.strip_prefix("MPICH Version:").and_then(|text| text.split_whitespace().next());
     let mut numbers = version.unwrap_or_default().split('.').map_while(|number| number.parse::<u32>().ok());
@@ -123,7 +126,7 @@ mod tests {
             for answer in ["cmd=barrier_out\n", "cmd=finalize_ack rc=0\n"] {
                 let mut line = String::new();
                 lines.read_line(&mut line).expect("a line");
-                // Some ranks are missing until this one has made progress.
+                // The barrier is incomplete until this rank has made progress.
                 while line == "cmd=barrier_in\n" && PROGRESS.load(Ordering::Relaxed) < 5 {
                     std::thread::yield_now();
                 }

@@ -1,7 +1,8 @@
-//! A deadline for the start of MPI, when there are no guards yet that could ask each other.
+//! A deadline for `MPI_Init`, before there are guards that could ask each other.
 //!
-//! `MPI_Init` waits for every process of the job, and reports nothing. A rank that was stopped, that
-//! another machine's firewall cuts off, or that never calls it leaves the others there for ever.
+//! `MPI_Init` waits for every process of the job, and reports nothing. If a rank was stopped, is cut off by a
+//! firewall, or never calls it, the other ranks wait there forever. So a thread in each process ends the job
+//! when the deadline passes.
 
 use std::fs;
 use std::os::unix::process::parent_id;
@@ -14,19 +15,19 @@ use crate::host::Place;
 use crate::launcher::stat;
 use crate::process::{self, print_line};
 
-/// Ends this process, and with it the job, if the result lives longer than the deadline. A process
-/// without other ranks needs none.
+/// Starts a thread that ends this process, and with it the job, if the result is not dropped before the
+/// deadline. A process without other ranks needs no thread.
 #[must_use = "the start ends when this is dropped"]
 pub(crate) fn watch(launcher: Option<&Launcher>) -> Sender<()> {
     let (starting, started) = mpsc::channel();
     let Some(launcher) = launcher.filter(|launcher| launcher.has_peers()).cloned() else { return starting };
-    // Without messages, time alone keeps a second rank from printing the line.
+    // Ranks cannot exchange messages yet. So that only one of them prints the line, higher ranks wait longer.
     let patience = 3 * patience(launcher.rank);
     let wait = move || {
         let (mut waited, mut last) = (Duration::ZERO, Instant::now());
         while started.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
-            // A busy core delays a look, and in seconds this process was stopped itself, which must not
-            // be told of as others' silence.
+            // A busy core delays this loop a little. A gap of seconds means that this process was stopped
+            // itself, which must not count as silence of the others.
             waited += last.elapsed().min(5 * TICK);
             last = Instant::now();
             if waited > process::ACTIVITY.with(|state| state.deadline).saturating_add(patience) {
@@ -59,7 +60,7 @@ fn end_the_job(launcher: &Launcher, waited: Duration) -> ! {
     end_process()
 }
 
-/// Numbers of the other ranks on this host that a signal has stopped, in order: processes with the same
+/// Returns the other ranks on this host that a signal has stopped, in order. They are processes with the same
 /// parent.
 fn stopped_siblings() -> Vec<String> {
     let own = parent_id().to_string();
@@ -76,7 +77,7 @@ fn stopped_siblings() -> Vec<String> {
     ranks.iter().map(ToString::to_string).collect()
 }
 
-/// The rank that a launcher has set in a process's environment.
+/// Returns the rank that a launcher has set in the environment of a process.
 fn rank_in(environment: &[u8]) -> Option<usize> {
     let value = |name: &str| {
         environment.split(|&byte| byte == 0).find_map(|variable| {
