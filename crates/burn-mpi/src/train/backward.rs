@@ -1,4 +1,4 @@
-//! Backward inside a `TrainStep`, whose gradients are reduced meanwhile.
+//! Backward inside a `TrainStep`, with gradients that are reduced while it runs.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -12,12 +12,13 @@ use crate::{CommError, GradientSync, MicroBatch};
 type Backward = Box<dyn FnOnce(&Tensor<1>) -> Option<Gradients>>;
 
 thread_local! {
-    /// What the first `backward` does inside the current step of a training over MPI.
+    /// What the first `backward` of the current step runs; `None` outside a step of a training over MPI.
     static CURRENT: Cell<Option<Backward>> = const { Cell::new(None) };
 }
 
-/// `loss.backward()` for a `TrainStep`: in a training over MPI, gradients are sent to the other ranks while
-/// backward still runs. The gradients that it returns are this rank's, as Burn's, with any number of ranks.
+/// Runs `loss.backward()` in a `TrainStep`. In a training over MPI, gradients are sent to the other ranks
+/// while backward still runs. The result has this rank's own gradients, as from Burn's `backward`, whatever
+/// the number of ranks.
 ///
 /// ```no_run
 /// # use burn::module::Module;
@@ -29,23 +30,24 @@ thread_local! {
 /// # }
 /// ```
 ///
-/// What the `TrainOutput` of a step holds at its end is what is averaged, whatever was sent. If the step has
-/// changed a gradient after it was sent (scaled, clipped, added to another loss's, left out), all
-/// are sent again, by all ranks. So a step chooses by its calls:
+/// Ranks average the gradients that the `TrainOutput` of a step holds at its end, whatever was sent before.
+/// If a step has changed a gradient after it was sent (scaled it, clipped it, added another loss's gradient,
+/// left it out), all ranks send all gradients again. So choose the call by what the step does:
 ///
-/// - several losses: `burn_mpi::backward(&(first + second))` overlaps. Of several calls in a step the first one
-///   does; the others are Burn's.
-/// - gradients that are changed in every step: `loss.backward()`, which waits for the end of the step and
-///   sends each gradient once.
-/// - gradients that are rarely changed, as by clipping: `burn_mpi::backward`.
+/// - Several losses: `burn_mpi::backward(&(first + second))` overlaps. If a step makes several calls, the
+///   first one overlaps, and the others run Burn's backward.
+/// - Gradients that are changed in every step: `loss.backward()` sends each gradient once, at the end of the
+///   step.
+/// - Gradients that are rarely changed, as by clipping: `burn_mpi::backward`.
 pub fn backward(loss: &Tensor<1>) -> Gradients {
-    // Taken out: a module may call backward of its own inside, and a step may have a second loss.
+    // Taken out, so that only the first call runs it. A module may call backward itself inside this call, and
+    // a step may have a second loss.
     let gradients = CURRENT.take().and_then(|run| run(loss));
     gradients.unwrap_or_else(|| loss.backward())
 }
 
-/// Runs a step of `model` with `own` of `total` samples, in which the gradients of the first [`backward`]
-/// are sent meanwhile; those of its output are averaged. Returns the output's item.
+/// Runs a step of `model` over `own` of `total` samples, and averages the gradients of the step's output. The
+/// gradients of the first [`backward`] in the step are sent while it runs. Returns the output's item.
 pub(super) fn run_step<M: Module + 'static, O>(
     sync: &Rc<RefCell<GradientSync>>,
     model: &M,

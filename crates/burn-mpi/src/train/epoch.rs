@@ -1,4 +1,4 @@
-//! Epochs of training and validation over all ranks, as burn-train's on one device.
+//! Epochs of training and validation over all ranks, modelled on burn-train's epochs on one device.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -21,11 +21,11 @@ use crate::{CommError, GradientSync, World};
 
 /// One step of all ranks.
 struct Turn<O> {
-    /// This rank's item; none if its shard is exhausted.
+    /// This rank's item; `None` if its shard is exhausted.
     item: Option<O>,
     /// Samples of this rank.
     own: usize,
-    /// Samples of all ranks; none after the last step.
+    /// Samples of all ranks; 0 after the last step.
     total: usize,
     /// Whether no rank has samples after this step.
     last: bool,
@@ -33,7 +33,7 @@ struct Turn<O> {
     stop: bool,
 }
 
-/// A loader's items of this rank.
+/// The items of this rank's shard of a loader.
 struct ShardItems<'a, O> {
     iterator: Option<Box<dyn DataLoaderIterator<O> + 'a>>,
     /// Samples of the items so far.
@@ -45,11 +45,11 @@ impl<'a, O> ShardItems<'a, O> {
         Self { iterator: loader.map(|loader| loader.iter()), processed: 0 }
     }
 
-    /// The next step: ranks exchange their samples, whether their shards end with them, and whether one is
-    /// asked to stop.
+    /// Takes this rank's next item. Ranks exchange how many samples they have, whether their shards end with
+    /// them, and whether a rank is asked to stop.
     ///
     /// # Errors
-    /// On all ranks, that of the first whose loader or display has failed.
+    /// On all ranks, the error of the first rank with a failed loader or display.
     fn take_turn(&mut self, world: &World, interrupter: &Interrupter) -> Result<Turn<O>, CommError> {
         let next = self.iterator.as_mut().and_then(|iterator| iterator.next()).transpose();
         let failure = interrupter.error().map(|error| error.to_string());
@@ -60,9 +60,10 @@ impl<'a, O> ShardItems<'a, O> {
         if let (Some(iterator), Some(_)) = (&self.iterator, &item) {
             let progress = iterator.progress();
             own = match progress.items_processed {
-                // A loader that does not count its items has equal batches.
+                // The loader does not count items: all batches count as equal.
                 0 => 1,
-                // Also with workers: each batch brings the progress of the worker that made it.
+                // This also works with several workers: each batch brings the progress of the worker that
+                // made it.
                 counted => counted.saturating_sub(self.processed),
             };
             if own == 0 {
@@ -88,20 +89,21 @@ impl<'a, O> ShardItems<'a, O> {
     }
 }
 
-/// Both loaders' shards of this rank, and what is the same in all epochs.
+/// This rank's shards of both loaders, and what all epochs share.
 pub(super) struct Epochs<M: LearnerModel> {
     pub world: World,
     pub sync: Rc<RefCell<GradientSync>>,
     pub train: Option<Arc<dyn DataLoader<<M as TrainStep>::Input>>>,
     pub valid: Option<Arc<dyn DataLoader<<M as InferenceStep>::Input>>>,
-    /// Samples of all ranks.
+    /// Training samples of all ranks.
     pub train_items: usize,
+    /// Validation samples of all ranks.
     pub valid_items: usize,
-    /// Steps whose gradients are summed before the optimizer's.
+    /// Number of steps over which gradients are summed before each step of the optimizer.
     pub accumulation: usize,
     /// Whether training metrics are those of all ranks.
     pub all_metrics: bool,
-    /// Where rank 0 computes metrics.
+    /// Device on which rank 0 computes metrics.
     pub device: Device,
 }
 
@@ -110,8 +112,9 @@ where
     <M as TrainStep>::Output: RankOutput,
     <M as InferenceStep>::Output: RankOutput,
 {
-    /// Trains on every rank's shard, until a rank is asked to stop. In the first epoch, batch sizes are
-    /// compared once two batches are known, and weights after the first step.
+    /// Trains one epoch on this rank's shard, until all shards end or a rank is asked to stop. In the first
+    /// epoch, ranks compare batch sizes once two batches are known, and weights after the first step of the
+    /// optimizer.
     pub fn train(
         &self,
         learner: &mut Learner<M>,
@@ -159,7 +162,8 @@ where
         }
     }
 
-    /// Forward and backward of this rank's item, if it has one, and the averaged gradients.
+    /// Runs forward and backward of this rank's item, if it has one. Returns its output and the averaged
+    /// gradients.
     #[allow(clippy::type_complexity)]
     fn step(
         &self,
@@ -183,7 +187,8 @@ where
         Ok((shown, gradients))
     }
 
-    /// The outputs of a step that rank 0's metrics take: of all ranks, or its own.
+    /// Returns the outputs of a step for rank 0's metrics: of all ranks if `of_all`, otherwise rank 0's own.
+    /// Empty on other ranks.
     fn shown<O: RankOutput>(
         &self,
         output: Option<O>,
@@ -197,7 +202,8 @@ where
         }
     }
 
-    /// Validates on every rank's shard, until a rank is asked to stop; rank 0 has the metrics of all.
+    /// Validates on this rank's shard, until all shards end or a rank is asked to stop. Rank 0 computes the
+    /// metrics of all ranks.
     pub fn valid(
         &self,
         learner: &Learner<M>,

@@ -1,5 +1,8 @@
-//! Checks of the first steps: ranks with other batch sizes, rates or optimizers would train on with
-//! weights that are not the same, or with other steps than meant.
+//! Checks in the first steps that all ranks have the same batch size.
+//!
+//! Ranks with different batch sizes would train on without an error, with steps of another size than the
+//! program means. Different learning rates or optimizers show as different weights, which `epoch.rs` compares
+//! after the first step of the optimizer.
 
 use std::fmt;
 
@@ -7,8 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{CommError, World};
 
-/// What two batches show of a loader's batch size: its bounds. Workers of a loader may return its short last batch
-/// first: one batch does not show it, and the larger of two does.
+/// Bounds of a loader's batch size that follow from its first two batches. Workers of a loader may return its
+/// short last batch first. So one batch does not show the batch size; the larger of two batches does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 struct BatchSize {
     least: usize,
@@ -16,7 +19,8 @@ struct BatchSize {
 }
 
 impl BatchSize {
-    /// By the samples of the first two batches of a shard of `items`; 0 for one that is not there.
+    /// Returns the bounds from the samples of the first two batches of a shard of `items` samples. 0 means
+    /// that there is no such batch.
     fn from_batches([first, second]: [usize; 2], items: usize) -> Self {
         let (whole, other) = (first.max(second), first.min(second));
         match other {
@@ -25,7 +29,7 @@ impl BatchSize {
             _ if other > 0 && (other == whole || items % whole == other) => {
                 Self { least: whole, most: whole }
             }
-            // Batches are of several sizes, by a strategy of the program's.
+            // A batch strategy of the program makes batches of several sizes.
             _ => Self { least: 0, most: usize::MAX },
         }
     }
@@ -45,11 +49,11 @@ impl fmt::Display for BatchSize {
     }
 }
 
-/// Checks that all ranks have batches of one size, by the samples of this rank's first two batches of a
-/// shard of `items`.
+/// Checks that all ranks have the same batch size, by the samples of this rank's first two batches of a shard
+/// of `items` samples.
 ///
 /// # Errors
-/// On all ranks, the first two whose batches cannot have the same size.
+/// On all ranks, if the batches of two ranks cannot have the same size. The first two such ranks are named.
 pub(super) fn check_batches(world: &World, first: [usize; 2], items: usize) -> Result<(), CommError> {
     let ranks: Vec<BatchSize> = world.gather(&BatchSize::from_batches(first, items))?;
     let Some((one, other)) = differing(&ranks) else { return Ok(()) };
@@ -61,7 +65,7 @@ pub(super) fn check_batches(world: &World, first: [usize; 2], items: usize) -> R
     Err(world.diverged("the batch size of the training loader", other, found, ranks[0]))
 }
 
-/// The first two ranks that do not agree.
+/// Returns the first two ranks that do not agree.
 fn differing(ranks: &[BatchSize]) -> Option<(usize, usize)> {
     let pairs = (0..ranks.len()).flat_map(|other| (0..other).map(move |one| (one, other)));
     pairs.into_iter().find(|&(one, other)| !ranks[one].agrees(ranks[other]))
@@ -75,7 +79,7 @@ mod tests {
         BatchSize { least: size, most: size }
     }
 
-    /// Whatever batch comes first, every shard of one batch size agrees with every other.
+    /// Whatever batch comes first, shards of one batch size agree with each other.
     #[test]
     fn ranks_of_one_batch_size_agree_in_any_order_of_batches() {
         for size in 1..9 {

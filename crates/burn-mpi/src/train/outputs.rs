@@ -8,25 +8,27 @@ use burn::train::{
 
 use crate::{CommError, World};
 
-/// An output of a step whose metrics are those of all ranks' samples: it can be sent to rank 0.
+/// An output of a step that can be sent to rank 0, so that rank 0 computes metrics over the samples of all
+/// ranks.
 ///
-/// burn-train's outputs implement it; a program's own lists its tensors, and is made of them again.
+/// burn-train's outputs implement it. To implement it for another output, list the tensors of the output, and
+/// make an output of such tensors.
 pub trait RankOutput: ItemLazy {
-    /// The tensors of an output over `samples` samples; the first dimension of each is the sample.
-    /// A mean is repeated for each sample ([`mean_of_samples`](Self::mean_of_samples)), so that
+    /// Returns the tensors of an output over `samples` samples. The first dimension of each tensor is the
+    /// sample. A mean is repeated for each sample ([`mean_of_samples`](Self::mean_of_samples)), so that
     /// metrics weight ranks by samples.
     fn into_parts(self, samples: usize) -> Vec<TensorData>;
 
-    /// The output of these tensors on `device`, or `None` if their number is another.
+    /// Returns the output with these tensors on `device`, or `None` if there are too few or too many of them.
     fn from_parts(parts: Vec<TensorData>, device: &Device) -> Option<Self>;
 
-    /// A mean over `samples` samples, once for each.
+    /// Repeats a mean over `samples` samples once for each sample.
     fn mean_of_samples(mean: Tensor<1>, samples: usize) -> TensorData {
         mean.mean().expand([samples.max(1)]).into_data()
     }
 }
 
-/// Outputs of a loss, what the model returned, and the targets.
+/// Implements [`RankOutput`] for outputs of a loss, the model's output, and the targets.
 macro_rules! of_three {
     ($($output:ident),+) => {$(
         impl RankOutput for $output {
@@ -65,8 +67,8 @@ fn tensor<const D: usize, K: Basic>(data: TensorData, device: &Device) -> Tensor
     Tensor::from_data(data, device)
 }
 
-/// On rank 0, the outputs of a step of all ranks that have one: as one output where their shapes
-/// agree, or else in rank order. Empty on the others.
+/// Returns on rank 0 the outputs of a step of all ranks that have one: joined to one output if their shapes
+/// agree, otherwise in rank order. Empty on other ranks.
 pub(super) fn on_root<O: RankOutput>(
     world: &World,
     output: Option<O>,
@@ -81,7 +83,8 @@ pub(super) fn on_root<O: RankOutput>(
     outputs.map(|parts| O::from_parts(parts, device).ok_or_else(unreadable)).collect()
 }
 
-/// The ranks' parts one after the other along the first dimension as one output, if all else agrees.
+/// Joins the ranks' parts along the first dimension to one output, if everything else about them agrees.
+/// Otherwise returns `ranks`.
 fn joined(ranks: Vec<Vec<TensorData>>) -> Vec<Vec<TensorData>> {
     let Some((first, others)) = ranks.split_first() else { return ranks };
     let same = |(a, b): (&TensorData, &TensorData)| {

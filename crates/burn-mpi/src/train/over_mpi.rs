@@ -22,7 +22,7 @@ use crate::train::state;
 use crate::train::strategy::MpiStrategy;
 use crate::{Backend, SyncOptions, Transport, World};
 
-/// Options of a training over all ranks. They must be equal on all ranks, `transport` aside.
+/// Options of a training over all ranks. They must be equal on all ranks, except `transport`.
 ///
 /// ```
 /// use burn_mpi::{Backend, LearnerOptions};
@@ -38,8 +38,9 @@ pub struct LearnerOptions {
     pub transport: Transport,
     /// How gradients are averaged.
     pub sync: SyncOptions,
-    /// Whether training metrics are computed over the samples of all ranks, whose outputs are sent
-    /// to rank 0 in each step, or over rank 0's alone. Validation metrics are always exact.
+    /// Whether training metrics are computed over the samples of all ranks, or only of rank 0. If true, every
+    /// step sends the outputs of all ranks to rank 0. Validation metrics always cover the samples of all
+    /// ranks.
     pub metrics_of_all_ranks: bool,
 }
 
@@ -59,28 +60,29 @@ pub trait OverMpi {
     /// Makes this training data-parallel. Call it last, before `launch`, on every rank: it replaces
     /// the training strategy, and on ranks other than 0 the display, the logs and the checkpointers.
     ///
-    /// - Every rank begins with rank 0's weights, and after `checkpoint(n)` with its optimizer and
-    ///   scheduler; only rank 0 reads the files.
-    /// - Each rank trains on its shard of the training loader: nothing is padded or dropped, and
-    ///   shards differ by at most one sample. A step takes one batch of every rank, so the batch of a
-    ///   step is the loader's times the number of ranks. A rank whose shard is exhausted takes part
-    ///   with no samples.
-    /// - Gradients are weighted by samples, which the loader's progress counts: those of Burn's
-    ///   loaders do for a fixed batch size, with any number of workers. A loader or a `BatchStrategy`
-    ///   of the program's own has to count the samples of the batches returned so far, no more.
-    /// - The validation loader is divided in the same way, and its metrics are computed on rank 0
-    ///   over all samples.
-    /// - Rank 0 alone shows progress, writes logs and checkpoints, and decides about early stopping. Any
-    ///   rank's interrupter stops all: each one's has the reason afterwards. Under a launcher its display is burn-train's plain one: Open MPI gives ranks
-    ///   a terminal without a keyboard, on which burn-train's terminal UI fails. This replaces a
-    ///   renderer that was set before, which burn-train does not show; set another one after this
-    ///   call, on rank 0. An evaluator of the program's needs a renderer too:
+    /// - Every rank begins with rank 0's weights, and after `checkpoint(n)` with rank 0's optimizer and
+    ///   scheduler. Only rank 0 reads the files.
+    /// - Each rank trains on its shard of the training loader. Nothing is padded or dropped, and shards
+    ///   differ by at most one sample. A step takes one batch of every rank, so the batch of a step is the
+    ///   loader's batch times the number of ranks. A rank with an exhausted shard takes part with no samples.
+    /// - Gradients are weighted by samples, as the loader's progress counts them. Burn's loaders count
+    ///   correctly for a fixed batch size, with any number of workers. A loader or a `BatchStrategy` of the
+    ///   program has to count the samples of the batches returned so far, and no others.
+    /// - The validation loader is divided in the same way. Its metrics are computed on rank 0 over all
+    ///   samples.
+    /// - Only rank 0 shows progress, writes logs and checkpoints, and decides about early stopping. The
+    ///   interrupter of any rank stops all ranks; afterwards every rank's interrupter has the reason.
+    /// - Under a launcher, rank 0 uses burn-train's plain display. Open MPI gives ranks a terminal without a
+    ///   keyboard, on which burn-train's terminal UI fails. The plain display replaces a renderer that was
+    ///   set before, because burn-train does not show whether one was set. To use another renderer, set it
+    ///   after this call, on rank 0. An evaluator of the program needs a renderer as well:
     ///   `.renderer(Box::new(CliMetricsRenderer::new()))`.
-    /// - Buffers without gradients (running statistics of batch norm) become their mean over ranks
+    /// - Buffers without gradients (running statistics of batch norm) are replaced by their mean over ranks
     ///   after each epoch.
     ///
-    /// An error on any rank, of its loader too, ends the job with one line that names the rank: the
-    /// strategy cannot return one. `grads_accumulation` sums the averaged gradients of its steps.
+    /// An error on any rank, including an error of its loader, ends the job with one line that names the
+    /// rank, because a strategy of burn-train cannot return errors. `grads_accumulation` sums the averaged
+    /// gradients of its steps.
     ///
     /// ```no_run
     /// # use burn::train::{InferenceStep, Learner, LearnerModel, SupervisedTraining, TrainStep};
@@ -103,12 +105,12 @@ where
     <M as InferenceStep>::Output: RankOutput,
 {
     fn over_mpi(self, world: &World, options: LearnerOptions) -> Self {
-        // A world cannot change threads; burn-train calls the strategy on this one.
+        // A world cannot move to another thread. burn-train calls the strategy on this thread.
         #[allow(clippy::arc_with_non_send_sync)]
         let strategy = Arc::new(MpiStrategy { world: world.clone(), options });
         let training = self.with_training_strategy(TrainingStrategy::Custom(strategy));
         if world.is_root() {
-            // burn-train would choose its terminal UI.
+            // Without a renderer, burn-train would choose its terminal UI.
             #[cfg(feature = "mpi")]
             if std::io::stdout().is_terminal() && Launcher::detect().is_some() {
                 return training.renderer(Box::new(CliMetricsRenderer::new()));

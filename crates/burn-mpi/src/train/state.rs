@@ -1,5 +1,7 @@
-//! A learner's state between ranks: burn-train gives its optimizer and scheduler to checkpointers
-//! alone.
+//! Copies the state of a learner from rank 0 to the other ranks.
+//!
+//! burn-train gives a learner's optimizer and scheduler only to checkpointers. So they are read and replaced
+//! through checkpointers that keep records in memory.
 
 use std::sync::Arc;
 
@@ -17,22 +19,22 @@ use parking_lot::Mutex;
 
 use crate::{CommError, World};
 
-/// Gives `learner` the optimizer and the scheduler of rank 0's. All ranks must call it, with equal
-/// modules.
+/// Gives `learner` the module, the optimizer and the scheduler of rank 0's learner. All ranks must call it,
+/// with equal modules.
 pub(super) fn broadcast<M: LearnerModel>(
     world: &World,
     learner: &mut Learner<M>,
     store: &EventStoreClient,
 ) -> Result<(), CommError> {
     let [model, optimizer, scheduler] = world.on_root(|| bytes_of(learner, store))?;
-    // The module too: the optimizer's record refers to its ids.
+    // The module is sent too, because the optimizer's record refers to its ids.
     learner.load_model(record(world, model)?);
     learner.load_optim(record(world, optimizer)?);
     learner.load_scheduler(record(world, scheduler)?);
     Ok(())
 }
 
-/// The bytes of a learner's module, optimizer and scheduler.
+/// Returns the bytes of a learner's module, optimizer and scheduler.
 fn bytes_of<M: LearnerModel>(
     learner: &Learner<M>,
     store: &EventStoreClient,
@@ -42,7 +44,7 @@ fn bytes_of<M: LearnerModel>(
         AsyncCheckpointer::new(MemoryCheckpointer(Arc::clone(&model))),
         AsyncCheckpointer::new(MemoryCheckpointer(Arc::clone(&optimizer))),
         AsyncCheckpointer::new(MemoryCheckpointer(Arc::clone(&scheduler))),
-        // Saves at once, and deletes nothing after the first.
+        // This strategy saves at every call, and deletes nothing at the first.
         Box::new(KeepLastNCheckpoints::new(1)),
     )
     .checkpoint(learner, 0, store);
@@ -54,14 +56,14 @@ fn into_bytes<R: Checkpoint>(slot: &Slot<R>) -> Result<Vec<u8>, CheckpointerErro
     Ok(take(slot)?.checkpoint_into_bytes().map_err(CheckpointerError::Record)?.to_vec())
 }
 
-/// The record of rank 0's bytes.
+/// Reads the record in rank 0's bytes, which all ranks receive.
 fn record<R: Checkpoint>(world: &World, bytes: Vec<u8>) -> Result<R, CommError> {
     R::checkpoint_from_bytes(Bytes::from_bytes_vec(world.broadcast_bytes(bytes)?))
         .map_err(|error| world.wrong(format!("cannot read rank 0's learner: {error}")))
 }
 
-/// Gives a training of a rank other than 0 checkpointers that read and write no files. Their records
-/// leave a learner as it is until rank 0's arrives.
+/// Gives a training on a rank other than 0 checkpointers that read and write no files. Their records leave a
+/// learner unchanged, until rank 0's state arrives.
 pub(super) fn without_files<M: LearnerModel>(training: SupervisedTraining<M>) -> SupervisedTraining<M> {
     let of_no_parameters = DropoutConfig::new(0.0).init().into_record().allow_partial(true);
     training.with_custom_checkpointers(

@@ -20,17 +20,18 @@ use crate::train::over_mpi::LearnerOptions;
 use crate::train::state;
 use crate::{CommError, GradientSync, World, broadcast_module, check_equal_weights, connect};
 
-/// Trains on a shard of each rank, with averaged gradients.
+/// Trains on one shard per rank, with averaged gradients.
 pub(super) struct MpiStrategy {
     pub world: World,
     pub options: LearnerOptions,
 }
 
 impl MpiStrategy {
-    /// What all epochs need: rank 0's state in `learner`, the shards, and the transport.
+    /// Prepares what all epochs need: copies rank 0's state to `learner`, makes the shards, and connects the
+    /// transport.
     ///
     /// # Errors
-    /// On all ranks, if they do not have the same training, or one has no sample.
+    /// On all ranks, if their trainings differ, or if a rank has no samples.
     fn prepare<M: LearnerModel>(
         &self,
         components: &TrainingComponents<M>,
@@ -74,7 +75,7 @@ impl MpiStrategy {
     }
 }
 
-/// The value, or the end of the job with one line: burn-train's strategies return no errors.
+/// Returns the value, or ends the job with one line, because a strategy of burn-train cannot return errors.
 fn or_end<T>(world: &World, result: Result<T, CommError>) -> T {
     result.unwrap_or_else(|error| {
         world.report(&error);
@@ -86,8 +87,8 @@ fn or_end<T>(world: &World, result: Result<T, CommError>) -> T {
     })
 }
 
-/// Gives ranks above 0 random numbers of their own: programs seed all ranks alike, and dropout would
-/// then have the same masks everywhere. They depend on the program's seed and on the rank alone.
+/// Gives ranks above 0 different random numbers. Programs seed all ranks alike, and dropout would then have
+/// the same masks on every rank. The new numbers depend only on the program's seed and on the rank.
 fn seed_apart(world: &World, device: &Device) {
     if world.is_root() {
         return;
@@ -98,13 +99,13 @@ fn seed_apart(world: &World, device: &Device) {
     device.seed(bits.wrapping_add(world.rank() as u64));
 }
 
-/// The device of a model, with automatic differentiation.
+/// Returns the device of a model, with automatic differentiation.
 fn training_device<M: Module>(model: &M) -> Device {
     let device = model.devices().into_iter().next().unwrap_or_default();
     if device.is_autodiff() { device } else { device.autodiff() }
 }
 
-/// This rank's part of a loader; none if it is empty. The whole with one rank.
+/// Returns this rank's part of a loader; `None` if it is empty. With one rank, returns the whole loader.
 fn shard<O>(
     world: &World,
     loader: Arc<dyn DataLoader<O>>,
@@ -118,12 +119,12 @@ fn shard<O>(
     (start < end).then(|| loader.slice(start, end).to_device(device))
 }
 
-/// This rank's part of `items`.
+/// Returns the range of this rank's part of `items` items.
 pub(super) fn shard_range(world: &World, items: usize) -> Range<usize> {
     range_of(items, world.size(), world.rank())
 }
 
-/// Any number of items: a data set that computes them may have more than memory.
+/// In u128, for any number of items: a data set that computes its items may have more than fit in memory.
 fn range_of(items: usize, size: usize, rank: usize) -> Range<usize> {
     let before = |rank: usize| (items as u128 * rank as u128 / size as u128) as usize;
     before(rank)..before(rank + 1)
@@ -193,8 +194,8 @@ where
     }
 }
 
-/// Whether any rank's interrupter is asked to stop; then all are, with the first one's reason. All ranks
-/// must call it.
+/// Returns whether the interrupter of any rank is asked to stop. If so, stops the interrupters of all ranks
+/// with the reason of the first such rank. All ranks must call it.
 pub(super) fn is_stop_asked(world: &World, interrupter: &Interrupter) -> Result<bool, CommError> {
     let reason = || interrupter.get_message().unwrap_or_else(|| "it was asked to stop".to_owned());
     let ranks: Vec<Option<String>> = world.gather(&interrupter.should_stop().then(reason))?;

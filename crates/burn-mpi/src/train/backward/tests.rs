@@ -1,4 +1,4 @@
-//! Steps of every kind: what is averaged are the gradients of each rank's output.
+//! Checks that the gradients of each rank's output are averaged, for steps of every kind.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ struct Net {
 }
 
 impl Net {
-    /// The same on every rank, whatever the random numbers.
+    /// Makes the same network on every rank, without random numbers.
     fn new() -> Self {
         let device = Device::default().autodiff();
         let layer = |inputs: usize, outputs: usize| {
@@ -33,7 +33,7 @@ impl Net {
         Self { trunk: [layer(3, 8), layer(8, 8)], heads: [layer(8, 2), layer(8, 2)] }.no_bias()
     }
 
-    /// Biases are random.
+    /// Removes the biases, which are random.
     fn no_bias(mut self) -> Self {
         self.trunk.iter_mut().chain(&mut self.heads).for_each(|layer| layer.bias = None);
         self
@@ -52,21 +52,21 @@ enum StepKind {
     Plain,
     /// One loss that overlaps.
     One,
-    /// Two losses in two calls, whose gradients an accumulator adds.
+    /// Two losses in two calls. An accumulator adds their gradients.
     Two,
-    /// The same, the first by Burn's backward.
+    /// As `Two`, but with Burn's backward for the first loss.
     PlainThenOne,
-    /// Two losses of which the output has the second alone.
+    /// Two losses. The output has the gradients of the second only.
     SecondOnly,
-    /// All gradients by a factor.
+    /// Multiplies all gradients by a factor.
     Scaled,
-    /// Gradients of one layer by a factor.
+    /// Multiplies the gradients of one layer by a factor.
     ClippedTrunk,
-    /// Without the gradient of one layer.
+    /// Leaves out the gradient of one layer.
     Frozen,
-    /// No gradients at all.
+    /// Returns no gradients at all.
     Nothing,
-    /// Gradients that the program made.
+    /// Returns gradients that the program made itself.
     Own,
 }
 
@@ -150,7 +150,7 @@ fn values(net: &Net, gradients: &GradientsParams) -> Values {
     read.2
 }
 
-/// The kind, the samples and their values of a rank in a step: drawn from all three.
+/// Returns the kind of step and the number of samples that a rank draws from the seed, the step and its rank.
 fn drawn(seed: u64, turn: usize, rank: usize) -> (StepKind, usize) {
     let mix = (seed + 1) * 7919 + turn as u64 * 104_729 + rank as u64 * 1_299_709;
     let hash = mix.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 20;
@@ -162,7 +162,8 @@ fn samples(turn: usize, rank: usize, own: usize) -> Tensor<2> {
     Tensor::from_data(TensorData::new::<f32, _>(values, [own, 3]), &Device::default().autodiff())
 }
 
-/// What a step of all ranks must have: the outputs' gradients by share, as each has them alone.
+/// Returns the gradients that a step of all ranks must have: the gradients that each rank computes alone,
+/// weighted by its share of the samples.
 fn expected(net: &Net, steps: &[(StepKind, usize)], turn: usize) -> Values {
     let total: usize = steps.iter().map(|(_, own)| own).sum();
     let mut sums = Values::new();
@@ -212,7 +213,7 @@ fn steps_are_averaged(world: &World, options: SyncOptions, seed: u64, turns: usi
 #[test]
 fn what_the_output_of_a_step_holds_is_averaged() {
     for (ranks, seed) in (1..=4).flat_map(|ranks| (0..60).map(move |seed| (ranks, seed))) {
-        // Buckets of a layer each, or one, and with 16 bits.
+        // Buckets of one layer each or one for all layers, in 32 or 16 bits.
         let options = SyncOptions {
             bucket_bytes: if seed % 4 == 3 { 1 << 20 } else { 64 },
             first_bucket_bytes: 64,
