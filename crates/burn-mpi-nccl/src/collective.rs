@@ -1,4 +1,4 @@
-//! The operations of all ranks over NCCL: non-blocking ones by bucket, and blocking ones.
+//! Operations of all ranks over NCCL: non-blocking operations by bucket, and blocking operations.
 
 use burn_mpi::lab::{Call, Element, Primitives};
 use burn_mpi::{Collective, CommError, Operation, Reduction, Started, Wire, World};
@@ -6,11 +6,11 @@ use burn_mpi::{Collective, CommError, Operation, Reduction, Started, Wire, World
 use crate::NAME;
 use crate::communicator::{Communicator, Pending};
 
-/// Collective operations over NCCL, of ranks that have a GPU each.
+/// Collective operations over NCCL, between ranks with one GPU each.
 ///
-/// Operations run on the GPU by themselves, in one stream, so [`poll`](Collective::poll) is not needed to overlap them.
-/// [`Reduction::Ordered`] gathers the buffers of all ranks, which takes as many times the memory as there are ranks,
-/// and sums them on the processor.
+/// Operations run on the GPU, in one stream, without help of the processor. So [`poll`](Collective::poll) is
+/// not needed to overlap them with other work. An all-reduce with [`Reduction::Ordered`] gathers the buffers
+/// of all ranks, which takes as many times the memory as there are ranks, and sums them on the processor.
 ///
 /// It implements [`Primitives`] as well.
 pub struct NcclCollective {
@@ -24,7 +24,7 @@ struct InFlight {
     started: Started,
     /// `None` once complete.
     pending: Option<Pending>,
-    /// What is sent, and once complete the result.
+    /// The data to send; once complete, the result.
     buffer: Wire,
 }
 
@@ -38,7 +38,7 @@ impl InFlight {
             let buffer = &mut self.buffer;
             buffer.resize(pending.result_bytes() / buffer.element().width());
             communicator.collect(pending, buffer.bytes_mut());
-            // What arrives are the terms of all ranks, one after the other.
+            // The buffer now has the terms of all ranks, one after the other.
             if self.operation.order == Reduction::Ordered {
                 let mut sum = buffer.zeros_like(buffer.len() / communicator.world.size());
                 sum.sum_of_chunks(buffer);
@@ -51,9 +51,12 @@ impl InFlight {
 }
 
 impl NcclCollective {
-    /// Connects all ranks of `world`, each with the GPU of number `gpu`, counted from 0 among the GPUs that the process
-    /// sees. `None`: the first GPU that no lower rank of the machine uses. All ranks must call it, and each has to be a
-    /// process: ranks that are [threads](burn_mpi::threads) run one at a time, and would wait for each other without end.
+    /// Connects all ranks of `world`. This rank uses the GPU with the number `gpu`, counted from 0 among the
+    /// GPUs that the process sees. `None` means the first GPU that no lower rank of the machine uses. All
+    /// ranks must call it.
+    ///
+    /// Each rank has to be a process. Ranks that are [threads](burn_mpi::threads) run one at a time, and
+    /// would wait for each other forever.
     ///
     /// # Errors
     /// On all ranks, [`SharedError::Elsewhere`](burn_mpi::SharedError::Elsewhere) if a rank lacks the driver, NCCL or a
@@ -71,7 +74,7 @@ impl NcclCollective {
         self.in_flight.iter().position(|op| op.operation.bucket == bucket)
     }
 
-    /// Checks an operation that starts now.
+    /// Checks the buffer of an operation, and describes the operation, which starts now.
     fn check(&self, operation: Operation, buffer: &Wire) -> Result<Started, CommError> {
         let world = self.world();
         let started = world.started(NAME, operation.call.name(), operation.bucket, buffer.bytes().len());
@@ -79,14 +82,14 @@ impl NcclCollective {
         checked.map(|()| started).map_err(|reason| world.failed(&started, reason))
     }
 
-    /// Starts an operation that was checked, padded to equal parts: NCCL has no others.
+    /// Starts an operation that was checked. Pads the buffer to equal parts, because NCCL supports no others.
     fn begin(&mut self, started: Started, operation: Operation, mut buffer: Wire) -> Result<(), CommError> {
         let Operation { call, order, element, length, .. } = operation;
         let size = self.world().size();
         let chunk = length.div_ceil(size);
         let (call, read, written) = match (call, order) {
             (Call::AllReduce, Reduction::Native) => (call, length, length),
-            // All terms come to the rank that sums them.
+            // All terms come to every rank, which sums them itself.
             (Call::AllReduce, Reduction::Ordered) => (Call::AllGather, length, length * size),
             (Call::ReduceScatter, Reduction::Native) => (call, chunk * size, chunk),
             (Call::ReduceScatter, Reduction::Ordered) => (Call::AllToAll, chunk * size, chunk * size),
@@ -148,7 +151,7 @@ impl Collective for NcclCollective {
         let bucket = operation.bucket;
         assert!(self.position(bucket).is_none(), "bucket {} is in flight", bucket.unwrap_or_default());
         let started = self.check(operation, &buffer)?;
-        // NCCL connects ranks in the first call that needs it, and then waits for them.
+        // NCCL connects ranks in the first call that needs a connection, and waits there for the other ranks.
         let _waiting = self.world().watch(NAME, "launch", bucket);
         self.begin(started, operation, buffer)
     }

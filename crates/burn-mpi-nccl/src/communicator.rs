@@ -14,13 +14,13 @@ use crate::cuda::{Block, DevicePointer, Handle, PAGE};
 use crate::gpu::{Gpu, choose};
 use crate::library::{Comm, Nccl, SUM, datatype};
 
-/// The start of a communicator, in errors.
+/// Name of the communicator's start in errors.
 const START: &str = "communicator start";
 /// How long NCCL may take to end a communicator; it may wait for peers that are gone.
 const END: Duration = Duration::from_secs(5);
 
-/// A communicator of all ranks, which make its calls in the same order. Calls between a root and all ranks, and
-/// between all pairs of ranks, are groups of NCCL's sends and receives.
+/// A communicator of all ranks, which make its calls in the same order. Gather, scatter and all-to-all are
+/// groups of NCCL's sends and receives.
 pub struct Communicator {
     pub world: World,
     nccl: &'static Nccl,
@@ -51,7 +51,7 @@ impl Pending {
 }
 
 impl Communicator {
-    /// As [`NcclCollective::connect`](crate::NcclCollective::connect).
+    /// Connects as [`NcclCollective::connect`](crate::NcclCollective::connect) does.
     pub fn connect(world: &World, gpu: Option<usize>) -> Result<Self, CommError> {
         let (cuda, nccl, number) = choose(world, gpu)??;
         // NCCL's own check comes after ranks have begun to wait for each other.
@@ -69,26 +69,26 @@ impl Communicator {
             // SAFETY: the context is current.
             unsafe { nccl.connect(this.world.size(), &id, this.world.rank()) }
         });
-        // Not agreed on: after an error here, other ranks may wait inside NCCL. They learn it from
-        // this rank's exit.
+        // Not `World::agree`: after an error here, other ranks may wait inside NCCL. They learn of the error
+        // when this rank exits.
         this.comm = Some(connected.map_err(|reason| this.world.broken(&started, reason))?);
         log::debug!("nccl: rank {} on {}", this.world.rank(), this.describe());
         Ok(this)
     }
 
-    /// GPU and version.
+    /// Returns the GPU and NCCL's version, for records and logs.
     pub fn describe(&self) -> String {
         format!("{}, NCCL {}", self.gpu.name, self.nccl.version())
     }
 
-    /// The communicator, unless it has ended.
+    /// Returns the communicator, unless it has ended.
     fn comm(&self) -> Result<Comm, String> {
         let reason = || self.broken.as_deref().unwrap_or("it was aborted");
         self.comm.ok_or_else(|| format!("the communicator broke earlier: {}", reason()))
     }
 
-    /// Starts `call` on values of type `element`: reads `mine` and writes `written` bytes, in place where the call
-    /// reads what it writes.
+    /// Starts `call` on values of type `element`, which reads `mine` and writes `written` bytes. An
+    /// all-reduce and a broadcast are in place.
     pub fn start_call(
         &mut self,
         call: Call,
@@ -99,7 +99,7 @@ impl Communicator {
         let comm = self.comm()?;
         let rank = self.world.rank();
         let count = call.part(mine.len(), written, self.world.size()) / element.width();
-        // The block has what is read, and then what is written.
+        // The block has the bytes to read, followed by the bytes to write.
         let start = match call {
             Call::AllReduce | Call::Broadcast { .. } => 0,
             _ => mine.len().next_multiple_of(PAGE),
@@ -113,8 +113,9 @@ impl Communicator {
         // SAFETY: the context is current.
         let mut block = unsafe { self.block(start + written) }?;
         let (from, to) = (block.device, block.device + start as u64);
-        // SAFETY: no operation uses a block from `block`. From here on it is in flight, and nothing
-        // writes or frees it before its event is complete. The context is current, and the communicator is not ended.
+        // SAFETY: no operation uses a block that `block` returns. From here on the block is in flight, and
+        // nothing writes or frees it before its event is complete. The context is current, the stream belongs
+        // to it, and the communicator is not ended.
         let enqueued = unsafe {
             block.write(mine);
             block
@@ -127,7 +128,7 @@ impl Communicator {
                 self.in_flight += 1;
                 Ok(Pending { block, result })
             }
-            // The block may be in use: it is leaked.
+            // The GPU may still use the block, so the block is leaked.
             Err(reason) => Err(self.fail(reason)),
         }
     }
@@ -136,10 +137,11 @@ impl Communicator {
     pub fn is_complete(&mut self, pending: &Pending) -> Result<bool, String> {
         let comm = self.comm()?;
         let _current = self.gpu.enter()?;
-        // SAFETY: the event is that of a block that is not freed, and the communicator is not ended.
+        // SAFETY: the event belongs to a block that is not freed, its context is current, and the
+        // communicator is not ended.
         let state = unsafe {
             match self.gpu.cuda.is_complete(pending.block.event) {
-                // Without this an operation whose peer is gone would never be complete.
+                // Without this check, an operation never completes if its peer is gone.
                 Ok(false) => self.nccl.check_progress(comm).map(|()| false),
                 state => state,
             }
@@ -147,11 +149,13 @@ impl Communicator {
         state.map_err(|reason| self.fail(reason))
     }
 
-    /// Between two looks of a rank that waits.
+    /// Yields the core between two tests, while this rank waits. If the job is ending, aborts the operations
+    /// instead, and does not return.
     pub fn look_again(&mut self) {
         if self.world.is_ending() {
             self.abort();
-            // For the end of the process: an error of this rank would be a second line for one cause.
+            // Wait for the guard to end the process. An error of this rank would print a second line for one
+            // cause.
             loop {
                 std::thread::park();
             }
@@ -159,19 +163,21 @@ impl Communicator {
         std::thread::yield_now();
     }
 
-    /// Takes the result of an operation that is complete, if it has one: its first bytes into `into`.
+    /// Takes back the block of an operation that is complete. If the operation has a result, copies its first
+    /// bytes to `into`.
     pub fn collect(&mut self, pending: Pending, into: &mut [u8]) {
         let Pending { block, result } = pending;
         if !result.is_empty() {
-            // SAFETY: the operation is complete, so nothing else uses the block, and the stream has copied the
-            // result there.
+            // SAFETY: the operation is complete, so nothing else uses the block, and the stream has copied
+            // the result to the host's part of it.
             unsafe { block.read(result.start, into) };
         }
         self.in_flight -= 1;
         self.free.push(block);
     }
 
-    /// A block of at least `bytes` that no operation uses: the smallest one that is large enough.
+    /// Returns a block of at least `bytes` that no operation uses: the smallest one that is large enough, or
+    /// a new one.
     ///
     /// # Safety
     /// The context of the GPU is current.
@@ -181,7 +187,8 @@ impl Communicator {
         if let Some((at, _)) = found {
             return Ok(self.free.swap_remove(at));
         }
-        // Freeing waits for the GPU: not while an operation waits there for other ranks.
+        // Freeing waits for the GPU. So nothing is freed while an operation on the GPU may wait for other
+        // ranks.
         if self.in_flight == 0 {
             for block in self.free.drain(..) {
                 // SAFETY: the context is current, and no operation uses a free block.
@@ -192,7 +199,7 @@ impl Communicator {
         unsafe { Block::allocate(self.gpu.cuda, bytes) }
     }
 
-    /// Ends the communicator after an error, which every later operation then returns.
+    /// Ends the communicator after an error. Every later operation returns the first such error.
     fn fail(&mut self, reason: String) -> String {
         self.abort();
         self.broken.get_or_insert(reason).clone()
@@ -203,11 +210,11 @@ impl Communicator {
         self.end(self.nccl.abort);
     }
 
-    /// Ends the communicator by `how`, on a thread of its own: NCCL may wait for ranks that are
-    /// gone, and a rank that leaves must not. Returns whether it has ended.
+    /// Ends the communicator with `how`, on a separate thread: NCCL may wait for ranks that are gone, and a
+    /// rank that leaves must not wait for them. Returns whether the communicator has ended.
     fn end(&mut self, how: unsafe extern "C" fn(Comm) -> c_int) -> bool {
         struct Handed(Comm);
-        // SAFETY: a communicator may be used by any thread, one at a time. This one has given it up.
+        // SAFETY: a communicator may be used by any thread, one at a time. This thread has given it up.
         unsafe impl Send for Handed {}
         let Some(comm) = self.comm.take().map(Handed) else { return false };
         let (done, ended) = channel();
@@ -228,9 +235,9 @@ impl Communicator {
     /// Calls NCCL for `call`, which reads at `from` and writes at `to`.
     ///
     /// # Safety
-    /// The context of the GPU is current, the communicator is not ended, and both are addresses of memory for `count`
-    /// elements (of each rank, where NCCL reads or writes those of all) that stays allocated until the stream has
-    /// passed this point.
+    /// The context of the GPU is current, and the communicator is not ended. `from` and `to` are addresses of
+    /// memory for `count` elements, or for `count` elements of each rank if NCCL reads or writes parts of all
+    /// ranks. The memory stays allocated until the stream has passed this point.
     unsafe fn enqueue(
         &self,
         comm: Comm,
@@ -246,7 +253,8 @@ impl Communicator {
         };
         let (read, write) = (part(from, 0), part(to, 0));
         let of_root = |root| if rank == root { 0..size } else { 0..0 };
-        // SAFETY: parts are of the memory that the caller promises; stream and communicator are this one's.
+        // SAFETY: all parts are inside the memory that the caller promises. The stream and the communicator
+        // belong to this value.
         let send = |at, to| unsafe { (nccl.send)(part(from, at), count, kind, to as c_int, comm, stream) };
         // SAFETY: as above.
         let receive =
@@ -283,8 +291,8 @@ impl Communicator {
 }
 
 impl Drop for Communicator {
-    /// Frees everything after a life without an error. Otherwise memory is leaked: the GPU may
-    /// still use it.
+    /// Frees everything if there was no error and nothing is in flight. Otherwise memory is leaked, because
+    /// the GPU may still use it.
     fn drop(&mut self) {
         if self.in_flight > 0 || std::thread::panicking() {
             return self.abort();

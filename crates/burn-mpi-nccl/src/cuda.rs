@@ -16,12 +16,13 @@ pub type DevicePointer = u64;
 const SUCCESS: c_int = 0;
 const NO_DEVICE: c_int = 100;
 const NOT_READY: c_int = 600;
-/// `CU_STREAM_NON_BLOCKING`: does not wait for the stream of other libraries' calls without one.
+/// `CU_STREAM_NON_BLOCKING`: the stream does not wait for the default stream, in which other libraries' calls
+/// run if they name no stream.
 const NON_BLOCKING: c_uint = 1;
-/// `CU_EVENT_DISABLE_TIMING`: the query is then cheapest.
+/// `CU_EVENT_DISABLE_TIMING`: an event without a time is the cheapest to query.
 const NO_TIMING: c_uint = 2;
 
-// Names and types of cuda.h. A name with `_v2` is what the header defines the plain one as.
+// Names and types of cuda.h. For a name with `_v2`, the header defines the name without `_v2` as a macro.
 functions!(Cuda {
     init: c"cuInit" (c_uint) -> c_int;
     error_name: c"cuGetErrorName" (c_int, *mut *const c_char) -> c_int;
@@ -65,7 +66,7 @@ impl Cuda {
         }
     }
 
-    /// The error of the call `name` that returned `code`.
+    /// Returns an error if the call `name` has returned a `code` other than success.
     pub fn check(&self, code: c_int, name: &str) -> Result<(), String> {
         if code == SUCCESS {
             return Ok(());
@@ -80,7 +81,7 @@ impl Cuda {
         Err(format!("{name} returned {}", text.unwrap_or_else(|| format!("error {code}"))))
     }
 
-    /// A stream of the current context.
+    /// Makes a stream in the current context.
     pub fn stream(&self) -> Result<Handle, String> {
         let mut stream = ptr::null_mut();
         // SAFETY: `stream` is valid for one handle.
@@ -88,7 +89,7 @@ impl Cuda {
         Ok(stream)
     }
 
-    /// An event of the current context.
+    /// Makes an event in the current context.
     pub fn event(&self) -> Result<Handle, String> {
         let mut event = ptr::null_mut();
         // SAFETY: `event` is valid for one handle.
@@ -112,7 +113,7 @@ impl Cuda {
     }
 }
 
-/// Blocks are whole pages.
+/// Bytes of a page. Blocks are whole pages.
 pub const PAGE: usize = 4096;
 
 /// A block of equal length on host and GPU. It is not freed on drop: after an error, copies may
@@ -126,10 +127,10 @@ pub struct Block {
 }
 
 impl Block {
-    /// A block of at least `bytes`.
+    /// Allocates a block of at least `bytes`.
     ///
     /// # Errors
-    /// If memory is short; what was allocated until then is left to the end of the process.
+    /// If memory is short. What was allocated before stays allocated until the process exits.
     ///
     /// # Safety
     /// The context of the GPU is current.
@@ -139,8 +140,8 @@ impl Block {
         let mut device: DevicePointer = 0;
         let mut host: *mut c_void = ptr::null_mut();
         let call = |name: &str| format!("{name} of {capacity} bytes");
-        // SAFETY: `device` and `host` are valid for one pointer each. Only this block has the
-        // event and the memory, which are used by nothing yet.
+        // SAFETY: `device` and `host` are valid for one pointer each. Only this block has the event and the
+        // memory, and nothing uses them yet.
         unsafe {
             cuda.check((cuda.allocate)(&mut device, capacity), &call("cuMemAlloc"))?;
             cuda.check((cuda.host_allocate)(&mut host, capacity, 0), &call("cuMemHostAlloc"))?;
@@ -153,7 +154,7 @@ impl Block {
     /// # Safety
     /// The context of the GPU is current, and no operation on the block is in flight.
     pub unsafe fn free(self) {
-        // SAFETY: as the caller promises; the handles are this block's, which ends here.
+        // SAFETY: as the caller promises. The handles belong to this block, which ends here.
         unsafe {
             (self.cuda.free)(self.device);
             (self.cuda.host_free)(self.host.cast());
@@ -164,33 +165,33 @@ impl Block {
     /// Writes `bytes` at the beginning of the host's copy.
     ///
     /// # Panics
-    /// If the block is shorter.
+    /// If the block is shorter than `bytes`.
     ///
     /// # Safety
     /// No operation on the block is in flight.
     pub unsafe fn write(&mut self, bytes: &[u8]) {
         assert!(bytes.len() <= self.capacity, "bytes inside the block");
-        // SAFETY: inside the allocation, which nothing else accesses.
+        // SAFETY: the bytes are inside the allocation, which nothing else accesses.
         unsafe { std::slice::from_raw_parts_mut(self.host, bytes.len()) }.copy_from_slice(bytes);
     }
 
     /// Reads the host's copy from `start` into `bytes`.
     ///
     /// # Panics
-    /// If that is outside the block.
+    /// If the range is not inside the block.
     ///
     /// # Safety
-    /// No operation on the block is in flight, and those bytes were written.
+    /// No operation on the block is in flight, and the bytes to read were written.
     pub unsafe fn read(&self, start: usize, bytes: &mut [u8]) {
         assert!(start + bytes.len() <= self.capacity, "bytes inside the block");
-        // SAFETY: inside the allocation, which nothing else writes.
+        // SAFETY: the bytes are inside the allocation, which nothing else writes.
         bytes.copy_from_slice(unsafe { std::slice::from_raw_parts(self.host.add(start), bytes.len()) });
     }
 
     /// Copies the first `bytes` of the host's copy to the GPU, in `stream`.
     ///
     /// # Safety
-    /// The context is current, the stream is of it, and the bytes are inside the block, which stays
+    /// The context is current, and the stream belongs to it. The bytes are inside the block, which stays
     /// allocated and unchanged until the stream has passed this point.
     pub unsafe fn copy_to_device(&self, bytes: usize, stream: Handle) -> Result<(), String> {
         if bytes == 0 {
@@ -201,7 +202,7 @@ impl Block {
         self.cuda.check(code, "cuMemcpyHtoDAsync")
     }
 
-    /// Copies a range back, in `stream`, and records the event.
+    /// Copies a range of the GPU's copy to the host, in `stream`, and records the event.
     ///
     /// # Safety
     /// As for [`copy_to_device`](Self::copy_to_device).
@@ -215,7 +216,7 @@ impl Block {
             };
             cuda.check(code, "cuMemcpyDtoHAsync")?;
         }
-        // SAFETY: the event is this block's, of the same context.
+        // SAFETY: the event belongs to this block and to the current context.
         cuda.check(unsafe { (cuda.event_record)(self.event, stream) }, "cuEventRecord")
     }
 }

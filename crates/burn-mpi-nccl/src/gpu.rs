@@ -1,4 +1,4 @@
-//! The GPU of each rank.
+//! The choice of a GPU for each rank, and the CUDA context of the GPU.
 
 use std::collections::HashSet;
 use std::ffi::{CStr, c_char, c_int};
@@ -20,7 +20,7 @@ struct VisibleGpu {
     id: String,
 }
 
-/// What a rank sees, and the number that it is to use.
+/// The GPUs that a rank sees, and the number of the GPU that it was told to use.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Offer {
     seen: Vec<VisibleGpu>,
@@ -40,19 +40,19 @@ pub struct Gpu {
 /// call it.
 ///
 /// # Errors
-/// If ranks cannot exchange what they have.
+/// If ranks cannot exchange which libraries and GPUs they have.
 pub fn refusal(world: &World, gpu: Option<usize>) -> Result<Option<Refusal>, CommError> {
     Ok(choose(world, gpu)?.err())
 }
 
-/// The libraries, and the number of this rank's GPU.
+/// The two libraries, and the number of this rank's GPU.
 pub type Chosen = (&'static Cuda, &'static Nccl, usize);
 
 /// Loads the libraries and chooses a GPU for each rank: the GPU with the number `wanted`, or the
 /// first one that no lower rank uses. All ranks call it, and all return the same refusal.
 ///
-/// Every rank chooses for all, from what all of them see. Containers may see different GPUs of
-/// one machine under the same number.
+/// Every rank computes the choice for all ranks, from the GPUs that all of them see. GPUs are compared by
+/// their UUIDs, because containers may see different GPUs of one machine under the same number.
 pub fn choose(world: &World, wanted: Option<usize>) -> Result<Result<Chosen, Refusal>, CommError> {
     let mine = Cuda::get().and_then(|cuda| {
         let seen = seen(cuda).map_err(|reason| NoNccl::Driver { reason })?;
@@ -67,9 +67,9 @@ pub fn choose(world: &World, wanted: Option<usize>) -> Result<Result<Chosen, Ref
     })
 }
 
-/// The number of each rank's GPU, or the lowest rank that gets none.
+/// Returns the number of each rank's GPU, or the lowest rank that gets none, with the reason.
 fn assign(offers: &[Result<Offer, NoNccl>], places: &[Place]) -> Result<Vec<usize>, (usize, NoNccl)> {
-    // A library that is missing on any rank comes first: no GPU would help.
+    // A library that is missing on any rank is reported first: no GPU would help.
     let offers: Vec<&Offer> = offers
         .iter()
         .enumerate()
@@ -109,10 +109,11 @@ fn assign(offers: &[Result<Offer, NoNccl>], places: &[Place]) -> Result<Vec<usiz
     Ok(numbers)
 }
 
-/// Names of the GPUs that this process sees, in the order of their numbers.
+/// Returns the names of the GPUs that this process sees, in the order of their numbers.
 ///
 /// # Errors
-/// Why NVIDIA's driver cannot be used, and what to do; without a GPU there is none.
+/// If NVIDIA's driver cannot be used; the text says why, and what to do. A machine without a GPU is not an
+/// error.
 pub fn gpus() -> Result<Vec<String>, String> {
     match Cuda::get() {
         Ok(cuda) => Ok(seen(cuda)?.into_iter().map(|gpu| gpu.name).collect()),
@@ -122,7 +123,7 @@ pub fn gpus() -> Result<Vec<String>, String> {
     }
 }
 
-/// The GPUs that this process sees, in their order.
+/// Returns the GPUs that this process sees, in the order of their numbers.
 fn seen(cuda: &Cuda) -> Result<Vec<VisibleGpu>, String> {
     let mut count = 0;
     // SAFETY: `count` is valid for one int.
@@ -152,8 +153,8 @@ fn device(cuda: &Cuda, number: c_int) -> Result<c_int, String> {
 }
 
 impl Gpu {
-    /// Opens the GPU's primary context, which stays open until the process exits: it is that of
-    /// Burn's and libtorch's operators too.
+    /// Opens the GPU's primary context. It stays open until the process exits, because the operators of Burn
+    /// and libtorch use it as well.
     pub fn open(cuda: &'static Cuda, number: usize) -> Result<Self, String> {
         let device = device(cuda, number as c_int)?;
         let mut context = ptr::null_mut();
@@ -163,8 +164,8 @@ impl Gpu {
         Ok(Self { cuda, context, name: format!("{name} (GPU {number})") })
     }
 
-    /// Makes the context current on this thread until the result is dropped; then the one of
-    /// before is current again, which may be that of another GPU.
+    /// Makes the context current on this thread until the result is dropped. Then the previous context, which
+    /// may belong to another GPU, is current again.
     pub fn enter(&self) -> Result<Current, String> {
         // SAFETY: the context was retained and is never released.
         self.cuda.check(unsafe { (self.cuda.push)(self.context) }, "cuCtxPushCurrent")?;
@@ -172,7 +173,7 @@ impl Gpu {
     }
 }
 
-/// A context that is current, until dropped.
+/// Keeps a context current until dropped.
 #[must_use = "the context is current until this is dropped"]
 pub struct Current(&'static Cuda);
 
@@ -208,7 +209,7 @@ mod tests {
         let two = || sees(&["u0", "u1"], None);
         let machines = places(&["a", "a", "b", "b"]);
         assert_eq!(assign(&[two(), two(), two(), two()], &machines), Ok(vec![0, 1, 0, 1]));
-        // Each sees its own GPU alone, or in another order.
+        // Two ranks that see only their own GPU each, and one that sees the GPUs in another order.
         let own = [sees(&["u0"], None), sees(&["u1"], None), two(), sees(&["u1", "u0"], None)];
         assert_eq!(assign(&own, &machines), Ok(vec![0, 0, 0, 0]));
         let wanted = [sees(&["u0", "u1"], Some(1)), two()];

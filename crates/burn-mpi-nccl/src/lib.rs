@@ -31,9 +31,9 @@
 //! Unlike MPI and gloo in `burn_mpi`, this transport does not compare the calls of the ranks: ranks that call different
 //! operations, or operations of different lengths, wait until their deadline or get undefined results.
 
-// The functions of both libraries are declared here and not taken from a crate of bindings: cudarc 0.19 looks for
-// `libnccl.so` only, which NCCL's runtime packages do not have, panics where a function is missing, and has Rust enums
-// as return types, for which an error code of a newer library is undefined behaviour.
+// The functions of both libraries are declared here, and not taken from a crate of bindings. cudarc 0.19
+// looks only for `libnccl.so`, which NCCL's runtime packages do not have. It panics if a function is missing.
+// Its functions return Rust enums, for which an error code of a newer library is undefined behaviour.
 
 #![deny(missing_docs, unsafe_op_in_unsafe_fn)]
 #![warn(clippy::missing_errors_doc, clippy::missing_panics_doc)]

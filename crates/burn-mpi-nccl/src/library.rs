@@ -76,7 +76,7 @@ impl Nccl {
         self.number().map_or_else(|error| error, named)
     }
 
-    /// A new identifier, for the communicator of rank 0.
+    /// Returns a new identifier for a communicator. Rank 0 makes it, and sends it to all ranks.
     pub fn unique_id(&self) -> Result<Vec<u8>, String> {
         let mut id = UniqueId([0; 128]);
         // SAFETY: `id` is valid for one identifier.
@@ -84,7 +84,7 @@ impl Nccl {
         Ok(id.0.to_vec())
     }
 
-    /// The communicator of `rank`; returns once all ranks have called it.
+    /// Makes the communicator of `rank`. Returns once all ranks have called it.
     ///
     /// # Safety
     /// The context of this rank's GPU is current.
@@ -97,7 +97,7 @@ impl Nccl {
         Ok(comm)
     }
 
-    /// The error of an operation in flight, if one has failed.
+    /// Returns an error if an operation in flight has failed.
     ///
     /// # Safety
     /// `comm` is a communicator that is neither aborted nor destroyed.
@@ -111,8 +111,9 @@ impl Nccl {
         }
     }
 
-    /// Makes calls in one group until one fails, and returns its code. A group runs its messages at once; one after
-    /// the other, ranks would wait for each other.
+    /// Makes `calls` in one group until one fails, and returns the code of that call, or of the group. NCCL
+    /// runs all messages of a group at the same time. If messages ran one after the other, ranks would wait
+    /// for each other.
     pub fn group(&self, mut calls: impl Iterator<Item = c_int>) -> c_int {
         // SAFETY: groups may be begun at any time, and are ended below.
         let begun = unsafe { (self.group_start)() };
@@ -125,7 +126,7 @@ impl Nccl {
         made.unwrap_or(ended)
     }
 
-    /// The error of the call `name` that returned `code`.
+    /// Returns an error if the call `name` has returned a `code` other than success.
     pub fn check(&self, code: c_int, name: &str) -> Result<(), String> {
         if code == SUCCESS {
             return Ok(());
@@ -136,14 +137,14 @@ impl Nccl {
     }
 }
 
-/// A version as `ncclGetVersion` counts: two decimal digits for each part after the first, and one
-/// before version 2.9.
+/// Formats the number that `ncclGetVersion` returns. The minor and the patch version have two decimal digits
+/// each; before 2.9, the minor version has one.
 fn named(number: c_int) -> String {
     let major = if number < 10_000 { 1000 } else { 10_000 };
     format!("{}.{}.{}", number / major, number % major / 100, number % 100)
 }
 
-/// The `ncclDataType_t` of values.
+/// Returns the `ncclDataType_t` of values.
 pub fn datatype(element: Element) -> c_int {
     match element {
         Element::Byte => 1,

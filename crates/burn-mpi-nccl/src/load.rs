@@ -12,7 +12,7 @@ pub fn open(name: &str) -> Result<&'static Library, String> {
     Ok(Box::leak(Box::new(library)))
 }
 
-/// Declares a table of a library's functions, and how to fill it.
+/// Declares a table of a library's functions, and a function that looks them up.
 macro_rules! functions {
     ($table:ident { $($field:ident: $symbol:literal ($($argument:ty),*) -> $result:ty;)* }) => {
         pub struct $table {
@@ -27,7 +27,7 @@ macro_rules! functions {
             unsafe fn from_library(library: &'static libloading::Library) -> Result<Self, String> {
                 Ok(Self {
                     $($field: {
-                        // SAFETY: a function of this type, as the caller promises.
+                        // SAFETY: the symbol is a function of this type, as the caller promises.
                         let found = unsafe { library.get($symbol.to_bytes_with_nul()) };
                         *found.map_err(|error| error.to_string())?
                     },)*

@@ -1,4 +1,4 @@
-//! Why NCCL cannot be used on a rank.
+//! Reasons why a rank cannot use NCCL.
 
 use burn_mpi::{CommError, SharedError};
 use serde::{Deserialize, Serialize};
@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 #[error("rank {rank} on {host}: {reason}")]
 #[non_exhaustive]
 pub struct Refusal {
-    /// The lowest rank that cannot.
+    /// The lowest rank that cannot use NCCL.
     pub rank: usize,
-    /// Its host.
+    /// Host of that rank.
     pub host: String,
-    /// Why, and what to do.
+    /// Why the rank cannot use NCCL, and what to do.
     pub reason: NoNccl,
 }
 
@@ -22,7 +22,7 @@ impl From<Refusal> for CommError {
     }
 }
 
-/// Why a rank cannot use NCCL, and what to do. Its text follows the rank's name.
+/// Why a rank cannot use NCCL, and what to do. The text is printed after the rank's name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoNccl {
@@ -47,7 +47,7 @@ pub enum NoNccl {
          CUDA_VISIBLE_DEVICES does not hide, or choose mpi or gloo"
     )]
     Gpu,
-    /// The GPU that the rank is to use does not exist.
+    /// The GPU that the rank was told to use does not exist.
     #[error("nccl is to use GPU {wanted}, and this process sees {found}, counted from 0; choose one of them")]
     GpuNumber {
         /// Number of the GPU, from 0.
@@ -75,7 +75,7 @@ pub enum NoNccl {
 }
 
 impl NoNccl {
-    /// All that [`short`](Self::short) returns.
+    /// All values that [`short`](Self::short) returns.
     pub const SHORT: [&str; 4] = ["no driver", "no library", "no GPU", "shared GPU"];
 
     /// The reason in two words, for a cell of a table.
@@ -89,7 +89,7 @@ impl NoNccl {
     }
 }
 
-/// What to do about a driver that cannot be used for this reason.
+/// Returns what to do about a driver that cannot be used for this reason.
 pub fn driver_remedy(reason: &str) -> &'static str {
     if reason.contains("cannot open shared object file") {
         "run on a machine with an NVIDIA GPU"
@@ -102,7 +102,7 @@ fn remedy(gpus: usize, ranks: usize) -> String {
     if gpus < ranks {
         format!("start at most {gpus} {} on this machine", if gpus == 1 { "rank" } else { "ranks" })
     } else {
-        // There are enough; the ranks were told to use the same one.
+        // There are enough GPUs, but several ranks were told to use the same one.
         "let each rank see a GPU of its own (CUDA_VISIBLE_DEVICES)".to_owned()
     }
 }
