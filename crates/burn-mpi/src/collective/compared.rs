@@ -11,7 +11,7 @@
 //! A rank that leaves the sequence asks for a comparison and waits. If all ranks leave the sequence at this
 //! call, they compare their calls, and then go on or return an error. If other ranks still follow the
 //! sequence, they skip the comparison, and all ranks wait until the deadline; its error names both calls. In
-//! either case, MPI and gloo never get two different calls that they would match.
+//! either case, two different calls never meet inside MPI or gloo.
 
 use std::collections::HashMap;
 
@@ -54,8 +54,8 @@ impl Calls {
             .then(|| Announcement::for_exchange(&format!("{operation}, call {}", self.made), self.made, host))
     }
 
-    /// Finds the earlier position at which the calls before it agree with the latest calls over the longest
-    /// stretch. Returns its index in `latest`. Of equally long stretches, the latest one counts.
+    /// Finds the earlier point of the sequence at which the preceding calls agree with the latest calls for
+    /// longest, and returns its index in `latest`. If several points agree equally long, the last one counts.
     fn after_the_same(&self) -> usize {
         let (now, before) = (self.latest.iter().rev(), self.latest.len() - 1);
         let same = |end: &usize| {

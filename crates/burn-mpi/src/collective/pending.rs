@@ -17,8 +17,8 @@ use crate::{Call, Collective, CommError, Operation, Primitives, Reduction, Wire,
 /// One call of a transport: a whole operation, one stage of an operation, or a comparison.
 #[derive(Clone, Copy)]
 pub struct Transfer {
-    /// The operation. Its `call` is the call of this transfer: if non-blocking, an all-reduce (in place, in
-    /// the second buffer), a reduce-scatter, an all-to-all or an all-gather.
+    /// The operation, with the call of this transfer as its `call`. Non-blocking calls are all-reduce (in
+    /// place, in the second buffer), reduce-scatter, all-to-all and all-gather.
     pub operation: Operation,
     /// Number of the channel, below [`CHANNELS`].
     pub channel: usize,

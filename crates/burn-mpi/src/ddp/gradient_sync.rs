@@ -121,9 +121,8 @@ impl GradientSync {
         Self::new(world, collective, &ParamLayout::of_module(module), options)
     }
 
-    /// One whole step of one micro-batch: backward from the mean `loss` over
-    /// this rank's `own` of the step's `total` samples, then
-    /// [`finish`](Self::finish). With no samples the loss is not used.
+    /// Runs a whole step of one micro-batch: backward from the mean `loss` over this rank's `own` of the
+    /// step's `total` samples, then [`finish`](Self::finish). If `own` is 0, the loss is not used.
     ///
     /// # Errors
     /// If the transport fails, or ranks average different modules.
@@ -140,11 +139,10 @@ impl GradientSync {
         self.finish(module)
     }
 
-    /// Runs backward from the mean `loss` over `own` of this rank's samples of a step
-    /// that has `total` on all ranks. A step may have any number of such calls, and a
-    /// different number on each rank; their gradients are summed. The first call after
-    /// [`finish`](Self::finish) begins a step and discards the gradients of the
-    /// previous one. With no samples the loss is not used.
+    /// Runs backward from the mean `loss` over `own` of this rank's samples of a step that has `total` on all
+    /// ranks. A step may have any number of such calls, and a different number on each rank; their gradients
+    /// are summed. The first call after [`finish`](Self::finish) begins a step and discards the gradients of
+    /// the previous one. If `own` is 0, the loss is not used.
     ///
     /// # Errors
     /// If the transport fails, or ranks average different modules.
@@ -221,8 +219,8 @@ impl GradientSync {
     ///   different weights. Every later step returns it, too.
     /// - [`SharedError::Shares`](crate::SharedError::Shares) on all ranks, if the samples of their backward
     ///   calls do not add up to the total of the step.
-    /// - [`CommError::NoGradient`] names a parameter of `module` that was frozen when this `GradientSync` was
-    ///   made, and is not frozen any more.
+    /// - [`CommError::NoGradient`], which names the parameter, if a parameter of `module` was frozen when
+    ///   this `GradientSync` was made and is not any more, or has another shape than then.
     pub fn finish<M: Module>(&mut self, module: &M) -> Result<GradientsParams, CommError> {
         if self.steps == 0 && self.broken.is_none() {
             self.broken = module::check_equal(&self.world, module, false, AT_START).err();
@@ -309,7 +307,7 @@ impl GradientSync {
 
     /// Adds gradients that Burn's `backward` has returned for the mean loss over `own` of the `total` samples
     /// of a step. They have to be the last gradients of this rank in the step. They are not sent during that
-    /// backward, as they are in [`backward`](Self::backward). With no samples they are not used.
+    /// backward, as they are in [`backward`](Self::backward). If `own` is 0, they are not used.
     ///
     /// ```no_run
     /// # use burn::{module::Module, optim::GradientsParams, tensor::Tensor};
@@ -358,7 +356,7 @@ impl GradientSync {
         Ok(())
     }
 
-    /// Begins the share of a backward that the program has run itself. Returns `false` without samples.
+    /// Begins the share of a backward that the program has run itself. Returns `false` if `own` is 0.
     fn begin_contribution(&mut self, own: usize, total: usize) -> Result<bool, CommError> {
         let has_samples = self.begin_share(own, total)?;
         if has_samples && self.arrival.is_none() {
@@ -390,7 +388,7 @@ impl GradientSync {
     }
 
     /// Begins a step, unless one is in progress, and then a backward over `own` of the step's `total`
-    /// samples. Returns `false` without samples.
+    /// samples. Returns `false` if `own` is 0.
     pub(crate) fn begin_share(&mut self, own: usize, total: usize) -> Result<bool, CommError> {
         self.begin()?;
         self.samples = (self.samples.0.saturating_add(own), total);

@@ -1,9 +1,8 @@
 //! Backward hook: reports final gradients during backward.
 //!
-//! Burn returns gradients only after backward. However, its autodiff can call a hook at every
-//! gradient that it registers, which Burn uses for its own distributed mode. An identity
-//! operator on the loss installs that hook: its backward runs first of all, and replaces the
-//! gradient container with one that has the hook.
+//! Burn returns gradients only after backward. However, its autodiff can call a hook whenever it registers a
+//! gradient; Burn uses this for its own distributed mode. Here an identity operator on the loss installs the
+//! hook. Its backward runs first of all, and replaces the gradient container with one that has the hook.
 //!
 //! flex is hooked, and so are ndarray, libtorch and CUDA if their features are enabled. On other backends,
 //! [`backward`] returns the buckets at once, and gradients are collected after Burn's backward.
@@ -119,7 +118,7 @@ pub fn poll() {
 
 thread_local! {
     /// The backward in progress on this thread. The hook must be `Send`, and a transport is not, so the hook
-    /// carries no data and finds all of it here. This works because backward is synchronous and runs on the
+    /// carries no data and finds its state here. This works because backward is synchronous and runs on the
     /// caller's thread.
     static HOOKED: RefCell<Option<HookedBackward>> = const { RefCell::new(None) };
 }
@@ -224,7 +223,7 @@ impl<B: Readable> Backward<B, 1> for Hook<B> {
     fn backward(self, ops: Ops<(), 1>, grads: &mut Container, _checkpointer: &mut Checkpointer) {
         let root = grads.consume::<B>(&ops.node);
         *grads = Container::new_distributed::<B>(ops.node.clone(), root.clone(), Box::new(self));
-        // The new container starts with its own root gradient.
+        // The new container starts with its own root gradient, which is removed here.
         grads.consume::<B>(&ops.node);
         if let [Some(parent)] = ops.parents {
             grads.register::<B>(parent.id, root);

@@ -36,8 +36,8 @@ class PoliteThreads {
   const bool changed_;
 };
 
-// A context whose addresses are exchanged without gloo's stores: Debian's gloo
-// has no rendezvous over MPI.
+// A context without gloo's stores: the caller exchanges the addresses, because
+// Debian's gloo has no rendezvous over MPI.
 class Mesh : public gloo::Context {
  public:
   Mesh(int rank, int size) : gloo::Context(rank, size) {}

@@ -138,8 +138,8 @@ impl Context {
             Call::Barrier => 7,
             Call::Send { .. } => 8,
             Call::Receive { .. } => 9,
-            // gloo has no reduce-scatter. Here its sum is in rank order. Each rank is sent only what it sums,
-            // as in a ring.
+            // gloo has no reduce-scatter: an all-to-all and a sum in rank order replace it. As in a ring,
+            // each rank is sent only what it sums.
             Call::ReduceScatter => {
                 let mut chunks = Wire::zeros(element, from.len() / element.width());
                 self.run(transfer.by(Call::AllToAll), from, chunks.bytes_mut())?;
@@ -328,7 +328,7 @@ impl Link for GlooThread {
     fn start(&mut self, launch: Launch) -> Result<Finished, CommError> {
         let finished = Finished::default();
         if launch.transfer.started.bucket.is_none() {
-            // Blocking: running it on this thread saves the handover.
+            // The caller waits for this operation: running it on this thread saves the handover.
             finished.set(Some(self.idle_context()?.launch(launch)));
         } else {
             self.launches.send(launch).map_err(|_| self.thread_is_gone())?;

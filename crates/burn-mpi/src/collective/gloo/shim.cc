@@ -1,7 +1,7 @@
 // A minimal C interface to gloo for burn-mpi.
 //
-// No exception leaves this file: every function returns 0, or 1 with gloo's
-// message in `error`. Buffers belong to the caller and are in use until the
+// No exception leaves this file: every function that can fail returns 0, or 1
+// with gloo's message in `error`. Buffers belong to the caller and are in use until the
 // function returns.
 
 #include <algorithm>

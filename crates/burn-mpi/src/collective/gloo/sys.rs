@@ -9,7 +9,7 @@ use half::{bf16, f16};
 
 use crate::collective::wire::{Element, Sum};
 
-/// Buffer for the text of an error, of `kErrorBytes` in shim.cc.
+/// Buffer for the text of an error. Its length is `kErrorBytes` in shim.cc.
 type Text = [u8; 1024];
 
 // The functions of shim.cc. Those with an `error` return 0, or 1 after writing the reason to it.
