@@ -153,7 +153,7 @@ fn everyone_leaves(mpi: &Mpi, communicator: ffi::MPI_Comm, status: i32) -> bool 
     let began = Instant::now();
     let started = mpi.started(NAME, "barrier", 0);
     let Ok(mut request) = mpi.start_barrier(communicator, &started) else { return false };
-    // If all ranks have announced that they leave, they are on their way, however slow.
+    // Once all ranks have announced that they leave, this rank waits for them, however slow they are.
     let all_have_left = || mpi.activity.departed().len() + 1 == mpi.size;
     loop {
         match mpi.test(&mut request, &started) {

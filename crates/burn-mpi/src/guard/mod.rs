@@ -55,7 +55,7 @@ const CLAIM: Duration = Duration::from_secs(1);
 const PRINTED: Duration = Duration::from_secs(20);
 /// How often a rank that leaves announces it.
 const ANNOUNCE: Duration = Duration::from_millis(200);
-/// How long after its start, and after each question, rank 0 asks the other ranks whether they answer at all.
+/// Interval at which rank 0, from its start on, asks the other ranks whether they answer at all.
 const REACH: Duration = Duration::from_secs(10);
 /// How long a transport may take to abort its operations.
 const ABORT: Duration = Duration::from_secs(1);
@@ -208,8 +208,8 @@ impl Guard {
     }
 
     /// Aborts the job if a rank that answered before stops answering while this rank waits to leave. That
-    /// rank was stopped or cut off, perhaps while it was leaving itself. A rank that still computes answers.
-    /// A rank that leaves answers until it knows that the others no longer need it.
+    /// rank was stopped or cut off, perhaps while it was leaving itself. A rank answers while it still
+    /// computes, and while it leaves, until it knows that the others no longer need it.
     fn check_silence(&self) {
         // The guard of a rank on a busy core may be silent for seconds.
         let deadline = self.member.activity.with(|state| state.deadline);
@@ -358,7 +358,7 @@ impl Guard {
         }
     }
 
-    /// Receives messages for this time.
+    /// Receives messages until `time` has passed.
     pub(super) fn recv_for(&self, time: Duration) {
         let began = Instant::now();
         while began.elapsed() < time {
@@ -367,7 +367,7 @@ impl Guard {
     }
 
     /// Asks all other ranks for their current operation, and returns the last answer of each. Ends early if
-    /// this rank's own operation ends, or the job.
+    /// this rank's own operation ends, or if the job ends.
     pub(super) fn query_all(&self, seen: &Status) -> Vec<Option<Status>> {
         let (activity, mut answers) = (&self.member.activity, vec![None; self.peers.len()]);
         let is_needed = || {
