@@ -451,7 +451,7 @@ impl GradientSync {
         CommError::NoGradient { parameter: name.unwrap_or_else(|| format!("number {param}")), reason }
     }
 
-    /// The error of a gradient whose length differs from that in the buckets.
+    /// Returns the error of a gradient that does not have the length of its place in the buckets.
     fn other_module(&self, param: usize) -> CommError {
         let frozen = self.layout.specs().get(param).is_some_and(|spec| !spec.trainable);
         self.missing(param, if frozen { MissingGradient::Frozen } else { MissingGradient::OtherShape })

@@ -150,7 +150,7 @@ impl<B: Readable> DistributedRegistration for Hook<B> {
     }
 }
 
-/// A backend whose gradients the hook reads.
+/// A backend from which the hook reads gradients.
 pub(super) trait Readable: Backend {
     /// Passes the values of `gradient` to `take`, and returns them. On flex, the result shares the gradient's
     /// memory until the gradient changes; on other backends, it is a copy. Returns `None` if the values

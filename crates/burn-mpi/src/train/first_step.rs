@@ -57,7 +57,7 @@ impl fmt::Display for BatchSize {
 pub(super) fn check_batches(world: &World, first: [usize; 2], items: usize) -> Result<(), CommError> {
     let ranks: Vec<BatchSize> = world.gather(&BatchSize::from_batches(first, items))?;
     let Some((one, other)) = differing(&ranks) else { return Ok(()) };
-    // The error compares with rank 0, whose single batch may agree with both.
+    // The error compares with rank 0, which may have a single batch that agrees with both.
     let found = match one {
         0 => ranks[other].to_string(),
         _ => format!("{} and rank {one} has {}", ranks[other], ranks[one]),
