@@ -413,9 +413,8 @@ const DATAGRAM: usize = 1 << 16;
 /// A message of one guard to another.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Message {
-    /// Asks what the receiver is doing.
+    /// Asks what the receiver is doing. The reply is an `Answer`.
     Question,
-    /// Answers a question.
     Answer,
     /// The sender exits with this code, for a reason that is empty if unknown.
     Leaving {
