@@ -1,5 +1,5 @@
-//! What a rank is doing, written by the rank and read by whoever watches its deadlines: the guard of its
-//! process, or the hub of ranks that are threads.
+//! What a rank is doing: written by the rank, and read by the code that checks its deadlines, which is the
+//! guard of its process or the hub of ranks that are threads.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -13,9 +13,9 @@ use crate::clock::Clock;
 
 /// Default deadline of a collective.
 pub(crate) const DEFAULT_DEADLINE: Duration = Duration::from_secs(120);
-/// Default time after which a wait is told of.
+/// Default time after which a rank prints that it waits.
 pub(crate) const DEFAULT_STALL: Duration = Duration::from_secs(60);
-/// The longest time that clocks count: longer ones overflow their types.
+/// Longest deadline or warning time: longer times overflow the types of clocks.
 pub(crate) const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
 
 /// The state of one rank.
@@ -35,23 +35,24 @@ pub(crate) struct State {
     pub what: String,
     /// Start of the current operation, on the rank's clock; `None` if there is none.
     since: Option<Duration>,
-    /// Collectives that the rank has connected.
+    /// Number of collectives that the rank has connected.
     pub collectives: usize,
-    /// The other rank of the message that it is about, if it is.
+    /// The other rank, if the current operation is a message between two ranks.
     pub peer: Option<usize>,
     /// The deadline of an operation.
     pub deadline: Duration,
-    /// After what time a wait is told of, before the deadline.
+    /// Time after which a wait is reported, if it is shorter than the deadline.
     pub stall_warning: Duration,
-    /// The last collective, counted from 1, whose wait some rank has told of.
+    /// The last collective in which some rank has reported its wait, counted from 1; 0 if there is none.
     pub warned: u64,
-    /// The same, of ranks below this one.
+    /// The last collective in which a rank below this one has reported its wait.
     pub warned_below: u64,
     /// The lowest other rank whose guard is about to print why the job ends.
     pub ended_by: Option<usize>,
-    /// Whether the guard is about to end the process; `None` until a transport has asked.
+    /// Whether the guard is about to end the process; `None` until a transport has called
+    /// [`World::is_ending`](crate::World::is_ending).
     pub ending: Option<bool>,
-    /// The exit code of this rank, once it leaves and enters no further operation.
+    /// The exit code of this rank. Set once it leaves and enters no further operation.
     pub leaving: Option<i32>,
     /// Why this rank leaves; empty if unknown.
     pub reason: String,
@@ -66,11 +67,11 @@ pub(crate) struct Departure {
     pub host: String,
     /// Its exit code.
     pub status: i32,
-    /// Collectives that it has entered; it enters no others.
+    /// Number of collectives that the rank has entered. It enters no others.
     pub entered: u64,
-    /// Empty if unknown.
+    /// Its reason; empty if unknown.
     pub reason: String,
-    /// When it announced that, on the clock of who received it.
+    /// When the announcement arrived, on the receiver's clock.
     pub since: Duration,
 }
 
@@ -81,7 +82,7 @@ impl Departure {
     }
 }
 
-/// A wait in an operation, until dropped ([`World::watch`](crate::World::watch)).
+/// A wait in an operation, which ends when this is dropped ([`World::watch`](crate::World::watch)).
 #[must_use = "the wait ends when this is dropped"]
 pub struct Waiting(Arc<Activity>);
 
@@ -100,34 +101,35 @@ pub(crate) struct Status {
     pub what: String,
     /// Time since it entered the operation; `None` if it is in none.
     pub waited: Option<Duration>,
-    /// The other rank of a message.
+    /// The other rank, if the operation is a message between two ranks.
     pub peer: Option<usize>,
 }
 
 impl Activity {
-    /// Of a rank that has entered nothing.
+    /// Returns the activity of a rank that has entered no operation.
     pub fn new(clock: Clock, deadline: Duration, stall_warning: Duration) -> Self {
         let deadline = deadline.min(LONGEST);
         let stall_warning = stall_warning.min(LONGEST);
         Self { clock, state: Mutex::new(State { deadline, stall_warning, ..State::default() }) }
     }
 
-    /// Reads or changes the state. `look` may not call this again, and can keep no reference, so no
-    /// lock is held longer than it takes.
+    /// Reads or changes the state under its lock. `look` must not call `with` again. It cannot keep a
+    /// reference to the state, so the lock is held only while `look` runs.
     pub fn with<T>(&self, look: impl FnOnce(&mut State) -> T) -> T {
         look(&mut self.state.lock())
     }
 
-    /// Enters an operation of `transport`, on `bucket` if it has one. Those that are point-to-point, or
-    /// the launch of a collective that is waited for later, are not counted: ranks in the same
-    /// collective have the same count.
+    /// Enters an operation of `transport`, on `bucket` if it has one, until the result is dropped.
+    ///
+    /// Messages between two ranks are not counted in `entered`, and neither is the launch of a collective
+    /// that is waited for later. Ranks in the same collective therefore have the same count.
     pub fn enter(this: &Arc<Self>, transport: &str, operation: &str, bucket: Option<usize>) -> Waiting {
         let now = this.clock.now();
         this.with(|state| {
-            // What is inside another operation is told by that one's name.
+            // An operation inside another one is reported under the name of the outer one.
             if state.since.is_none() {
                 state.what.clear();
-                // A String takes everything.
+                // Writing to a String cannot fail.
                 let _ = write!(state.what, "{transport} {operation}");
                 if let Some(bucket) = bucket {
                     let _ = write!(state.what, " of bucket {bucket}");
@@ -161,7 +163,7 @@ impl Activity {
         self.with(|state| state.departed.clone())
     }
 
-    /// A rank that has announced that it leaves; one with an error, if there is one.
+    /// Returns a rank that has announced that it leaves, if possible one with an error.
     pub fn departure(&self) -> Option<Departure> {
         self.with(|state| state.departed.iter().max_by_key(|departure| departure.status != 0).cloned())
     }

@@ -1,4 +1,8 @@
-//! What this rank is calling, so that ranks that call different things are told.
+//! The calls that each rank is in, so that ranks in different calls get an error that names both.
+//!
+//! A function with exchanges, such as `save_record`, puts its name on a stack of its thread. An exchange
+//! hashes the names on the stack and its own name into a tag. Ranks whose tags differ are in different calls.
+//! They then exchange [`Announcement`]s, which contain the names.
 
 use std::cell::RefCell;
 
@@ -8,15 +12,15 @@ use sha2::{Digest, Sha256};
 use crate::{CommError, SharedError};
 
 thread_local! {
-    /// Functions of this crate that this thread is in, from the outermost.
+    /// Functions of this crate that this thread is in, outermost first.
     static CALLS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A call, until dropped.
+/// A function's name on the stack, until dropped.
 #[must_use = "the call ends when this is dropped"]
 pub(crate) struct Calling(());
 
-/// Begins the call of a function that has exchanges, under the name that a user knows.
+/// Puts a function that has exchanges on the stack. `name` is the name that a user of the crate knows.
 pub(crate) fn calling(name: impl Into<String>) -> Calling {
     CALLS.with_borrow_mut(|calls| calls.push(name.into()));
     Calling(())
@@ -28,34 +32,35 @@ impl Drop for Calling {
     }
 }
 
-/// Between a call and the one inside it.
+/// Separates the name of a call from the name of the call inside it.
 const WITHIN: &str = " > ";
 
-/// A call of this rank, as it tells the others of it: an [`Operation`](crate::Operation) or an exchange, and the
-/// functions around it.
+/// A call of this rank as the other ranks receive it: an [`Operation`](crate::Operation) or an exchange, and
+/// the functions around it.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Announcement {
-    /// Equal on ranks in the same exchange.
+    /// Hash of the names of the calls: equal on ranks in the same exchange.
     pub tag: u64,
-    /// Of the exchanges of its kind, if they are counted.
+    /// Number of the call among calls of its kind; 0 if they are not counted.
     number: u64,
     host: String,
-    /// The calls from the outermost, or the last of them.
+    /// Names of the calls, outermost first. If they are longer than `ROOM`, the end of them.
     pub name: String,
 }
 
 impl Announcement {
-    /// Its bytes when it is sent.
+    /// Length of an encoded announcement, in bytes.
     pub const BYTES: usize = 256;
-    /// Those of a name, and of a host's.
+    /// Longest names of calls, in bytes.
     const ROOM: usize = 128;
+    /// Longest host name, in bytes.
     const HOST: usize = 64;
 
-    /// The exchange `inner` of the current call, on this host.
+    /// Describes the exchange `inner` of the current call, on this host.
     pub fn for_exchange(inner: &str, number: u64, host: &str) -> Self {
         let calls = CALLS.with_borrow(|calls| [&calls[..], &[inner.to_owned()]].concat()).join(WITHIN);
         let digest = Sha256::digest(calls.as_bytes());
-        // The innermost call says most.
+        // If the names are too long, keep the end: the innermost call is the most specific.
         let start = calls.ceil_char_boundary(calls.len().saturating_sub(Self::ROOM));
         Self {
             tag: u64::from_le_bytes(std::array::from_fn(|at| digest[at])),
@@ -65,12 +70,12 @@ impl Announcement {
         }
     }
 
-    /// What a rank that waits in the comparison is in.
+    /// Names the operation that a rank is in while it waits for the comparison.
     pub fn wait_of(&self, transport: &str) -> String {
         format!("{transport} comparison of {}", self.name)
     }
 
-    /// What is sent of it.
+    /// Encodes the announcement, padded with zeros to [`BYTES`](Self::BYTES) bytes.
     pub fn bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         ciborium::into_writer(self, &mut bytes).expect("a vector takes numbers and strings");
@@ -83,16 +88,18 @@ impl Announcement {
         all.chunks_exact(Self::BYTES).map(read).collect()
     }
 
-    /// Whether all ranks have made as many calls: then none is left that others have not made.
+    /// Returns whether all ranks have made the same number of calls. Then no rank has made a call that
+    /// another rank has not made.
     pub fn are_of_one_number(all: &[u8]) -> bool {
         Self::of_ranks(all).windows(2).all(|pair| pair[0].number == pair[1].number)
     }
 
-    /// Compares those of all ranks.
+    /// Compares the announcements of all ranks, which `all` contains in rank order.
     ///
     /// # Errors
-    /// On all ranks, [`SharedError::OutOfStep`](crate::SharedError::OutOfStep) of the first rank whose call is not
-    /// rank 0's. It names the outermost calls, with those inside if they are the same.
+    /// On all ranks, [`SharedError::OutOfStep`](crate::SharedError::OutOfStep) with the first rank whose call
+    /// is not rank 0's. It names the outermost calls; if these are the same, it names the calls inside them
+    /// too.
     pub fn compare(all: &[u8]) -> Result<(), CommError> {
         let ranks = Self::of_ranks(all);
         let differs = |other: &Self| (other.tag, other.number) != (ranks[0].tag, ranks[0].number);

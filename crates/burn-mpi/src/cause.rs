@@ -1,4 +1,7 @@
-//! Who keeps a rank waiting, from what is known of the others, and the lines that tell it.
+//! Finds the ranks that another rank waits for, and composes the lines that report them.
+//!
+//! The guard of a process, or the hub of ranks that are threads, asks all ranks what they are doing. A
+//! [`Wait`] has their answers.
 
 use std::cmp::Ordering;
 use std::time::Duration;
@@ -7,20 +10,23 @@ use crate::activity::{Departure, Status};
 use crate::member::Member;
 use crate::{CommError, SharedError, process};
 
-/// A rank that waits, and what is known of the others.
+/// A rank that waits, and what is known of the other ranks.
 pub(crate) struct Wait<'a> {
     pub member: &'a Member,
-    /// Of all ranks.
+    /// Host names, by rank.
     pub hosts: &'a [String],
+    /// What the waiting rank is doing.
     pub seen: &'a Status,
-    /// What other ranks are doing; `None` for those that do not answer, for this long.
+    /// What each rank is doing; `None` for a rank that does not answer.
     pub answers: &'a [Option<Status>],
+    /// How long the missing answers were waited for.
     pub silent: Duration,
+    /// Ranks that have announced that they leave.
     pub departed: &'a [Departure],
 }
 
 impl Wait<'_> {
-    /// The error of a wait of this long, which exceeds the deadline.
+    /// Returns the error of a wait that exceeds the deadline. `waited` is its length so far.
     pub fn deadline(&self, waited: Duration) -> CommError {
         CommError::Shared(SharedError::Deadline {
             rank: self.member.rank,
@@ -32,7 +38,7 @@ impl Wait<'_> {
         })
     }
 
-    /// The line that tells of a wait of this long before its deadline.
+    /// Returns the warning that a rank prints before the deadline. `waited` is the length of the wait so far.
     pub fn stall(&self, waited: Duration) -> String {
         format!(
             "{} has waited for {:.0} s on rank {} ({}); {}; the job ends after its deadline of {} s ({})",
@@ -46,8 +52,9 @@ impl Wait<'_> {
         )
     }
 
-    /// Names the ranks that keep this rank waiting: those that do not answer, then those that are
-    /// in no operation. A rank that waits in an earlier operation waits for them as well.
+    /// Names the ranks that keep this rank waiting: first those that do not answer, otherwise those that are
+    /// in no operation. Ranks that wait in an earlier operation are not to blame as long as there are any of
+    /// these: they wait for the same ranks.
     fn cause(&self) -> String {
         let Self { seen, answers, .. } = *self;
         let others = || (0..answers.len()).filter(|&rank| rank != self.member.rank);
@@ -78,10 +85,11 @@ impl Wait<'_> {
     }
 }
 
-/// Where a rank is that answers so, if it is not in the operation of `seen`.
+/// Says where a rank is that sent `answer`; `None` if it is in the same operation as `seen`.
 ///
-/// A rank can complete an operation that another one is still in, as the root of a broadcast does. So where the two
-/// are at different operations, these may be the same for both, with a message on the way that does not arrive.
+/// A rank can complete an operation while another rank is still in it, as the root of a broadcast does. Two
+/// ranks at different operations may therefore have made the same calls, and a message between them is late
+/// or lost.
 fn where_else(seen: &Status, answer: &Status) -> Option<String> {
     const LOST: &str = "a message between them is lost or late, or ranks do not call the same operations";
     let in_what = format!("in {}", answer.what);

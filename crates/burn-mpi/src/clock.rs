@@ -1,4 +1,4 @@
-//! The clock of a rank, and offsets between those of several, measured by round trips of messages.
+//! The clock of a rank, and clock offsets between ranks, measured by round trips of messages.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,22 +9,22 @@ use serde::{Deserialize, Serialize};
 use crate::lab::connect_primitives;
 use crate::{Backend, CommError, Transport, World};
 
-/// The time of a rank: the system's, or in a simulation what its scheduler has set.
+/// Source of a rank's time: the system clock, or the virtual time of a simulation.
 #[derive(Debug, Clone)]
 pub(crate) enum Clock {
-    /// Time since this moment.
+    /// The system's clock, which counts from this moment.
     System(Instant),
-    /// In ns.
+    /// Virtual time in ns, set by the scheduler of the simulation.
     Simulated(Arc<AtomicU64>),
 }
 
 impl Clock {
-    /// The system's, from now on.
+    /// Starts a system clock at zero.
     pub fn system() -> Self {
         Self::System(Instant::now())
     }
 
-    /// Time since the clock's beginning.
+    /// Time since the clock's start.
     pub fn now(&self) -> Duration {
         match self {
             Self::System(beginning) => beginning.elapsed(),
@@ -33,30 +33,31 @@ impl Clock {
     }
 }
 
-/// Round trips to each rank. The shortest is the least disturbed, by other processes and by the
-/// first message's connection.
+/// Number of round trips to each rank. The shortest is the least disturbed by other processes, and by the
+/// connection that the first message sets up.
 const ROUND_TRIPS: usize = 64;
 
-/// A rank's clock, compared with rank 0's at one time.
+/// Offset of a rank's clock from rank 0's, measured at one time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClockOffset {
     /// Time of the comparison on the rank's own clock, in ns.
     pub at_ns: i64,
-    /// The rank's clock less rank 0's, in ns.
+    /// The rank's clock minus rank 0's, in ns.
     pub offset_ns: i64,
     /// Bound of the offset's error, in ns: half of the shortest round trip. 0 on rank 0.
     pub error_ns: u64,
 }
 
 impl World {
-    /// Compares every rank's clock, `now`, with rank 0's; returns the offsets in rank order, the same
-    /// on every rank. All ranks must call it.
+    /// Measures the offset of every rank's clock, `now`, from rank 0's. Returns the offsets in rank order,
+    /// the same on every rank. All ranks must call it.
     ///
-    /// Rank 0 sends 64 messages to each rank in turn, which replies with its time. In the shortest
-    /// round trip, the reply was read at the middle, give or take half of the round trip (Cristian's
-    /// algorithm, 1989). The messages are MPI's, whatever the transport of exchanges.
+    /// Rank 0 sends 64 messages to each rank in turn, and the rank replies with its time. Only the shortest
+    /// round trip counts. The rank is assumed to read its clock in the middle of it, so the error is at most
+    /// half of the round trip (Cristian's algorithm, 1989). The messages are sent over MPI, also if
+    /// [`exchange_over`](Self::exchange_over) has set another transport.
     ///
-    /// Clocks drift by some µs per second: compare at the start and at the end of a measurement,
+    /// Clocks drift by some µs per second. Measure the offsets at the start and at the end of a measurement,
     /// and interpolate.
     ///
     /// ```no_run
@@ -100,13 +101,14 @@ impl World {
 }
 
 impl ClockOffset {
-    /// By a round trip: `asked` and `answered` on rank 0's clock, `replied` on the other rank's.
+    /// Computes the offset from one round trip. `asked` and `answered` are times on rank 0's clock, `replied`
+    /// is the time in ns on the other rank's clock.
     fn of_round_trip(asked: Duration, replied: i64, answered: Duration) -> Self {
         let (asked, answered) = (nanoseconds(asked), nanoseconds(answered));
         Self {
             at_ns: replied,
             offset_ns: replied - (asked + answered) / 2,
-            // Rounded up, with the halving of the middle.
+            // Rounded up. The division above truncates too: 1 ns covers that.
             error_ns: (answered - asked).unsigned_abs().div_ceil(2) + 1,
         }
     }

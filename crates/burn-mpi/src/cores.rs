@@ -1,22 +1,25 @@
-//! Cores of this machine as MPI libraries count them, and the limits that control groups set: CPU time and memory
-//! of a container or of a batch job.
+//! Cores of this machine as MPI libraries count them, and the limits of control groups: CPU time and memory
+//! of a container or a batch job.
 
 use std::collections::BTreeSet;
 use std::fs::read_to_string;
 use std::path::{Path, PathBuf};
 
-/// Cores that a rank can be bound to, and CPUs that ranks may use: hardware threads, of which a core may have several,
-/// or as many as a quota of CPU time allows.
+/// Returns the number of cores that ranks can be bound to, and the number of CPUs that ranks may use. A CPU
+/// is a hardware thread: a core may have several. If a quota of CPU time allows fewer CPUs, the second number
+/// is what it allows.
 ///
-/// Open MPI and MPICH count with hwloc, so this does too where the library is found.
+/// Open MPI and MPICH count cores with hwloc, so this does too if the library is installed.
 pub fn cores_and_cpus() -> [usize; 2] {
     let cpus = std::thread::available_parallelism().map_or(1, |n| n.get());
     [by_hwloc().unwrap_or_else(online_cores), cpus]
 }
 
-/// Cores that ranks on this machine share, independent of this process's binding: online ones, or as many as a quota
-/// of CPU time allows. The kernel's files take no time, unlike hwloc, which counts where its variables replace
-/// the machine's topology.
+/// Returns the number of cores that ranks on this machine share, independent of this process's binding: the
+/// online cores, or fewer if a quota of CPU time allows fewer.
+///
+/// Reads the kernel's files, which takes no time, unlike hwloc. Counts with hwloc only if its variables
+/// replace the machine's topology.
 pub(crate) fn shared_cores() -> usize {
     let replaced = ["HWLOC_SYNTHETIC", "HWLOC_XMLFILE", "HWLOC_FSROOT"]
         .into_iter()
@@ -33,7 +36,8 @@ fn online_cores() -> usize {
     })
 }
 
-/// Sets of hardware threads that are one core each, by the kernel's files in `folder`; a CPU that is offline has none.
+/// Counts the cores in the kernel's folder of CPUs. Hardware threads of the same core have the same list of
+/// siblings. A CPU that is offline has no list.
 fn cores_in(folder: &Path) -> Option<usize> {
     let cpus = std::fs::read_dir(folder).ok()?.flatten();
     let siblings =
@@ -46,7 +50,7 @@ fn by_hwloc() -> Option<usize> {
     None
 }
 
-/// hwloc's count; `None` if version 2 of the library is not installed.
+/// Counts cores with hwloc; `None` if version 2 of the library is not installed.
 #[cfg(feature = "mpi")]
 fn by_hwloc() -> Option<usize> {
     use std::ffi::{c_int, c_uint, c_void};
@@ -54,8 +58,9 @@ fn by_hwloc() -> Option<usize> {
     type Topology = *mut c_void;
     /// `HWLOC_OBJ_CORE` of hwloc 2.
     const CORE: c_int = 2;
-    // SAFETY: the functions of hwloc 2 have these types (hwloc.h), and a topology is loaded once and destroyed after
-    // its last use.
+    // SAFETY: libhwloc.so.15 is hwloc 2, whose functions have these types (hwloc.h). `init` writes to a local
+    // variable. The topology is used only after `init` succeeded, loaded once, and destroyed after its last
+    // use. The library stays loaded until the end of the block.
     unsafe {
         let hwloc = libloading::Library::new("libhwloc.so.15").ok()?;
         let init =
@@ -80,7 +85,8 @@ fn by_hwloc() -> Option<usize> {
     }
 }
 
-/// CPUs that the quota of this process's control groups allows; `None` without one.
+/// Returns how many CPUs the quota of this process's control groups allows, the lowest if several groups have
+/// one; `None` without a quota.
 pub fn cpu_quota() -> Option<f64> {
     let v2 = |file: &str| {
         let (quota, period) = file.split_once(' ')?;
@@ -97,7 +103,8 @@ pub fn cpu_quota() -> Option<f64> {
     folders("cpu").into_iter().filter_map(quota).filter(|quota| *quota > 0.0).reduce(f64::min)
 }
 
-/// Bytes of memory that the control groups of this process allow it and its neighbours; `None` without a limit.
+/// Returns the memory limit of this process's control groups, in bytes, which all processes of a group share;
+/// `None` without a limit.
 pub fn memory_limit() -> Option<u64> {
     let files = ["memory.max", "memory.limit_in_bytes"];
     let limits = folders("memory").into_iter().flat_map(|folder| {
@@ -106,15 +113,17 @@ pub fn memory_limit() -> Option<u64> {
     limits.flatten().min()
 }
 
-/// Folders of this process's control groups of `controller`, from its own to the topmost.
+/// Returns the folders of this process's control groups of `controller`, from its own group to the topmost.
 fn folders(controller: &str) -> Vec<PathBuf> {
     let [groups, mounts] =
         ["cgroup", "mountinfo"].map(|name| read_to_string(format!("/proc/self/{name}")).unwrap_or_default());
     folders_of(controller, &groups, &mounts)
 }
 
-/// From the texts of cgroups(7) and proc(5): `ID:CONTROLLERS:PATH`, where version 2 has no controllers, and
-/// `… … … ROOT FOLDER … - TYPE SOURCE OPTIONS`.
+/// As [`folders`], from the texts of `/proc/self/cgroup` and `/proc/self/mountinfo`.
+///
+/// A line of `groups` is `ID:CONTROLLERS:PATH` (cgroups(7)); version 2 has no controllers. A line of `mounts`
+/// is `… … … ROOT FOLDER … - TYPE SOURCE OPTIONS` (proc(5)).
 fn folders_of(controller: &str, groups: &str, mounts: &str) -> Vec<PathBuf> {
     let has = |list: &str| list.split(',').any(|name| name == controller);
     let mut found = Vec::new();
@@ -132,7 +141,8 @@ fn folders_of(controller: &str, groups: &str, mounts: &str) -> Vec<PathBuf> {
             is_its_own.then_some((*before.get(3)?, PathBuf::from(before.get(4)?)))
         });
         for (root, mount) in mounted {
-            // A container sees its own group as the mount's root, whatever its path outside is.
+            // In a container, the root of the mount is the process's own group, and `path` may be its path
+            // outside.
             let inside = Path::new(path).strip_prefix(root).unwrap_or(Path::new(""));
             found.extend(inside.ancestors().map(|inside| mount.join(inside)));
         }
@@ -146,14 +156,15 @@ mod tests {
 
     #[test]
     fn two_hardware_threads_are_one_core() {
-        // Without dependencies of tests, which cargo cannot test from outside of the workspace.
+        // Uses no crate for temporary folders: cargo cannot test a package with dev-dependencies from outside
+        // its workspace.
         let folder = std::env::temp_dir().join(format!("burn-mpi-cores-{}", std::process::id()));
         for (cpu, siblings) in [("cpu0", "0,2\n"), ("cpu1", "1,3\n"), ("cpu2", "0,2\n"), ("cpu3", "1,3\n")] {
             let topology = folder.join(cpu).join("topology");
             std::fs::create_dir_all(&topology).unwrap();
             std::fs::write(topology.join("thread_siblings_list"), siblings).unwrap();
         }
-        // One that is offline, and another folder.
+        // A CPU that is offline, and a folder that is not a CPU.
         std::fs::create_dir(folder.join("cpu4")).unwrap();
         std::fs::create_dir(folder.join("cpufreq")).unwrap();
         let found = cores_in(&folder);

@@ -1,8 +1,9 @@
-//! The environment that `MPI_Init` reads: settings for Open MPI, and what a launcher has left there.
+//! The environment that `MPI_Init` reads: adds settings for Open MPI, and removes variables of a launcher
+//! that no longer runs.
 //!
-//! A shell inside a job, and what is started from it, inherits the variables by which the job's launcher
-//! tells a rank where its process manager is. Where nobody answers any more, `MPI_Init` does not return an
-//! error: it prints twenty lines of its own and ends the process.
+//! A launcher tells its ranks by environment variables where its process manager listens. A shell inside a
+//! job inherits these variables, and so does every program that the shell starts. If the process manager no
+//! longer answers, `MPI_Init` does not return an error: it prints twenty lines and ends the process.
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::RawFd;
@@ -10,31 +11,32 @@ use std::os::fd::RawFd;
 use crate::cores::shared_cores;
 use crate::{CommError, Launcher};
 
-/// Variables with which `MPI_Init` of Open MPI 4 ends the process if no process manager answers. Tried with
-/// 4.1.4, each alone and all together: without them it ignores the other variables that mpirun, srun, Flux,
-/// jsrun and Hydra set, and starts as a world of one.
+/// Variables that make `MPI_Init` of Open MPI 4 end the process if no process manager answers. Tested with
+/// 4.1.4, each variable alone and all together. Without them, Open MPI ignores the other variables that
+/// mpirun, srun, Flux, jsrun and Hydra set, and starts as a world of one.
 const OF_OPEN_MPI: [&str; 4] =
     ["OMPI_MCA_orte_local_daemon_uri", "SLURM_STEP_ID", "FLUX_JOB_ID", "JSM_JSRUN_PORT"];
 
-/// The same for MPICH (tried with 4.0.2): the descriptor of the process manager's socket, or where it listens.
+/// The same for MPICH (tested with 4.0.2): the descriptor of the process manager's socket, and the address at
+/// which the process manager listens.
 const OF_MPICH: [&str; 2] = [MANAGER, PORT];
 
 const MANAGER: &str = "PMI_FD";
 const PORT: &str = "PMI_PORT";
 
-/// Prepares the environment for the start of `library` as a rank of `launcher`.
+/// Prepares the environment for the start of `library` in a process that `launcher` started.
 ///
 /// # Errors
 /// [`CommError::Inherited`] if MPI would end this process.
 ///
 /// # Safety
-/// MPI has not started, and no other thread reads the environment.
+/// MPI has not started, and no other thread uses the environment.
 pub(crate) unsafe fn prepare(launcher: Option<&Launcher>, library: &str) -> Result<(), CommError> {
     let get = |name: &str| std::env::var(name).ok();
     let left = if manager_answers() { Vec::new() } else { left_behind(launcher, library, get)? };
-    // Settings that a user has made stay.
+    // A setting that the user has made stays.
     let settings = settings(launcher).into_iter().filter(|(name, _)| std::env::var_os(name).is_none());
-    // SAFETY: the caller states that nobody reads the environment at the same time.
+    // SAFETY: the caller guarantees that no other thread uses the environment.
     unsafe {
         left.into_iter().for_each(|name| std::env::remove_var(name));
         settings.for_each(|(name, value)| std::env::set_var(name, value));
@@ -42,20 +44,23 @@ pub(crate) unsafe fn prepare(launcher: Option<&Launcher>, library: &str) -> Resu
     Ok(())
 }
 
-/// Settings of Open MPI, which others ignore.
+/// Returns the variables to set for Open MPI. Other MPI libraries ignore them.
 fn settings(launcher: Option<&Launcher>) -> Vec<(&'static str, &'static str)> {
-    // A process alone needs no daemon, which Open MPI does not start where there is no ssh.
+    // A single process needs no daemon. Without this setting Open MPI starts one, and fails if ssh is
+    // missing.
     let mut settings = vec![("OMPI_MCA_ess_singleton_isolated", "1")];
-    // With more ranks on this host than cores, spinning costs whole time slices (a 4-byte all-reduce takes
-    // milliseconds instead of microseconds).
+    // If this host has more ranks than cores, spinning costs whole time slices: a 4-byte all-reduce takes
+    // milliseconds instead of microseconds.
     if launcher.and_then(|launcher| launcher.local_size).unwrap_or(1) > shared_cores() {
         settings.push(("OMPI_MCA_mpi_yield_when_idle", "1"));
     }
     settings
 }
 
-/// The variables that a process which is alone has to remove, where no process manager answers. One of
-/// several cannot start.
+/// Returns the variables that a single process must remove if no process manager answers.
+///
+/// # Errors
+/// [`CommError::Inherited`] if the process may be one of several: MPI cannot start it.
 fn left_behind(
     launcher: Option<&Launcher>,
     library: &str,
@@ -75,11 +80,12 @@ fn left_behind(
     }
 }
 
-/// Whether the process manager is there of which the environment tells: a socket of PMI, or a server of
-/// PMI or PMIx.
+/// Returns whether the process manager that the environment names still exists: an open PMI socket, or a
+/// server of PMI or PMIx that listens.
 fn manager_answers() -> bool {
     let socket = std::env::var(MANAGER).ok().and_then(|text| text.parse::<RawFd>().ok());
-    // SAFETY: fcntl takes any number; it fails if that is no open descriptor.
+    // SAFETY: fcntl accepts any number, and F_GETFD changes nothing. It fails if the number is not an open
+    // descriptor.
     let is_open = socket.is_some_and(|socket| unsafe { libc::fcntl(socket, libc::F_GETFD) } != -1);
     is_open
         || std::env::var(PORT).is_ok_and(|address| TcpListener::bind(address).is_err())
@@ -88,11 +94,12 @@ fn manager_answers() -> bool {
         })
 }
 
-/// Whether a process of this host listens at the address of a PMIx server, such as
-/// `814940160.0;tcp4://127.0.0.1:42213`; true if that cannot be known.
+/// Returns whether a process of this host listens at the address of a PMIx server, such as
+/// `814940160.0;tcp4://127.0.0.1:42213`; true if the address cannot be parsed.
 fn listens(uri: &str) -> bool {
     let address = uri.split_once("://").and_then(|(_, address)| address.parse::<SocketAddr>().ok());
-    // Nobody else does if this process can. A connection would disturb the server.
+    // If this process can bind the address, no other process listens there. A connection would disturb the
+    // server.
     address.is_none_or(|address| TcpListener::bind(address).is_err())
 }
 
@@ -102,7 +109,7 @@ mod tests {
 
     const OPEN_MPI: &str = "Open MPI v4.1.4";
 
-    /// What remains of a launcher's variables.
+    /// The variables that a process has to remove.
     fn left(variables: &[(&str, &str)], library: &str) -> Result<Vec<&'static str>, String> {
         let get = |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).into());
         left_behind(Launcher::from_variables(get).as_ref(), library, get).map_err(|error| error.to_string())

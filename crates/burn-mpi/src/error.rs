@@ -1,4 +1,4 @@
-//! Errors between ranks.
+//! Errors of the world and of collectives.
 
 use std::fmt;
 use std::time::Duration;
@@ -42,20 +42,21 @@ pub enum CommError {
         /// The transport's name, such as `mpi`.
         transport: String,
     },
-    /// What is wrong on one rank alone.
+    /// An error of one rank alone.
     #[error("rank {rank} on {host} {reason}")]
     OnRank {
         /// The rank.
         rank: usize,
         /// Its host.
         host: String,
-        /// What it has or does.
+        /// What the rank has or does, as a phrase that follows `rank 1 on node0`.
         reason: String,
     },
     /// MPI did not start.
     #[error("MPI did not start: {0}")]
     Start(String),
-    /// A launcher that MPI does not follow: another MPI's, or one whose variables are inherited.
+    /// Another MPI's launcher started this process, or the process inherited a launcher's variables. MPI
+    /// started as a world of one.
     #[cfg(feature = "mpi")]
     #[error("{} {}", launcher.name, why_alone(launcher, mpi))]
     ForeignLauncher {
@@ -64,7 +65,8 @@ pub enum CommError {
         /// The MPI library of this build.
         mpi: String,
     },
-    /// Variables of a launcher with which MPI would end this process: its process manager is not there.
+    /// The process manager of the launcher does not answer. The launcher's variables would make MPI end this
+    /// process.
     #[cfg(feature = "mpi")]
     #[error(
         "{} started this process as one of several ({}), but no process manager answers, and {variable} makes MPI ask \
@@ -78,7 +80,7 @@ pub enum CommError {
         /// A variable that only ranks of a running job should have.
         variable: &'static str,
     },
-    /// A rank without the variables of its launcher.
+    /// A launcher started this process, but the environment lacks the launcher's variables.
     #[cfg(feature = "mpi")]
     #[error(
         "{daemon} started this process, whose environment has no variable of a launcher: MPI would start as a world of \
@@ -89,7 +91,7 @@ pub enum CommError {
         /// The launcher's program.
         daemon: String,
     },
-    /// Ranks that were started by hand.
+    /// Several ranks were started by hand, with torchrun's variables.
     #[error(
         "the environment says RANK={rank} and WORLD_SIZE={size}, and no launcher started this process: ranks started \
          by hand form no MPI job, and each would train alone. Start them together: mpirun -n {size} --bind-to core \
@@ -105,10 +107,10 @@ pub enum CommError {
     /// A module that cannot be trained data-parallel.
     #[error("this module cannot be trained data-parallel: {0}")]
     Module(String),
-    /// An order of arrival that is not this module's.
+    /// An order of arrival does not fit this module.
     #[error("the order of arrival does not fit this module: {0}")]
     Arrival(String),
-    /// A step that was interrupted.
+    /// An earlier step was interrupted, such as by a panic in its backward.
     #[error("gradients cannot be averaged: {0}")]
     Interrupted(&'static str),
     /// A parameter that has no averaged gradient.
@@ -133,13 +135,13 @@ pub enum CommError {
     },
 }
 
-/// An error that every rank returns at the same point, so that one line is enough for all and no rank waits for
-/// another.
+/// An error that every rank returns at the same point. One line is enough for all ranks, and no rank waits
+/// for another.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum SharedError {
-    /// Another rank failed in a step that all ranks take together; that rank
-    /// reports the reason, so that a job prints one line and not one per rank.
+    /// A rank failed in a call that all ranks make. Every rank returns this error with that rank's reason,
+    /// and only rank 0 prints it, so a job prints one line instead of one per rank.
     #[error("rank {rank} on {host}: {reason}")]
     Elsewhere {
         /// The lowest rank that failed.
@@ -149,7 +151,7 @@ pub enum SharedError {
         /// Its error.
         reason: String,
     },
-    /// Ranks that should hold equal bits but do not.
+    /// Ranks have different values that should be equal.
     #[error("{what} differs between ranks: rank {rank} on {host} has {found}, rank 0 has {expected}")]
     Diverged {
         /// What was compared.
@@ -163,7 +165,7 @@ pub enum SharedError {
         /// Rank 0's value.
         expected: String,
     },
-    /// Ranks that are in different exchanges.
+    /// Ranks are in different exchanges.
     #[error(
         "rank {rank} on {host} is in {calls}, and rank 0 in {others}: ranks do not call the same operations in the same \
          order"
@@ -178,7 +180,7 @@ pub enum SharedError {
         /// What rank 0 calls.
         others: String,
     },
-    /// An operation that exceeded its deadline.
+    /// An operation exceeded its deadline.
     #[error(
         "{operation} exceeded the deadline of {} s ({}) after {:.1} s on rank {rank} ({host}); {cause}",
         deadline.as_secs_f64(),
@@ -186,7 +188,7 @@ pub enum SharedError {
         elapsed.as_secs_f64()
     )]
     Deadline {
-        /// The lowest rank that waits in it.
+        /// The lowest rank that waits in the operation.
         rank: usize,
         /// Host of that rank.
         host: String,
@@ -194,12 +196,12 @@ pub enum SharedError {
         operation: String,
         /// The deadline.
         deadline: Duration,
-        /// Time since that rank entered it.
+        /// Time since that rank entered the operation.
         elapsed: Duration,
-        /// Whom it waits for.
+        /// Which ranks it waits for, or what else is known of the cause.
         cause: String,
     },
-    /// Samples of the ranks that do not add up to the step's.
+    /// The samples of all ranks do not add up to the step's total.
     #[error(
         "the samples that the ranks have passed to backward in this step are {share:.3} times its total: {}; pass each \
          rank's own samples, and as total those of all ranks in all backward calls of the step, the last of which on \
@@ -207,9 +209,10 @@ pub enum SharedError {
         of_ranks(samples)
     )]
     Shares {
-        /// The sum of all ranks' own samples over the total that they named.
+        /// The sum of the ranks' shares, each rank's own samples divided by its total. It should be 1.
         share: f32,
-        /// The samples of each rank's backward calls in the step, and the total that the last of them named.
+        /// For each rank, the samples of its backward calls in the step, and the total that the last of these
+        /// calls named.
         samples: Vec<(usize, usize)>,
     },
     /// A data set that cannot be divided into batches of all ranks.
@@ -223,22 +226,22 @@ pub enum MissingGradient {
     /// No step has ended, or the next one has begun.
     #[error("call reduce or finish first, and read it before the next step begins")]
     NoStep,
-    /// No rank's loss depends on it in this step.
+    /// No rank's loss depends on the parameter in this step.
     #[error("no rank's loss depends on it in this step")]
     Unused,
-    /// It was frozen when the `GradientSync` was made, or is a buffer.
+    /// The parameter was frozen when the `GradientSync` was made, or is a buffer.
     #[error("it got no gradients when this GradientSync was made; make another one after unfreezing")]
     Frozen,
-    /// It had another shape when the `GradientSync` was made.
+    /// The parameter had another shape when the `GradientSync` was made.
     #[error("it had another shape when this GradientSync was made")]
     OtherShape,
-    /// The module has fewer parameters.
+    /// The module has fewer parameters than the one that the `GradientSync` was made for.
     #[error("the module has fewer parameters")]
     NoParameter,
 }
 
 impl CommError {
-    /// Whether rank 0 prints this error of [`World::init`](crate::World::init) for this rank.
+    /// Whether rank 0 prints this error of [`World::init`](crate::World::init), so that this rank does not.
     #[cfg(feature = "mpi")]
     pub fn is_rank_0s(&self) -> bool {
         match self {
@@ -256,7 +259,7 @@ impl CommError {
     }
 }
 
-/// Ranks whose samples do not add up, the first of many.
+/// Lists the samples and totals of the first ranks.
 fn of_ranks(samples: &[(usize, usize)]) -> String {
     const SHOWN: usize = 8;
     let rank = |(rank, (own, total)): (usize, &(usize, usize))| format!("rank {rank} {own} of {total}");
@@ -268,12 +271,12 @@ fn of_ranks(samples: &[(usize, usize)]) -> String {
 /// The error's text, which Rust prints when `main` returns the error.
 impl fmt::Debug for CommError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // One write: lines of several ranks would interleave.
+        // A single write: several would interleave with the lines of other ranks.
         f.write_str(&self.to_string())
     }
 }
 
-/// Why MPI is a world of one, and what to do.
+/// Says why MPI started as a world of one, and what to do.
 #[cfg(feature = "mpi")]
 fn why_alone(launcher: &Launcher, mpi: &str) -> String {
     let (variables, rank) = (&launcher.variables, launcher.rank_variable());
@@ -292,11 +295,12 @@ fn why_alone(launcher: &Launcher, mpi: &str) -> String {
     )
 }
 
-/// A variable of PMIx, which several launchers set.
+/// A variable of PMIx that several launchers set.
 #[cfg(feature = "mpi")]
 const PMIX: &str = "PMIX_RANK";
 
-/// What removes all variables that begin like these, such as `OMPI_` of `OMPI_COMM_WORLD_RANK`.
+/// Returns a bash command that unsets all variables with the same prefixes, such as `OMPI_` for
+/// `OMPI_COMM_WORLD_RANK`.
 #[cfg(feature = "mpi")]
 fn unset<const N: usize>(variables: [&str; N]) -> String {
     let mut command = "unset".to_owned();

@@ -17,16 +17,16 @@ pub struct Place {
     pub pid: u32,
     /// Cores that this process may run on, such as `0` or `0-3,8`.
     pub binding: String,
-    /// Cores of the host that its ranks share, which may have several hardware threads each: online ones, or as many
-    /// as a quota of CPU time allows.
+    /// Number of cores of the host that its ranks share: the online cores, or fewer if a quota of CPU time
+    /// allows fewer. A core may have several hardware threads.
     pub cores: usize,
-    /// Identifies the machine if host names do not: containers and network
+    /// The kernel's boot id, which identifies the machine where host names do not: containers and network
     /// namespaces of one machine share it.
     pub boot_id: String,
 }
 
 impl Place {
-    /// The information of this process.
+    /// Reads the host, process id and cores of this process, which is `rank`.
     pub fn of_this_process(rank: usize) -> Self {
         Self {
             rank,
@@ -38,7 +38,7 @@ impl Place {
         }
     }
 
-    /// The cores of `binding`, as numbers; none if it is unknown.
+    /// Parses the core numbers of `binding`; empty if it is unknown.
     fn bound_cores(&self) -> BTreeSet<usize> {
         let range = |part: &str| {
             let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -48,7 +48,7 @@ impl Place {
     }
 }
 
-/// Numbers machines of one host name, such as copies of one virtual machine: `vm`, `vm#2`.
+/// Numbers different machines with the same host name, such as copies of one virtual machine: `vm`, `vm#2`.
 #[cfg(any(feature = "mpi", test))]
 pub(crate) fn tell_apart(places: &mut [Place]) {
     let mut machines = std::collections::BTreeMap::<String, Vec<String>>::new();
@@ -65,9 +65,11 @@ pub(crate) fn tell_apart(places: &mut [Place]) {
     }
 }
 
-/// Whether ranks share cores, so that they wait for each other's time slices
-/// and timings are not representative: a machine has more ranks than cores, or
-/// binding puts more ranks on some cores than there are.
+/// Returns whether ranks share cores. Such ranks wait for each other's time slices, so timings are not
+/// representative.
+///
+/// Each rank runs `threads` threads. Ranks share cores if a machine has more threads than cores, or if more
+/// threads are bound to some set of cores than the set has cores.
 pub fn oversubscribed(places: &[Place], threads: usize) -> bool {
     places.iter().any(|place| {
         let machine = || places.iter().filter(|p| p.boot_id == place.boot_id);

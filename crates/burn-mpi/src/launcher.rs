@@ -1,9 +1,8 @@
 //! Detection of the launcher from environment variables, before MPI starts.
 //!
-//! MPI gets its world from its launcher. A binary that is built for one MPI and
-//! started by another's `mpirun` finds no launcher that it supports and starts as
-//! a world of one, on every rank: each process would silently train a separate
-//! copy. The launchers' variables reveal that.
+//! MPI gets its world from its launcher. A binary that is built for one MPI and started by another MPI's
+//! `mpirun` finds no launcher that it supports. Every rank then starts as a world of one: each process would
+//! silently train a separate copy. The launcher's variables reveal this.
 
 use std::os::unix::process::parent_id;
 
@@ -22,16 +21,18 @@ pub struct Launcher {
     pub size: Option<usize>,
     /// Number of the job's processes on this host, if the launcher sets it.
     pub local_size: Option<usize>,
-    /// The variables that say so, such as `PMI_RANK=1, PMI_SIZE=2`.
+    /// The variables that the rank and the size were read from, such as `PMI_RANK=1, PMI_SIZE=2`.
     pub variables: String,
 }
 
-/// Launchers: the name and the command; the variables of the rank, of the size and of the size on this host, empty if
-/// there is none; and one without which the rank is another launcher's, or no rank of MPI.
+/// The known launchers. Each row has the launcher's name and command; the variables of the rank, of the size
+/// and of the size on this host, empty if there is none; and a variable that must be set. Without the last
+/// one, the rank belongs to another launcher, or is not a rank of MPI.
 ///
-/// The first one whose variables are set is this process's. Flux, PALS and srun set those of PMI or PMIx
-/// too, and Hydra and Open MPI start their daemons with srun, whose variables ranks inherit. A shell in an
-/// allocation of Slurm has a task number, and only a step has tasks. PMI_ID is set by mpiexec -pmi-port.
+/// The first row whose variables are set is this process's launcher. The order matters. Flux, PALS and srun
+/// set the variables of PMI or PMIx too. Hydra and Open MPI start their daemons with srun, and ranks inherit
+/// srun's variables. A shell in an allocation of Slurm has a task number, but only a step has a number of
+/// tasks. PMI_ID is set by mpiexec -pmi-port.
 #[rustfmt::skip]
 const LAUNCHERS: [[&str; 6]; 11] = [
     ["Open MPI's mpirun", "mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_RANK"],
@@ -47,7 +48,7 @@ const LAUNCHERS: [[&str; 6]; 11] = [
     ["a launcher with PMIx", "mpirun", "PMIX_RANK", "", "", "PMIX_RANK"],
 ];
 
-/// What the names of processes begin with whose children are ranks.
+/// Prefixes of the names of programs that start ranks as their children.
 const DAEMONS: [&str; 9] = [
     "mpirun",
     "mpiexec",
@@ -61,17 +62,16 @@ const DAEMONS: [&str; 9] = [
 ];
 
 impl Launcher {
-    /// The launcher whose variables this process inherited, if any.
+    /// Returns the launcher whose variables are in this process's environment, if any.
     pub fn detect() -> Option<Self> {
         Self::from_variables(|name| std::env::var(name).ok())
     }
 
-    /// The same, for a process that is to be a rank.
+    /// Returns the launcher of a process that is about to start MPI, if any.
     ///
     /// # Errors
-    /// [`CommError::ByHand`] if there is no launcher, but torchrun's variables for
-    /// numbering processes are set for several; [`CommError::Cleared`] if a launcher has
-    /// started this process, but its variables are missing.
+    /// [`CommError::ByHand`] if there is no launcher, but torchrun's variables number several processes;
+    /// [`CommError::Cleared`] if a launcher started this process, but its variables are missing.
     pub(crate) fn detect_or_refuse() -> Result<Option<Self>, CommError> {
         let get = |name: &str| std::env::var(name).ok();
         let launcher = Self::detect();
@@ -95,41 +95,44 @@ impl Launcher {
         })
     }
 
-    /// The variable of the rank.
+    /// Name of the variable that contains the rank.
     pub(crate) fn rank_variable(&self) -> &str {
         self.variables.split('=').next().unwrap_or_default()
     }
 
-    /// Whether the launcher is one of `mpi_library`.
+    /// Whether the launcher belongs to `mpi_library`.
     pub fn is_of(&self, mpi_library: &str) -> bool {
         [("Open MPI's", "Open MPI"), ("MPICH's", "MPICH"), ("MVAPICH2's", "MVAPICH")]
             .iter()
             .any(|(name, library)| self.name.starts_with(name) && mpi_library.starts_with(library))
     }
 
-    /// Whether this process may be one of several.
+    /// Whether this process may be one of several. True if the size is unknown.
     pub fn has_peers(&self) -> bool {
         self.size != Some(1)
     }
 
-    /// Whether a launcher has started this process, which may have inherited the variables from a shell.
+    /// Whether a launcher is the parent of this process. If not, the process may have inherited the variables
+    /// from a shell.
     pub fn has_started_this_process(&self) -> bool {
         daemon().is_some()
     }
 
-    /// Whether rank 0 prints an error that all processes have: this is another rank, and the launcher
-    /// has started it. A process that has inherited the variables from a shell has no rank 0.
+    /// Whether this process leaves an error that all ranks have to rank 0 to print. True if it is another
+    /// rank and the launcher started it. If it inherited the variables from a shell, there is no rank 0, and
+    /// it prints the error itself.
     pub fn leaves_printing_to_rank_0(&self) -> bool {
         self.rank > 0 && self.has_started_this_process()
     }
 
-    /// Rejects a world that differs from the launcher's.
+    /// Rejects a world of one process if the launcher may have started several.
     ///
     /// # Errors
     /// [`CommError::ForeignLauncher`] if the launcher may have started several processes, and MPI
     /// reports one.
     pub fn check(&self, world_size: usize, mpi_library: &str) -> Result<(), CommError> {
-        // MPI, which follows its own launcher, may know of no others where the environment has no number.
+        // If the environment has no size, MPI under its own launcher knows better whether the process is
+        // alone.
         let is_alone = self.size.is_none() && self.rank == 0 && self.is_of(mpi_library);
         if self.has_peers() && world_size == 1 && !is_alone {
             return Err(CommError::ForeignLauncher { launcher: self.clone(), mpi: mpi_library.to_owned() });
@@ -138,10 +141,11 @@ impl Launcher {
     }
 }
 
-/// The program that has started this process, if it is a launcher's.
+/// Returns the name of the program that started this process, if the program is a launcher.
 fn daemon() -> Option<String> {
     let parent = parent_id().to_string();
-    // The name of a script is its own, not the shell's. Another user's program, such as slurmstepd, cannot be read.
+    // For a script, `stat` has the script's name and the link the shell's. The link of another user's
+    // program, such as slurmstepd, cannot be read.
     let program = std::fs::read_link(format!("/proc/{parent}/exe")).ok();
     let name = match program.as_deref().and_then(|path| path.file_name()) {
         Some(name) => name.to_string_lossy().into_owned(),
@@ -150,19 +154,20 @@ fn daemon() -> Option<String> {
     DAEMONS.iter().any(|daemon| name.starts_with(daemon)).then_some(name)
 }
 
-/// Whether no launcher's rank is set: a batch script, whose parent is one's daemon as well, has a number.
+/// Whether no launcher's variable of the rank is set. The parent of a batch script is a launcher's daemon
+/// too, but the script has a rank variable.
 fn is_cleared(get: impl Fn(&str) -> Option<String>) -> bool {
     LAUNCHERS.iter().all(|[_, _, rank, ..]| get(rank).is_none())
 }
 
-/// Rank and number of processes in torchrun's variables, if there are several.
+/// Returns the rank and the number of processes in torchrun's variables, if there are several processes.
 fn by_hand(get: impl Fn(&str) -> Option<String>) -> Option<(usize, usize)> {
     let number = |name: &str| get(name)?.trim().parse::<usize>().ok();
     Some((number("RANK")?, number("WORLD_SIZE").filter(|&size| size > 1)?))
 }
 
-/// The name of a process's program (15 bytes of it), and the fields of `/proc/PID/stat` from the third
-/// on: the state, the parent, ….
+/// Reads `/proc/PID/stat`: the name of the program (15 bytes of it), and the fields from the third on (the
+/// state, the parent, …).
 pub(crate) fn stat(process: &str) -> Option<(String, Vec<String>)> {
     parse_stat(std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?.trim_end())
 }
@@ -210,7 +215,8 @@ mod tests {
         assert!(launcher.check(2, "MPICH 4").is_ok());
     }
 
-    /// As the launchers set them, those of inner protocols and of outer launchers included.
+    /// The variables as launchers set them, including the variables of inner protocols and of outer
+    /// launchers.
     #[test]
     fn each_launcher_is_named_by_its_own_variables() {
         let pmi = [("PMI_RANK", "1"), ("PMI_SIZE", "2")];
@@ -239,7 +245,7 @@ mod tests {
         }
     }
 
-    /// Neither another mpirun nor another build would help.
+    /// The error must not propose another mpirun or another build: neither would help.
     #[test]
     fn the_launcher_of_the_same_mpi_is_told_as_variables_of_another_job() {
         for (variables, mpi, unset) in [
@@ -280,7 +286,7 @@ mod tests {
         assert!(is("HOME") && !is("SLURM_PROCID") && !is("PMIX_RANK"));
     }
 
-    /// Nobody else would print it.
+    /// There is no rank 0 that would print them.
     #[test]
     fn a_process_that_no_launcher_has_started_prints_its_errors() {
         let launcher = detect(&[("PMI_RANK", "1"), ("PMI_SIZE", "2")]).unwrap();

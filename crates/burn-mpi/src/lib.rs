@@ -1,9 +1,9 @@
 //! Data-parallel training of [Burn](https://burn.dev) models over MPI and gloo.
 //!
-//! Every process of a job, started by `mpirun`, is a rank. Ranks compute gradients of their own
-//! samples; [`GradientSync`] averages them, weighted by samples, in buckets that are reduced
-//! during backward. Ranks may differ in samples, branches and micro-batches. An error, a panic or
-//! a stall on one rank aborts the job with a line that names the rank.
+//! Every process of a job, started by `mpirun`, is a rank. Each rank computes gradients of its own samples.
+//! [`GradientSync`] averages them, weighted by samples, in buckets that are reduced during backward. Ranks
+//! may differ in samples, branches and micro-batches. An error, a panic or a stall on one rank aborts the job
+//! with a line that names the rank.
 //!
 //! ```no_run
 //! use std::error::Error;
@@ -39,7 +39,7 @@
 //!
 //! | part | what it does |
 //! | --- | --- |
-//! | [`threads`] | ranks that are threads, for tests: in turns drawn from a seed, in virtual time |
+//! | [`threads`] | ranks that are threads, for tests: turns are drawn from a seed, and time is virtual |
 //! | [`run`], [`World`] | start, rank and world size, small exchanges, agreement on errors, deadlines |
 //! | [`connect`], [`Collective`] | transports: MPI; gloo with the feature of this name; transports of other crates |
 //! | [`GradientSync`], [`SyncOptions`], [`SyncReport`] | averaged gradients, accumulation, overlap |
@@ -49,10 +49,9 @@
 //! | [`broadcast_module`], [`check_equal_weights`], [`ParamLayout`] | whole modules between ranks |
 //! | [`lab`] | single operations of a transport, clocks and versions, for benchmarks |
 //!
-//! Without the default feature `mpi` ranks are [`threads`] alone, and nothing is needed to build. With it,
-//! building requires an MPI with its headers and libclang (Debian: `libopenmpi-dev`,
-//! `libclang-dev`), and `libgloo-dev` for gloo. `MPICC` sets a compiler wrapper other than
-//! `mpicc`.
+//! Without the default feature `mpi`, ranks can only be [`threads`], and building requires no library. With
+//! it, building requires an MPI with its headers, and libclang (Debian: `libopenmpi-dev`, `libclang-dev`).
+//! The feature `gloo` requires `libgloo-dev`. `MPICC` names a compiler wrapper other than `mpicc`.
 
 #![deny(missing_docs, unsafe_op_in_unsafe_fn)]
 #![warn(clippy::missing_errors_doc, clippy::missing_panics_doc)]
@@ -124,8 +123,8 @@ pub use sharding::{SampleOrder, ShardPlan};
 pub use train::{LearnerOptions, OverMpi, RankOutput, backward};
 pub use world::World;
 
-/// What benchmarks and launchers need, and training does not: blocking operations of a transport one by one, clocks
-/// of ranks, and what a build and its machine have.
+/// Items that benchmarks and launchers need, and training does not: single blocking operations of a
+/// transport, clock offsets between ranks, the MPI and gloo of this build, cores and memory of the machine.
 pub mod lab {
     pub use crate::clock::ClockOffset;
     pub use crate::collective::connect::connect_primitives;
@@ -142,7 +141,7 @@ pub mod lab {
     #[cfg(feature = "mpi")]
     pub use crate::guard::MARGIN;
 
-    /// Which MPI this build uses, from its compiler wrapper: `openmpi` or `mpich`.
+    /// The MPI of this build, found from its compiler wrapper: `openmpi` or `mpich`.
     #[cfg(feature = "mpi")]
     pub const MPI_FLAVOUR: &str = env!("BURN_MPI_FLAVOUR");
 }

@@ -1,4 +1,4 @@
-//! Who a rank is, whatever carries its messages.
+//! Identity and state of a rank, whatever its transport.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::CommError;
 use crate::activity::{Activity, Waiting};
 
-/// One rank of a job: all that its transports, its exchanges and its guard have to know of it.
+/// One rank of a job, as its transports, exchanges and guard need it.
 #[derive(Debug, Clone)]
 pub struct Member {
     pub rank: usize,
@@ -39,12 +39,12 @@ impl Member {
         if self.yields { std::thread::yield_now() } else { std::hint::spin_loop() }
     }
 
-    /// An operation of `transport` on so many bytes, which starts now.
+    /// Records an operation of `transport` on `bytes` bytes that starts now.
     pub fn started(&self, transport: &'static str, operation: &'static str, bytes: usize) -> Started {
         Started { transport, operation, bucket: None, bytes, at: self.now() }
     }
 
-    /// The error of an operation that failed, or was not carried out, for `reason`.
+    /// Returns the error of an operation that failed, or was not carried out, for `reason`.
     pub fn error(&self, started: &Started, reason: impl Into<String>) -> CommError {
         let Started { transport, operation, bucket, bytes, at } = *started;
         let bucket = bucket.map_or_else(String::new, |bucket| format!(" of bucket {bucket}"));
@@ -58,11 +58,13 @@ impl Member {
         }
     }
 
-    /// How long a rank whose connection broke waits for its peer to send the reason.
+    /// How long a rank whose connection broke waits for its peer to announce the reason.
     pub const PEER_REASON_TIMEOUT: Duration = Duration::from_secs(3);
 
-    /// The error of an operation that failed for `reason`. A connection breaks when its peer exits: the reason of one
-    /// that announces this within `patience` is the one to report, first that of one with an error.
+    /// Returns the error of an operation after its connection broke for `reason`.
+    ///
+    /// A connection breaks when the peer exits. If a peer announces within `patience` that it leaves, its
+    /// error is the one to report; if several do, a peer that leaves with an error is preferred.
     pub fn broken(&self, started: &Started, patience: Duration, reason: String) -> CommError {
         let began = std::time::Instant::now();
         loop {
@@ -75,13 +77,14 @@ impl Member {
     }
 }
 
-/// An operation that a rank has started, as errors name it ([`World::started`](crate::World::started)).
+/// An operation that a rank has started, with what errors say of it
+/// ([`World::started`](crate::World::started)).
 #[derive(Debug, Clone, Copy)]
 pub struct Started {
     pub(crate) transport: &'static str,
     pub(crate) operation: &'static str,
     pub(crate) bucket: Option<usize>,
     pub(crate) bytes: usize,
-    /// On the rank's clock.
+    /// Time of the start, on the rank's clock.
     pub(crate) at: Duration,
 }

@@ -20,7 +20,7 @@ pub struct Mean {
 }
 
 impl Mean {
-    /// Adds `mean`, the mean over `samples` more samples. Without samples it is not read.
+    /// Adds the mean over `samples` more samples. If `samples` is 0, `mean` is not read.
     pub fn add(&mut self, mean: impl Into<f64>, samples: usize) {
         if samples > 0 {
             self.sum += mean.into() * samples as f64;
@@ -39,12 +39,12 @@ impl Mean {
     }
 }
 
-/// The mean of each of these named values over the samples of all ranks, in the order of `metrics`.
-/// All ranks must call it.
+/// Averages each named value over the samples of all ranks. Returns the means in the order of `metrics`. All
+/// ranks must call it.
 ///
-/// Values times samples are summed in f64 and in rank order, so all ranks get the same bits. A rank
-/// without samples adds nothing, and a NaN or an infinite value of any rank is one of the result. A
-/// metric without samples on any rank is NaN.
+/// Values times samples are summed in f64 and in rank order, so all ranks get the same bits. A rank without
+/// samples adds nothing. If a value is NaN or infinite on any rank, the mean is NaN or infinite too. A metric
+/// without samples on any rank is NaN.
 ///
 /// ```no_run
 /// # use burn_mpi::{CommError, Mean, World, average_metrics};
@@ -61,8 +61,8 @@ impl Mean {
 /// ```
 ///
 /// # Errors
-/// [`SharedError::Diverged`](crate::SharedError::Diverged) names a rank with other names or another number of metrics. Otherwise if
-/// the transport fails.
+/// [`SharedError::Diverged`](crate::SharedError::Diverged) names a rank with other names or another number of
+/// metrics than rank 0. Otherwise if the transport fails.
 pub fn average_metrics(world: &World, metrics: &[(&str, Mean)]) -> Result<Vec<f64>, CommError> {
     let _calling = calling("average_metrics");
     let names: Vec<String> = metrics.iter().map(|(name, _)| format!("{name:?}")).collect();

@@ -7,10 +7,10 @@ use sha2::{Digest, Sha256};
 use crate::calling::calling;
 use crate::{CommError, ParamLayout, ParamSpec, World, tensors};
 
-/// `module` with rank 0's parameters and buffers: floats, integers, booleans and quantized
-/// tensors, of any type, bit by bit. All ranks must call it.
+/// Returns `module` with rank 0's parameters and buffers: floats, integers, booleans and quantized tensors,
+/// of any type, bit by bit. All ranks must call it.
 ///
-/// Beside the module it needs twice the memory of its largest tensor.
+/// Needs twice the memory of the module's largest tensor in addition to the module.
 ///
 /// ```no_run
 /// # use burn::nn::LinearConfig;
@@ -25,9 +25,10 @@ use crate::{CommError, ParamLayout, ParamSpec, World, tensors};
 /// ```
 ///
 /// # Errors
-/// On all ranks: [`SharedError::Diverged`](crate::SharedError::Diverged) names the first parameter whose name, shape,
-/// type or `require_grad` differs, or else the first field, such as another variant of an enum;
-/// [`SharedError::Elsewhere`](crate::SharedError::Elsewhere) names parameters that are tied to each other. Otherwise if the transport fails.
+/// On all ranks: [`SharedError::Diverged`](crate::SharedError::Diverged) names the first parameter whose
+/// name, shape, type or `require_grad` differs, or else the first field that differs, such as another variant
+/// of an enum; [`SharedError::Elsewhere`](crate::SharedError::Elsewhere) names parameters that are tied to
+/// each other. Otherwise if the transport fails.
 pub fn broadcast_module<M: Module>(world: &World, module: M) -> Result<M, CommError> {
     let _calling = calling("broadcast_module");
     flush_running_statistics(&module);
@@ -35,7 +36,7 @@ pub fn broadcast_module<M: Module>(world: &World, module: M) -> Result<M, CommEr
     tensors::visit(&module, &mut |_, spec, data| {
         described.push(spec.describe());
         lengths.push(match spec.dtype {
-            // Packed, with scales.
+            // Quantized values are packed, and followed by their scales.
             DType::QFloat(_) => data().as_bytes().len(),
             dtype => spec.shape.iter().product::<usize>() * dtype.size(),
         });
@@ -44,7 +45,7 @@ pub fn broadcast_module<M: Module>(world: &World, module: M) -> Result<M, CommEr
     compare(world, described, layout.fields, "")?;
     agree_on_module(world, layout.tied)?;
     let mut result = Ok(());
-    // After an error of the transport nothing is sent.
+    // After an error of the transport, nothing more is sent.
     let mut send = |mut bytes: Vec<u8>| {
         if result.is_ok() {
             result = world.control().borrow_mut().broadcast(&mut bytes, 0);
@@ -68,14 +69,16 @@ pub fn broadcast_module<M: Module>(world: &World, module: M) -> Result<M, CommEr
 ///
 /// # Errors
 /// [`SharedError::Diverged`](crate::SharedError::Diverged) names the first parameter that differs;
-/// [`SharedError::Elsewhere`](crate::SharedError::Elsewhere) names one that is not f32 or tied to another, and its rank.
+/// [`SharedError::Elsewhere`](crate::SharedError::Elsewhere) names a rank with a parameter that is not f32,
+/// or that is tied to another parameter.
 pub(crate) fn check_trainable(world: &World, layout: &ParamLayout) -> Result<(), CommError> {
     let _calling = calling("the start of gradient averaging");
     compare(world, layout.specs().iter().map(|spec| spec.describe()).collect(), layout.fields.clone(), "")?;
     agree_on_module(world, layout.unsupported())
 }
 
-/// Tied parameters may exist on one rank only: shapes do not show them.
+/// Returns one rank's reason on all ranks. Parameters may be tied on one rank only, and a comparison of
+/// shapes does not show that.
 fn agree_on_module(world: &World, unsupported: Option<String>) -> Result<(), CommError> {
     world.agree(unsupported.map_or(Ok(()), |reason| Err(CommError::Module(reason))))
 }
@@ -102,8 +105,8 @@ fn compare(world: &World, tensors: Vec<String>, fields: Vec<String>, when: &str)
     Ok(())
 }
 
-/// `module` with the mean over ranks of the floats that get no gradients. Integers and
-/// booleans, which have no mean, are unchanged.
+/// Returns `module` with the floats that get no gradients averaged over all ranks. Integers and booleans,
+/// which have no mean, are unchanged.
 ///
 /// # Errors
 /// If the transport fails.
@@ -129,8 +132,7 @@ pub(crate) fn average_buffers<M: Module>(world: &World, module: M) -> Result<M, 
     }))
 }
 
-/// Checks that `module` has the same bits on every rank: floats, integers, booleans and quantized
-/// tensors.
+/// Checks that `module` has the same bits on every rank: floats, integers, booleans and quantized tensors.
 /// All ranks must call it.
 ///
 /// # Errors
@@ -140,19 +142,22 @@ pub fn check_equal_weights<M: Module>(world: &World, module: &M) -> Result<(), C
     check_equal(world, module, true, "")
 }
 
-/// Before the first step of ranks that would otherwise train copies of their own with averaged gradients.
+/// Start of the error if ranks begin with different weights. They would train different models with averaged
+/// gradients.
 pub(crate) const AT_START: &str =
     "before the first step (broadcast_module gives all ranks the same weights), ";
-/// After it. Buffers differ until they are averaged.
+/// Start of the error if ranks have different weights after the first step. Buffers may differ: they are not
+/// averaged yet.
 #[cfg(feature = "train")]
 pub(crate) const AFTER_A_STEP: &str =
     "after the first step (ranks need the same optimizer, rate and clipping), ";
 
-/// Checks that `module` has the same bits on every rank, in parameters and perhaps in buffers; an error begins by
-/// `when`. All ranks must call it: it reads each parameter, and sends 16 bytes of it.
+/// Checks that the parameters of `module`, and its buffers if `with_buffers`, have the same bits on every
+/// rank. An error begins with `when`. All ranks must call it. It reads all tensors, and sends a digest of 16
+/// bytes for each.
 ///
 /// # Errors
-/// [`SharedError::Diverged`](crate::SharedError::Diverged) names the first parameter that differs.
+/// [`SharedError::Diverged`](crate::SharedError::Diverged) names the first parameter or buffer that differs.
 pub(crate) fn check_equal<M: Module>(
     world: &World,
     module: &M,
@@ -183,14 +188,14 @@ pub(crate) fn check_equal<M: Module>(
     Ok(())
 }
 
-/// Applies pending updates of Burn's running statistics to `module`: they defer the
-/// last one, and would overwrite values written to them. Converting a module for
-/// inference applies them.
+/// Makes `module` apply the pending update of its running statistics. Burn defers the last update, which
+/// would later overwrite values that are written to the module here. Converting a module for inference
+/// applies the update.
 fn flush_running_statistics<M: Module>(module: &M) {
     let _ = module.valid();
 }
 
-/// A prefix of the bytes' SHA-256.
+/// Returns the first 8 bytes of the SHA-256 of `bytes`, in hexadecimal.
 fn digest(bytes: &[u8]) -> String {
     Sha256::digest(bytes)[..8].iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -1,10 +1,10 @@
-//! Names of options' values, in command lines and files.
+//! Names of the values of an option, in command lines and files.
 
-/// Gives an enum the names of its variants: `ALL`, `name`, and both ways of text.
+/// Implements `ALL`, `name`, `Display` and `FromStr` for an enum, from the names of its variants.
 macro_rules! named {
     ($type:ident, $what:literal: $($variant:ident = $name:literal),+) => {
         impl $type {
-            /// All of them.
+            /// All values, in the order of declaration.
             pub const ALL: [Self; [$($name),+].len()] = [$(Self::$variant),+];
 
             /// The name in options and files.

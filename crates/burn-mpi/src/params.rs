@@ -1,10 +1,11 @@
 //! A module's float parameters as one flat buffer of f32.
 //!
-//! Across ranks and in files a parameter is identified by its index in the
-//! module's visit order and by its PyTorch name; Burn's ids are random per
-//! process. Optimizers, checkpoints and hashes use the flat buffer, which has
-//! Burn's layouts: a linear weight is `[inputs, outputs]`, also one that Burn
-//! stores by columns (`LinearLayout::Col`), since it has the same shape in memory.
+//! Across ranks and in files, a parameter is identified by its index in the module's visit order and by its
+//! PyTorch name: Burn's ids are random per process.
+//!
+//! Optimizers, checkpoints and hashes use the flat buffer. It has Burn's layouts: a linear weight is
+//! `[inputs, outputs]`. This holds for a weight that Burn stores by columns (`LinearLayout::Col`) too,
+//! because it has the same shape in memory.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -23,13 +24,13 @@ pub struct ParamSpec {
     pub shape: Vec<usize>,
     /// Range of its values in the flat buffer.
     pub range: Range<usize>,
-    /// Its type in the module; in the flat buffer it is f32.
+    /// Type of the parameter in the module. In the flat buffer it is f32.
     pub dtype: DType,
-    /// Whether PyTorch stores it transposed: the weight of Burn's `Linear`, by
-    /// type. Burn identifies a type by its name, so a user-defined struct that is
-    /// also called `Linear` is treated as Burn's.
+    /// Whether PyTorch stores the parameter transposed, as it does the weight of Burn's `Linear`. Burn
+    /// identifies a type by its name, so a user-defined struct that is also called `Linear` is treated as
+    /// Burn's.
     pub transposed: bool,
-    /// Whether it gets gradients; batch norm's running statistics do not.
+    /// Whether the parameter gets gradients; batch norm's running statistics do not.
     pub trainable: bool,
 }
 
@@ -85,14 +86,14 @@ impl ParamSpec {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParamLayout {
     pub(crate) specs: Vec<ParamSpec>,
-    /// A description of the first two tied parameters.
+    /// A description of the first two tied parameters; `None` if no parameters are tied.
     pub(crate) tied: Option<String>,
-    /// The fields that are modules, to compare across ranks.
+    /// The fields that are modules, each with the type that contains it, to compare across ranks.
     pub(crate) fields: Vec<String>,
 }
 
 impl ParamLayout {
-    /// The layout of `module`. Initialises parameters that have not been used yet.
+    /// Reads the layout of `module`. Initialises parameters that have not been used yet.
     pub fn of_module<M: Module>(module: &M) -> Self {
         let (mut specs, mut tied) = (Vec::<ParamSpec>::new(), None);
         let mut seen = HashMap::new();
@@ -112,10 +113,10 @@ impl ParamLayout {
         Self { specs, tied, fields }
     }
 
-    /// The same parameters under other `names`, in visit order.
+    /// Returns the layout with the parameters renamed to `names`, in visit order.
     ///
     /// # Panics
-    /// Unless there is one for each.
+    /// If the number of names differs from the number of parameters.
     #[must_use]
     pub fn with_names(mut self, names: Vec<String>) -> Self {
         assert_eq!(names.len(), self.specs.len(), "parameters have one name each");
@@ -123,8 +124,8 @@ impl ParamLayout {
         self
     }
 
-    /// Why a module of this layout cannot be trained data-parallel: parameters
-    /// with gradients that are not f32, or are tied to each other.
+    /// Returns why a module of this layout cannot be trained data-parallel; `None` if it can. It cannot if a
+    /// parameter with gradients is not f32, or if parameters are tied to each other.
     pub fn unsupported(&self) -> Option<String> {
         let other = self.specs.iter().find(|spec| spec.trainable && spec.dtype != DType::F32);
         let other = other.map(|spec| format!("{} is {:?}, and not F32", spec.name, spec.dtype));
@@ -152,12 +153,12 @@ impl ParamLayout {
         trainable.map(|spec| spec.range.len()).sum()
     }
 
-    /// Values of all parameters of `module`, as f32.
+    /// Reads the values of all parameters of `module`, as f32.
     pub fn read<M: Module>(&self, module: &M) -> Vec<f32> {
         Self::read_if(module, self.len(), |_| true)
     }
 
-    /// The values of `module` that get no gradients, such as batch norm's running statistics, as f32.
+    /// Reads the values of `module` that get no gradients, such as batch norm's running statistics, as f32.
     pub fn read_buffers<M: Module>(&self, module: &M) -> Vec<f32> {
         Self::read_if(module, self.len() - self.trainable(), |spec| !spec.trainable)
     }
@@ -175,17 +176,16 @@ impl ParamLayout {
         flat
     }
 
-    /// The module with the values of `flat`; ids and gradient settings are
-    /// unchanged.
+    /// Returns `module` with the values of `flat`. Ids and gradient settings are unchanged.
     ///
     /// # Panics
-    /// If `flat` is shorter than [`len`](Self::len), or `module` has more parameters.
+    /// If `flat` is shorter than [`len`](Self::len), or `module` has more parameters than this layout.
     pub fn write<M: Module>(&self, module: M, flat: &[f32]) -> M {
         self.write_if(module, flat, |_| true)
     }
 
-    /// The module with the trainable values of `flat`; batch norm's running
-    /// statistics, which the module updates itself, are unchanged.
+    /// Returns `module` with the trainable values of `flat`. Batch norm's running statistics, which the
+    /// module updates itself, are unchanged.
     ///
     /// # Panics
     /// As [`write`](Self::write).
@@ -205,7 +205,7 @@ impl ParamLayout {
         })
     }
 
-    /// Whether there are values that get no gradients.
+    /// Whether the module has float values that get no gradients.
     pub fn has_buffers(&self) -> bool {
         self.specs.iter().any(|spec| !spec.trainable)
     }

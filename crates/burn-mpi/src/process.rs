@@ -1,5 +1,7 @@
-//! What belongs to the process and not to a rank: its name in printed lines, and the rank that it is in
-//! an MPI job, for panics, log lines and exit handlers, where no `World` is accessible.
+//! State of the process rather than of a world: its name in printed lines, its deadlines, and which rank it
+//! is.
+//!
+//! Panic hooks, log lines and exit handlers need this state, and have no access to a `World`.
 
 use std::cell::RefCell;
 use std::io::Write;
@@ -18,10 +20,9 @@ static DEADLINE: OnceLock<String> = OnceLock::new();
 pub(crate) static ACTIVITY: LazyLock<Arc<Activity>> =
     LazyLock::new(|| Arc::new(Activity::new(Clock::system(), DEFAULT_DEADLINE, DEFAULT_STALL)));
 
-/// Sets the name with which lines that this library prints on standard error begin, such
-/// as `trainer: rank 1 on alpha panicked: ending the job`. The default is the name of the
-/// executable's file. Call it once, before [`World::init`](crate::World::init); later
-/// calls have no effect.
+/// Sets the program's name. The lines that this library prints on standard error begin with it, such as
+/// `trainer: rank 1 on alpha panicked: ending the job`. The default is the file name of the executable. Call
+/// it once, before [`World::init`](crate::World::init); later calls have no effect.
 ///
 /// ```
 /// burn_mpi::name_program("trainer");
@@ -30,7 +31,7 @@ pub fn name_program(name: &str) {
     NAME.get_or_init(|| name.to_owned());
 }
 
-/// The program's name.
+/// The program's name in printed lines.
 pub(crate) fn name() -> &'static str {
     NAME.get_or_init(|| {
         let path = std::env::args_os().next();
@@ -39,8 +40,8 @@ pub(crate) fn name() -> &'static str {
     })
 }
 
-/// Sets the name under which the program's users know the deadline of collectives, such
-/// as `--timeout`: the line of a job that exceeded it names this setting. The default is
+/// Sets the name of the option by which the program's users set the deadline of collectives, such as
+/// `--timeout`. The error of a job that exceeded the deadline names this option. The default is
 /// [`Transport::timeout`](crate::Transport::timeout). Call it once, before
 /// [`World::init`](crate::World::init); later calls have no effect.
 ///
@@ -51,8 +52,8 @@ pub fn name_deadline(setting: &str) {
     DEADLINE.get_or_init(|| setting.to_owned());
 }
 
-/// Sets the deadline of MPI's start and of the collectives after it, 120 s by default. For programs
-/// that know theirs before [`World::init`](crate::World::init).
+/// Sets the deadline of MPI's start and of the collectives after it, 120 s by default. Call it before
+/// [`World::init`](crate::World::init), so that it applies to the start.
 ///
 /// ```
 /// burn_mpi::set_deadline(std::time::Duration::from_secs(30));
@@ -61,9 +62,9 @@ pub fn set_deadline(deadline: Duration) {
     ACTIVITY.set_deadline(deadline);
 }
 
-/// Sets the time, 60 s by default, after which a rank prints whom it waits for in a collective, once
-/// a collective and before its deadline. Every rank has its own; with a time of the deadline or
-/// longer, nothing is printed.
+/// Sets the time after which a rank prints which ranks it waits for in a collective, 60 s by default. The
+/// line is printed at most once for each collective. Each rank has its own setting. If the time is not
+/// shorter than the deadline, nothing is printed.
 ///
 /// ```
 /// burn_mpi::set_stall_warning(std::time::Duration::from_secs(10));
@@ -72,12 +73,12 @@ pub fn set_stall_warning(after: Duration) {
     ACTIVITY.with(|state| state.stall_warning = after.min(LONGEST));
 }
 
-/// The setting of the deadline.
+/// Name of the option that sets the deadline.
 pub(crate) fn deadline_setting() -> &'static str {
     DEADLINE.get_or_init(|| "Transport::timeout".to_owned())
 }
 
-/// The setting of the deadline of MPI's start, which comes before any transport.
+/// Name of the option that sets the deadline of MPI's start, which comes before any transport.
 #[cfg(feature = "mpi")]
 pub(crate) fn start_setting() -> &'static str {
     DEADLINE.get().map_or("burn_mpi::set_deadline", String::as_str)
@@ -86,15 +87,15 @@ pub(crate) fn start_setting() -> &'static str {
 /// A rank, the world size, and the rank's host.
 type Identity = (usize, usize, String);
 
-/// This process's.
+/// The identity of this process, once it is a rank.
 static IDENTITY: OnceLock<Identity> = OnceLock::new();
 
 thread_local! {
-    /// This thread's, if it is a rank.
+    /// The identity of this thread, if the thread is a rank.
     static OF_THREAD: RefCell<Option<Identity>> = const { RefCell::new(None) };
 }
 
-/// Records which rank this process is, or this thread.
+/// Records which rank this process is, or this thread if `is_thread`.
 pub(crate) fn identify(member: &Member, is_thread: bool) {
     let identity = (member.rank, member.size, member.host.clone());
     if is_thread {
@@ -104,13 +105,13 @@ pub(crate) fn identify(member: &Member, is_thread: bool) {
     }
 }
 
-/// Rank, world size and host of this thread or this process, once it is a rank: for log lines and
-/// panics, where no `World` is accessible.
+/// Returns rank, world size and host of this thread or this process; `None` before it is a rank. For log
+/// lines and panics, which have no access to a `World`.
 pub fn identity() -> Option<(usize, usize, String)> {
     OF_THREAD.with_borrow(Clone::clone).or_else(|| IDENTITY.get().cloned())
 }
 
-/// Prints a line on a fault of this rank.
+/// Prints a line about an error of this rank.
 pub(crate) fn print_line(line: &str) {
     print_of(FAILED, line);
 }

@@ -1,5 +1,6 @@
-//! Burn's records in files of rank 0, for all ranks. `NAME.sha256` beside the record `NAME` says what it is a record of,
-//! and its digest.
+//! Burn's records in files that only rank 0 reads and writes.
+//!
+//! Beside the record `NAME`, the file `NAME.sha256` contains the kind of the record and its digest.
 
 use std::fmt::Display;
 use std::fs::File;
@@ -24,7 +25,7 @@ mod sealed {
     use super::*;
 
     pub trait Recorded: Sized {
-        /// What it is a record of, as its digest's file says.
+        /// The kind of the record, as `NAME.sha256` contains it.
         const KIND: &'static str;
         fn from_bytes(bytes: Bytes) -> Result<Self, RecordError>;
         fn save(self, path: &Path) -> Result<(), RecordError>;
@@ -55,13 +56,13 @@ records!(
     LrSchedulerRecord = "a learning-rate scheduler's record"
 );
 
-/// Writes rank 0's `record` into a file; the other ranks' is not read. Returns when it is complete.
-/// All ranks must call it.
+/// Writes rank 0's `record` to a file. The `record` of other ranks is not used. Returns when the file is
+/// complete. All ranks must call it.
 ///
-/// The format is Burn's. A name without a suffix gets Burn's `.bpk`; `v1.2` has one. The file is
-/// written under a temporary name, synced and renamed: a reader sees the old or the new one. Beside
-/// it, `NAME.sha256` has the kind of the record and the file's digest (`sha256sum -c` reads it), by
-/// which [`load_record`] finds damage and a record of another kind.
+/// The format is Burn's. A name without a suffix gets Burn's `.bpk`; `v1.2` has a suffix. The file is written
+/// under a temporary name, synced and renamed: a reader sees the old record or the new one. Beside it,
+/// `NAME.sha256` contains the kind of the record and the file's digest (`sha256sum -c` reads it).
+/// [`load_record`] uses it to detect damage and a record of another kind.
 ///
 /// ```no_run
 /// # use burn::{module::Module, optim::ModuleOptimizer};
@@ -77,18 +78,19 @@ records!(
 /// ```
 ///
 /// # Errors
-/// On all ranks, [`SharedError::Elsewhere`](crate::SharedError::Elsewhere) if rank 0 cannot write it. Otherwise if the transport fails.
+/// On all ranks, [`SharedError::Elsewhere`](crate::SharedError::Elsewhere) if rank 0 cannot write the file.
+/// Otherwise if the transport fails.
 pub fn save_record<R: Record>(world: &World, path: impl AsRef<Path>, record: R) -> Result<(), CommError> {
     let (path, _calling) = (&file_of(path.as_ref()), calling("save_record"));
     world.on_root(|| save(record, path).map_err(|error| described(path, error)))
 }
 
-/// The record of a file that rank 0 reads, on every rank. All ranks must call it; the other ranks'
-/// `path` is not used.
+/// Reads a record from a file on rank 0 and returns it on every rank. All ranks must call it. The other ranks
+/// do not open `path`.
 ///
 /// # Errors
-/// On all ranks, [`SharedError::Elsewhere`](crate::SharedError::Elsewhere) if rank 0 cannot read the file, or it is not a record.
-/// Otherwise if the transport fails.
+/// On all ranks, [`SharedError::Elsewhere`](crate::SharedError::Elsewhere) if rank 0 cannot read the file, or
+/// if the file is damaged or not a record of this kind. Otherwise if the transport fails.
 pub fn load_record<R: Record>(world: &World, path: impl AsRef<Path>) -> Result<R, CommError> {
     let (path, _calling) = (&file_of(path.as_ref()), calling("load_record"));
     let bytes = world.on_root(|| read::<R>(path).map_err(|error| described(path, error)))?;
@@ -97,11 +99,11 @@ pub fn load_record<R: Record>(world: &World, path: impl AsRef<Path>) -> Result<R
     world.agree(record.map_err(|error| described(path, error)))
 }
 
-/// `module` with the parameters and buffers of a file that rank 0 reads, on every rank. All ranks
+/// Returns `module` with the parameters and buffers of a file that rank 0 reads, on every rank. All ranks
 /// must call it.
 ///
 /// # Errors
-/// As [`load_record`], and if the file has another model than any rank's.
+/// As [`load_record`], and if the record is of another model than any rank's `module`.
 pub fn load_module<M: Module>(world: &World, path: impl AsRef<Path>, module: M) -> Result<M, CommError> {
     let (path, _calling) = (&file_of(path.as_ref()), calling("load_module"));
     let record = load_record::<ModuleRecord>(world, path)?;
@@ -109,7 +111,7 @@ pub fn load_module<M: Module>(world: &World, path: impl AsRef<Path>, module: M) 
     world.agree(loaded.map_err(|error| described(path, format!("it has another model: {error}"))))
 }
 
-/// Burn's name of the file.
+/// Adds Burn's suffix if the path has none.
 fn file_of(path: &Path) -> PathBuf {
     match path.extension() {
         None => path.with_extension("bpk"),
@@ -117,14 +119,15 @@ fn file_of(path: &Path) -> PathBuf {
     }
 }
 
-/// Writes the record and its digest. Between the two there is no digest rather than a wrong one.
+/// Writes the record and its digest. The old digest is removed first: until the new one is written, the
+/// record has no digest rather than a wrong one.
 fn save<R: Record>(record: R, path: &Path) -> Result<(), RecordError> {
     remove_digest(path)?;
     record.save(path)?;
     write_digest(path, R::KIND)
 }
 
-/// The bytes of a record in a file.
+/// Reads the bytes of a record and checks them against its digest.
 fn read<R: Record>(path: &Path) -> Result<Vec<u8>, RecordError> {
     let bytes = read_file(path)?;
     check_digest(path, &bytes, R::KIND)?;
@@ -139,7 +142,7 @@ fn failed(path: &Path, error: &io::Error) -> RecordError {
     RecordError::Io(format!("{}: {error}", path.display()))
 }
 
-/// The bytes of a regular file: opening a pipe would wait for a writer.
+/// Reads a regular file. Anything else is an error: opening a pipe would wait for a writer.
 fn read_file(path: &Path) -> Result<Vec<u8>, RecordError> {
     match fs::metadata(path) {
         Ok(found) if !found.is_file() => {
@@ -178,7 +181,8 @@ fn write_digest(record: &Path, kind: &str) -> Result<(), RecordError> {
     })
 }
 
-/// Checks the `bytes` of a record against its digest; one that Burn itself has written has none.
+/// Checks the `bytes` of a record against its digest. Without a digest there is nothing to check: Burn itself
+/// writes none.
 fn check_digest(record: &Path, bytes: &[u8], kind: &str) -> Result<(), RecordError> {
     let file = record.with_added_extension("sha256");
     if let Ok(false) = file.try_exists() {

@@ -1,11 +1,13 @@
 //! Start of a process as one rank of a job, and the end of the whole job from one rank.
 //!
-//! A launcher reads its ranks' output through pipes. MPICH's ends the job as soon as one rank asks for it, and may drop
-//! what is still in a pipe: often the line that tells why. So a rank waits before it ends the job.
+//! A launcher reads its ranks' output through pipes. MPICH's launcher ends the job as soon as one rank asks
+//! for it, and may drop output that is still in a pipe, often the line that says why. A rank therefore waits
+//! until its output has been read before it ends the job.
 //!
-//! MPICH's mpirun (Hydra) then ends the other ranks and waits for each host to confirm. It sets no keepalives, so it
-//! waits indefinitely for a host that is cut off. A rank on mpirun's own host can end it: Hydra's proxy there is
-//! mpirun's child, and the ranks are the proxy's.
+//! MPICH's mpirun (Hydra) then ends the other ranks and waits for each host to confirm. It sets no
+//! keepalives, so it waits indefinitely for a host that is cut off. A rank on mpirun's own host can end
+//! mpirun. The rank finds mpirun among its ancestors: Hydra's proxy on that host is mpirun's child, and the
+//! ranks are the proxy's children.
 
 use std::error::Error;
 use std::os::unix::process::{CommandExt, parent_id};
@@ -31,37 +33,39 @@ use crate::{Call, CommError, Launcher, Place, SharedError, World, environment, g
 impl World {
     /// Starts MPI and connects to the other ranks. Without a launcher the world is one rank.
     ///
-    /// The job aborts if the start takes longer than 120 s, and from then on if a collective does,
-    /// with a line that names the missing ranks as far as they are known; see
-    /// [`set_deadline`](Self::set_deadline), and [`set_deadline`](crate::set_deadline) for the start.
+    /// The job aborts if the start takes longer than 120 s, or if a later collective does. It then prints a
+    /// line that names the missing ranks if they are known. See [`set_deadline`](Self::set_deadline) for
+    /// collectives, and [`set_deadline`](crate::set_deadline) for the start.
     ///
     /// # Threads
-    /// MPI starts at the level `MPI_THREAD_FUNNELED`: the calling thread, which need not be
-    /// `main`'s, is the only one that calls MPI from here on. A process may have any number of
-    /// other threads. None of them should read the environment (`getenv`) during this call, which
-    /// sets variables for Open MPI: `OMPI_MCA_ess_singleton_isolated=1`, with which a process without
-    /// a launcher needs no daemon and no ssh, and cannot spawn others (unless it is set to 0), and
-    /// `OMPI_MCA_mpi_yield_when_idle=1` if there are more ranks than cores. A process that is alone in
-    /// a shell inside another job removes the job's variables with which Open MPI and MPICH would end it.
+    /// MPI starts at the level `MPI_THREAD_FUNNELED`: from here on, the calling thread is the only one that
+    /// calls MPI. It need not be the thread of `main`. A process may have any number of other threads. No
+    /// other thread should read the environment (`getenv`) during this call, because the call changes it.
     ///
-    /// This crate starts threads that do not call MPI: one for the deadline of the start, the guard,
-    /// which checks deadlines and exchanges UDP messages with the other ranks' guards, and one for
-    /// each gloo connection. An
-    /// exit handler of the process finalizes MPI, on the thread that exits.
+    /// The call sets variables for Open MPI. With `OMPI_MCA_ess_singleton_isolated=1`, a process without a
+    /// launcher needs no daemon and no ssh, but cannot spawn other processes; a program that spawns sets it
+    /// to 0. `OMPI_MCA_mpi_yield_when_idle=1` is set if there are more ranks than cores. In a single process
+    /// that a shell inside another job started, the call removes the job's variables with which Open MPI or
+    /// MPICH would end the process.
+    ///
+    /// This crate starts threads that do not call MPI: one for the deadline of the start, one for each gloo
+    /// connection, and the guard, which checks deadlines and exchanges UDP messages with the other ranks'
+    /// guards. An exit handler of the process finalizes MPI, on the thread that exits.
     ///
     /// Call it once per process: MPI cannot start twice.
     ///
     /// # Errors
     /// [`CommError::Start`] if MPI does not start, or was started in this process before.
     /// [`CommError::ForeignLauncher`] if another MPI's launcher started this process,
-    /// [`CommError::Inherited`] if its launcher's process manager is not there,
-    /// [`CommError::Cleared`] if its launcher's variables are not, and
-    /// [`CommError::ByHand`] if torchrun's variables alone number it.
-    /// [`SharedError::Elsewhere`] on all ranks if one is built of other sources of this crate.
+    /// [`CommError::Inherited`] if the process manager of its launcher does not answer,
+    /// [`CommError::Cleared`] if the variables of its launcher are missing, and [`CommError::ByHand`] if only
+    /// torchrun's variables give it a rank. [`SharedError::Elsewhere`] on all ranks if a rank was built from
+    /// other sources of this crate than rank 0.
     pub fn init() -> Result<Self, CommError> {
         let launcher = Launcher::detect_or_refuse()?;
         let library = mpi_library();
-        // SAFETY: MPI has not started, and no thread of this crate or of the caller reads the environment.
+        // SAFETY: MPI has not started. No thread of this crate reads the environment, and the documentation
+        // of `init` requires that no thread of the caller does.
         unsafe { environment::prepare(launcher.as_ref(), &library)? };
         let _start_up = start_up::watch(launcher.as_ref());
         let rank = launcher.as_ref().map_or(0, |launcher| launcher.rank);
@@ -87,7 +91,7 @@ impl World {
         // SAFETY: this thread has started MPI, which only the exit handler finalizes.
         let mpi = unsafe { Mpi::new(Rc::new(member.clone())) };
         finalize::arrange(&mpi)?;
-        // Its drop would finalize MPI; the exit handler does that.
+        // Dropping it would finalize MPI, which is left to the exit handler.
         std::mem::forget(universe);
         process::identify(&member, false);
         let mut link = MpiLink::new(mpi)?;
@@ -102,14 +106,15 @@ impl World {
     }
 }
 
-/// The version of this crate and the digest of its sources: what ranks exchange depends on them.
+/// The version of this crate and the digest of its sources. The format of messages between ranks depends on
+/// them.
 const BUILD: &str = concat!("burn-mpi ", env!("CARGO_PKG_VERSION"), ", sources ", env!("BURN_MPI_SOURCES"));
 
-/// Compares the builds of all ranks, in the first exchange of all, whose form is the same in each build: 128 bytes
-/// for the build and 128 for the host, with zeros after both.
+/// Compares the builds of all ranks. This is the first exchange of a job, and has the same format in every
+/// build: 128 bytes for the build and 128 bytes for the host, each padded with zeros.
 ///
 /// # Errors
-/// On all ranks, [`SharedError::Elsewhere`] names those with another build than rank 0.
+/// On all ranks, [`SharedError::Elsewhere`] names the ranks with another build than rank 0.
 fn check_builds(link: &mut MpiLink) -> Result<(), CommError> {
     const ROOM: usize = 128;
     let Member { size, host, .. } = link.member();
@@ -168,18 +173,18 @@ pub fn run(body: impl FnOnce(&World) -> Result<(), Box<dyn Error>>) -> ExitCode 
 
 /// Aborts all processes of the job with `code`; only this process if MPI is not running.
 ///
-/// May be called from any thread, and from a panic hook. The thread that started MPI calls
-/// `MPI_Abort`. Other threads must not, at the thread level that
-/// [`World::init`](crate::World::init) requests: there this process exits at once, without
-/// `MPI_Finalize`, and its launcher aborts the job (Open MPI's and MPICH's mpirun and Slurm's
-/// srun do). Before that, the launcher has up to 5 seconds to read what this process has printed.
+/// May be called from any thread, and from a panic hook. The thread that started MPI calls `MPI_Abort`. Other
+/// threads must not call it, at the thread level that [`World::init`](crate::World::init) requests. On such a
+/// thread, this process exits at once, without `MPI_Finalize`, and its launcher aborts the job (Open MPI's
+/// and MPICH's mpirun and Slurm's srun do). Before that, the launcher has up to 5 seconds to read what this
+/// process has printed.
 pub fn abort(code: i32) -> ! {
     wait_until_read();
-    // No exit handler may wait for the other ranks.
+    // The exit handler must not wait for the other ranks.
     finalize::cancel();
-    // SAFETY: MPI_Initialized and MPI_Finalized may be called at any time from any thread (MPI
-    // 3.1, section 8.7.1); MPI_Abort is called on this thread only while MPI runs, which they
-    // check.
+    // SAFETY: MPI_Initialized and MPI_Finalized may be called at any time from any thread (MPI 3.1, section
+    // 8.7.1), and write to local variables. MPI_Abort is called only on the thread that started MPI, and only
+    // while MPI runs, as the two functions say. _exit may be called on any thread.
     unsafe {
         let (mut started, mut finished) = (0, 0);
         ffi::MPI_Initialized(&mut started);
@@ -189,7 +194,7 @@ pub fn abort(code: i32) -> ! {
                 ffi::MPI_Abort(ffi::RSMPI_COMM_WORLD, code);
             } else {
                 end_mpirun();
-                // Exit handlers could wait for the thread that is inside MPI.
+                // Exit handlers could wait for the thread that is inside MPI, so they are skipped.
                 libc::_exit(code);
             }
         }
@@ -197,9 +202,9 @@ pub fn abort(code: i32) -> ! {
     std::process::exit(code)
 }
 
-/// Makes a panic on any thread of one rank abort all ranks, which would otherwise wait for it.
-/// Prints the rank, calls the previous panic hook, and then [`abort`]s with code 101. The first call
-/// counts.
+/// Makes a panic on any thread of one rank abort all ranks, which would otherwise wait for that rank. The
+/// panic hook prints the rank, calls the previous panic hook, and then [`abort`]s with code 101. Only the
+/// first call has an effect.
 pub fn end_the_job_on_panic() {
     /// The exit code of a Rust program that panics.
     const PANICKED: i32 = 101;
@@ -216,12 +221,13 @@ pub fn end_the_job_on_panic() {
     });
 }
 
-/// How long the launcher may take. One that is busy or stopped must not keep the job from its end.
+/// How long the launcher may take to read the output. A launcher that is busy or stopped must not keep the
+/// job from ending.
 pub(crate) const LIMIT: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Waits until the readers of standard output and standard error have read everything, where these
-/// are pipes. To be called before this process ends the job.
+/// If standard output or standard error is a pipe, waits until its reader has read everything, at most for
+/// [`LIMIT`]. Call it before this process ends the job.
 pub(crate) fn wait_until_read() {
     let began = Instant::now();
     while [libc::STDOUT_FILENO, libc::STDERR_FILENO].into_iter().any(is_unread) && began.elapsed() < LIMIT {
@@ -229,10 +235,10 @@ pub(crate) fn wait_until_read() {
     }
 }
 
-/// Whether bytes are left in a pipe; false for anything else, such as a file.
+/// Returns whether a pipe contains unread bytes; false for anything else, such as a file.
 fn is_unread(descriptor: libc::c_int) -> bool {
-    // SAFETY: fstat and ioctl take any number, and fail if that is no open descriptor; both write to
-    // variables of this function alone, of the types that they require. All zeros is a valid stat.
+    // SAFETY: fstat and ioctl accept any number, and fail if it is not an open descriptor. Both write to
+    // local variables of the types that they require. All zeros is a valid stat.
     unsafe {
         let mut status: libc::stat = std::mem::zeroed();
         let mut bytes: libc::c_int = 0;
@@ -243,8 +249,8 @@ fn is_unread(descriptor: libc::c_int) -> bool {
     }
 }
 
-/// Ends process `$0` after 3 seconds, in which Hydra ends the job by itself if
-/// it can. It may forward a first signal and wait again.
+/// Shell script that ends process `$0` after 3 seconds, in which Hydra ends the job by itself if it can.
+/// Hydra may forward the first signal and wait again, so there is a second one.
 const END: &str = r#"
     sleep 3
     for signal in TERM KILL; do
@@ -253,11 +259,11 @@ const END: &str = r#"
     done
 "#;
 
-/// Ends mpirun soon, if it is MPICH's and runs on this host. A child process
-/// does it, since this rank exits first.
+/// Makes mpirun end soon, if it is MPICH's and runs on this host. A child process does it, because this rank
+/// exits first.
 pub(crate) fn end_mpirun() {
     let Some(mpirun) = mpirun() else { return };
-    // If this fails, mpirun waits: the error cannot be reported.
+    // If this fails, mpirun waits. The error cannot be reported.
     let _ = Command::new("sh")
         .args(["-c", END, &mpirun.to_string()])
         .stdin(Stdio::null())
@@ -267,8 +273,8 @@ pub(crate) fn end_mpirun() {
         .spawn();
 }
 
-/// The process id of Hydra's mpirun: the parent of the proxy that is this
-/// rank's ancestor, possibly with a wrapper between them.
+/// Returns the process id of Hydra's mpirun. It is the parent of Hydra's proxy, which is an ancestor of this
+/// rank, possibly with a wrapper between proxy and rank.
 fn mpirun() -> Option<u32> {
     let mut ancestor = parent_id();
     for _ in 0..4 {
@@ -282,7 +288,7 @@ fn mpirun() -> Option<u32> {
     None
 }
 
-/// A process's program name and parent.
+/// Returns the name and the parent of a process.
 fn name_and_parent(pid: u32) -> Option<(String, u32)> {
     let (name, fields) = stat(&pid.to_string())?;
     Some((name, fields.get(1)?.parse().ok()?))

@@ -7,12 +7,13 @@ use burn::data::dataset::Dataset;
 use crate::calling::calling;
 use crate::{CommError, SampleOrder, ShardPlan, SharedError, World};
 
-/// This rank's shard of a data set, in batches of equal steps on all ranks.
+/// This rank's shard of a data set, in batches: one for each step, and all ranks have the same number of
+/// steps.
 ///
-/// Sharding is strided: rank `r` of `w` has the samples `r`, `r + w`, `r + 2w`, … of the order.
-/// Nothing is padded or dropped, so shards differ by one sample at most, and the union of all ranks'
-/// batches of a step is the batch that one process would use. A rank's last batch may be smaller
-/// than another's, or empty: it takes part in the step with no samples.
+/// Sharding is strided: rank `r` of `w` has the samples `r`, `r + w`, `r + 2w`, … of the order. Nothing is
+/// padded or dropped. Shards therefore differ by one sample at most, and the union of all ranks' batches of a
+/// step is the batch that one process would use. The last batch of a rank may be smaller than another rank's,
+/// or empty. A rank with an empty batch still takes part in the step.
 ///
 /// ```no_run
 /// # use burn::data::dataset::InMemDataset;
@@ -39,7 +40,8 @@ use crate::{CommError, SampleOrder, ShardPlan, SharedError, World};
 /// # }
 /// ```
 ///
-/// It is a data set itself, of this rank's samples, for Burn's data loaders and transforms.
+/// `ShardedDataset` is itself a data set, of this rank's samples, so it works with Burn's data loaders and
+/// transforms.
 #[derive(Debug, Clone)]
 pub struct ShardedDataset<D> {
     dataset: D,
@@ -54,7 +56,7 @@ pub struct ShardedDataset<D> {
 pub struct RankBatch<I> {
     /// This rank's samples; none if its shard is exhausted.
     pub items: Vec<I>,
-    /// Samples of the step on all ranks.
+    /// Number of samples of all ranks in the step.
     pub total: usize,
     /// The step of the epoch, from 0.
     pub step: usize,
@@ -72,7 +74,7 @@ impl<I> RankBatch<I> {
     }
 }
 
-/// Samples that the data set has not returned.
+/// The data set returned an error for the samples of a step.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the samples of step {step} cannot be read: {source}")]
 pub struct BatchError<E: Error + 'static> {
@@ -83,14 +85,14 @@ pub struct BatchError<E: Error + 'static> {
 }
 
 impl<D> ShardedDataset<D> {
-    /// This rank's shard of `dataset`, in its order, for batches of `batch_size` samples on each
-    /// rank. All ranks must call it, with the same data set.
+    /// Makes this rank's shard of `dataset`, in the order of the data set, for batches of `batch_size`
+    /// samples on each rank. All ranks must call it, with the same data set.
     ///
     /// # Errors
-    /// On all ranks: [`SharedError::Diverged`](crate::SharedError::Diverged) names a rank with another number of samples or another
-    /// batch size; [`SharedError::Elsewhere`](crate::SharedError::Elsewhere) one that would have no sample; [`SharedError::Sharding`](crate::SharedError::Sharding)
-    /// if the batch size is 0, or there are more than `u32::MAX` samples. Otherwise if the transport
-    /// fails.
+    /// On all ranks: [`SharedError::Diverged`](crate::SharedError::Diverged) names a rank with another number
+    /// of samples or another batch size; [`SharedError::Elsewhere`](crate::SharedError::Elsewhere) names a
+    /// rank that would have no sample; [`SharedError::Sharding`](crate::SharedError::Sharding) if the batch
+    /// size is 0, or there are more than `u32::MAX` samples. Otherwise if the transport fails.
     pub fn new<I, E>(world: &World, dataset: D, batch_size: usize) -> Result<Self, CommError>
     where
         D: Dataset<I, E>,
@@ -116,8 +118,9 @@ impl<D> ShardedDataset<D> {
     /// `epoch`, whatever the order was before. All ranks must call it.
     ///
     /// # Errors
-    /// [`SharedError::Diverged`](crate::SharedError::Diverged) names a rank with another seed or epoch: some samples would be used
-    /// twice, and others never. Otherwise if the transport fails.
+    /// [`SharedError::Diverged`](crate::SharedError::Diverged) names a rank with another seed or epoch: with
+    /// different orders, some samples would be used twice, and others never. Otherwise if the transport
+    /// fails.
     pub fn shuffle(&mut self, world: &World, seed: u64, epoch: u64) -> Result<(), CommError> {
         let _calling = calling("shuffle");
         world.check_equal("the shuffled order", &format!("seed {seed}, epoch {epoch}"))?;
@@ -125,7 +128,7 @@ impl<D> ShardedDataset<D> {
         Ok(())
     }
 
-    /// Samples, ranks and steps.
+    /// Number of samples, number of ranks and batch size.
     pub fn plan(&self) -> &ShardPlan {
         &self.plan
     }
@@ -135,10 +138,10 @@ impl<D> ShardedDataset<D> {
         self.plan.steps()
     }
 
-    /// The batches of an epoch, one for each step, read as the iterator advances.
+    /// Returns the batches of an epoch, one for each step. Each is read when the iterator reaches it.
     ///
     /// # Panics
-    /// If the data set returns another number of samples than it was asked for.
+    /// If the data set returns more or fewer samples than it was asked for.
     pub fn batches<I, E>(&self) -> impl Iterator<Item = Result<RankBatch<I>, BatchError<E>>>
     where
         D: Dataset<I, E>,

@@ -1,14 +1,14 @@
 //! Sharding: which samples a rank trains on, and in which order.
 //!
-//! Strided (round-robin) sharding, as in PyTorch's `DistributedSampler`: rank `r` of `w`
-//! gets the samples `r`, `r + w`, `r + 2w`, … Nothing is padded or dropped, so shards
-//! differ by one sample at most, and the union of all ranks' batches of one step is a
-//! contiguous range of the order: the batch that one process would use.
+//! Sharding is strided (round-robin), as in PyTorch's `DistributedSampler`: rank `r` of `w` gets the samples
+//! `r`, `r + w`, `r + 2w`, … Nothing is padded or dropped, so shards differ by one sample at most. The union
+//! of all ranks' batches of one step is a contiguous range of the order: the batch that one process would
+//! use.
 
 use chacha20::ChaCha8Rng;
 use chacha20::rand_core::{Rng, SeedableRng};
 
-/// Sharding of a data set and its steps; the same on every rank.
+/// How a data set is divided into shards and steps; the same on every rank.
 ///
 /// ```
 /// use burn_mpi::{SampleOrder, ShardPlan};
@@ -35,7 +35,7 @@ impl ShardPlan {
         self.samples.saturating_sub(rank).div_ceil(self.world_size)
     }
 
-    /// The indices of `rank`'s samples in the data set, as it uses them.
+    /// Returns the indices of `rank`'s samples in the data set, in the order in which the rank uses them.
     ///
     /// # Panics
     /// If there are more than `u32::MAX` samples.
@@ -76,7 +76,7 @@ pub enum SampleOrder {
 }
 
 impl SampleOrder {
-    /// The sample index at each position of the order.
+    /// Returns the sample index at each position of the order.
     ///
     /// # Panics
     /// If there are more than `u32::MAX` samples.
@@ -86,8 +86,8 @@ impl SampleOrder {
         if let Self::Shuffled { seed, epoch } = self {
             let mut rng = ChaCha8Rng::seed_from_u64(seed);
             rng.set_stream(epoch + 1);
-            // Fisher and Yates, downwards; `bounded` is implemented here so that a library
-            // update cannot change the permutation of a seed.
+            // Fisher-Yates shuffle, from the end. `bounded` is implemented here so that a library update
+            // cannot change the permutation of a seed.
             for last in (1..count).rev() {
                 order.swap(last, bounded(&mut rng, last as u32 + 1) as usize);
             }
@@ -96,8 +96,8 @@ impl SampleOrder {
     }
 }
 
-/// A uniform number below `bound`, without bias: Lemire, "Fast random integer
-/// generation in an interval" (2019).
+/// Draws a uniform number below `bound`, without bias: Lemire, "Fast random integer generation in an
+/// interval" (2019).
 fn bounded(rng: &mut ChaCha8Rng, bound: u32) -> u32 {
     loop {
         let product = u64::from(rng.next_u32()) * u64::from(bound);
@@ -164,7 +164,7 @@ mod tests {
         assert_eq!(sorted, SampleOrder::Sequential.samples(1000));
     }
 
-    /// Runs of earlier versions are resumed with the same samples.
+    /// A resumed run of an earlier version must get the same samples.
     #[test]
     fn a_seed_has_the_same_permutation_in_all_versions() {
         assert_eq!(SampleOrder::Shuffled { seed: 5, epoch: 1 }.samples(8), [5, 4, 0, 7, 3, 1, 6, 2]);

@@ -10,38 +10,43 @@ use burn::tensor::{Bool, DType, Int, Tensor, TensorData};
 
 use crate::ParamSpec;
 
-/// Receives a tensor: its id, what it is, and how to copy its values. Of tensors that are not floats, the range in
-/// the flat buffer is empty.
+/// Receives each tensor: its id, its description, and a function that copies its values. The range in the
+/// flat buffer is empty for a tensor that is not of floats.
 type Visit<'a> = dyn FnMut(ParamId, ParamSpec, &dyn Fn() -> TensorData) + 'a;
 
 /// Passes the tensors of `module` to `visit`, in visit order. Initialises parameters that have not been used
-/// yet. Returns the fields that are modules, each with the type that has it, such as
-/// `act.Relu of Enum:Activation`: tensors alone do not show a layer without any.
+/// yet.
+///
+/// Returns the fields that are modules, each with the type that contains it, such as `act.Relu of
+/// Enum:Activation`. The tensors alone do not show a layer that has none.
 pub(crate) fn visit<M: Module>(module: &M, visit: &mut Visit<'_>) -> Vec<String> {
     let mut visitor = Visitor { path: Vec::new(), fields: Vec::new(), floats: 0, visit };
     module.visit(&mut visitor);
     visitor.fields
 }
 
-/// New values of a tensor of this type and shape, which may get gradients, or `None` to keep its values.
+/// Returns the new values of a tensor, or `None` to keep its values. The arguments are the tensor's type, its
+/// shape, and whether it gets gradients.
 type Values<'a> = dyn FnMut(DType, &[usize], bool) -> Option<TensorData> + 'a;
 
-/// `module` with the `values` of each tensor, in visit order; types, ids and gradient settings are unchanged.
+/// Returns `module` with new `values` for its tensors, in visit order. Types, ids and gradient settings are
+/// unchanged.
 pub(crate) fn write<M: Module>(module: M, values: &mut Values<'_>) -> M {
     module.map(&mut Writer(values))
 }
 
 struct Visitor<'a, 'b> {
-    /// The name of each field on the way, and the type that holds it, such as `Struct:Linear`.
+    /// The fields from the root to the current one. Each has its name and the type that contains it, such as
+    /// `Struct:Linear`.
     path: Vec<(String, String)>,
     fields: Vec<String>,
-    /// Values of the float tensors so far.
+    /// Number of values in the float tensors so far.
     floats: usize,
     visit: &'a mut Visit<'b>,
 }
 
 impl Visitor<'_, '_> {
-    /// The path through these containers, such as `conv1.weight`.
+    /// Joins the names of the fields that are in a container accepted by `through`, such as `conv1.weight`.
     fn name(&self, through: impl Fn(&str) -> bool) -> String {
         let fields = self.path.iter().filter(|(_, container)| through(container));
         fields.map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(".")
@@ -58,7 +63,7 @@ impl Visitor<'_, '_> {
         if dtype.is_float() {
             self.floats += shape.iter().product::<usize>();
         }
-        // By type, and not by the name of the field.
+        // The type decides, not the name of the layer's field.
         let is_weight =
             self.path.last().is_some_and(|(name, module)| name == "weight" && module == "Struct:Linear");
         let spec = ParamSpec {
@@ -86,7 +91,7 @@ impl ModuleVisitor for Visitor<'_, '_> {
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let tensor = match param.val() {
-            // To detach would be to dequantize.
+            // Detaching would dequantize the values.
             quantized if matches!(quantized.dtype(), DType::QFloat(_)) => quantized,
             float => float.detach(),
         };
@@ -108,7 +113,7 @@ impl ModuleVisitor for Visitor<'_, '_> {
 struct Writer<'a, 'b>(&'a mut Values<'b>);
 
 impl Writer<'_, '_> {
-    /// A parameter with its new values.
+    /// Returns the parameter with its new values.
     fn rewrite<const D: usize, K: Basic>(&mut self, param: Param<Tensor<D, K>>) -> Param<Tensor<D, K>>
     where
         Tensor<D, K>: Parameter,
@@ -117,7 +122,7 @@ impl Writer<'_, '_> {
         let Some(data) = (self.0)(dtype, &dims, trainable) else { return param };
         let (id, old, mapper) = param.consume();
         let device = old.device();
-        // Both at once would be twice the memory of a large tensor.
+        // Keeping the old values while the new ones are made would need twice the memory of a large tensor.
         drop(old);
         let tensor: Tensor<D, K> = Tensor::from_data(data, (&device, dtype));
         Param::from_mapped_value(id, tensor.set_require_grad(trainable), mapper)

@@ -1,10 +1,11 @@
 //! Data-parallel training with burn-train, by one call on its `SupervisedTraining`.
 //!
-//! burn-train 0.22 takes a training strategy of another crate, whose `fit` gets the learner and
-//! the loaders ([`strategy`]). What it keeps private is reached like this: a learner's optimizer
-//! and scheduler by its checkpointers, which capture or return records in memory ([`state`]); the
-//! display, logs and checkpoints of ranks other than 0 by replacing them with silent ones
-//! ([`silent`]); other ranks' metrics by sending the outputs of their steps to rank 0 ([`outputs`]).
+//! burn-train 0.22 accepts a training strategy from another crate, and calls its `fit` with the learner and
+//! the loaders ([`strategy`]). Some parts that a strategy needs are private in burn-train, and are reached
+//! indirectly. A learner's optimizer and scheduler are read and written through checkpointers that keep
+//! records in memory ([`state`]). The display, logs and checkpoints of ranks other than 0 are replaced by
+//! silent ones ([`over_mpi`]). Other ranks send the outputs of their steps to rank 0, which computes the
+//! metrics of all ranks ([`outputs`]).
 
 mod backward;
 mod epoch;

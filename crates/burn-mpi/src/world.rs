@@ -1,5 +1,7 @@
-//! The world: MPI initialisation, this process's rank, the hosts of all ranks, and small exchanges between ranks: job
-//! setup, and agreement on errors. Gradients are sent by a [collective](crate::Collective).
+//! [`World`]: this process's rank, the hosts of all ranks, and small exchanges between ranks, for job setup
+//! and agreement on errors.
+//!
+//! A world sends no gradients: a [collective](crate::Collective) does.
 
 use std::cell::RefCell;
 use std::fmt::Display;
@@ -22,12 +24,12 @@ use crate::{CommError, Primitives, SharedError, Wire};
 
 /// All ranks of the job, from the perspective of one of them.
 ///
-/// A handle: clones are cheap and refer to the same job, so types can hold one without a lifetime.
-/// MPI is finalized when the process exits, not when the last handle is dropped. So no value that
-/// uses MPI can outlive it, and a rank whose `main` returns an error aborts the job instead of
+/// A handle: clones are cheap and refer to the same job, so a type can hold a world without a lifetime
+/// parameter. MPI is finalized when the process exits, not when the last handle is dropped. Therefore no
+/// value that uses MPI can outlive MPI, and a rank whose `main` returns an error aborts the job instead of
 /// waiting for the others.
 ///
-/// MPI is called only from the thread that started it, so a world, and any type that holds one, is
+/// MPI is called only from the thread that started it. A world, and any type that holds one, is therefore
 /// `!Send` and `!Sync`:
 ///
 /// ```compile_fail,E0277
@@ -80,21 +82,24 @@ struct Job {
     member: Rc<Member>,
     places: Vec<Place>,
     library: String,
-    /// This rank's place among threads, if ranks are that and not processes of an MPI job.
+    /// This rank's seat if ranks are threads; `None` if ranks are processes of an MPI job.
     seat: Option<Seat>,
     /// The transport of exchanges.
     control: RefCell<Box<dyn Primitives>>,
 }
 
 impl World {
-    /// The world of a process.
+    /// Makes the world of a process. `place` then sets where the ranks run.
     #[cfg(feature = "mpi")]
     pub(crate) fn new(member: Member, control: Box<dyn Primitives>, library: String) -> Self {
         let (member, control) = (Rc::new(member), RefCell::new(control));
         Self(Rc::new(Job { member, places: Vec::new(), library, seat: None, control }))
     }
 
-    /// Tells this world, of which there is no other handle yet, where its ranks run.
+    /// Sets where each rank runs.
+    ///
+    /// # Panics
+    /// If this world has been cloned.
     #[cfg(feature = "mpi")]
     pub(crate) fn place(&mut self, places: Vec<Place>) {
         let job = Rc::get_mut(&mut self.0).expect("a world with one handle");
@@ -104,7 +109,7 @@ impl World {
         job.places = places;
     }
 
-    /// The world of a rank that is a thread.
+    /// Makes the world of a rank that is a thread.
     pub(crate) fn of_seat(seat: Seat, places: Vec<Place>) -> Self {
         let (member, control) = (Rc::new(seat.member().clone()), RefCell::new(seat.operations()));
         Self(Rc::new(Job { member, places, library: "no MPI".to_owned(), seat: Some(seat), control }))
@@ -115,13 +120,13 @@ impl World {
         self.member().activity.set_deadline(deadline);
     }
 
-    /// Applies the deadline to a wait of a transport of another crate, until the result is dropped.
+    /// Applies the deadline to a wait of a transport in another crate, until the returned value is dropped.
     /// All ranks must call it for the same operations in the same order.
     ///
-    /// Names are those in error messages: `transport` as in
+    /// The names appear in error messages: `transport` as in
     /// [`Collective::transport`](crate::Collective::transport), `operation` as in
-    /// [`Call::name`](crate::lab::Call::name), `broadcast` or `barrier`, and `bucket` if the
-    /// operation has one.
+    /// [`Call::name`](crate::lab::Call::name), `broadcast` or `barrier`, and `bucket` if the operation has
+    /// one.
     ///
     /// ```no_run
     /// # use burn_mpi::World;
@@ -135,15 +140,17 @@ impl World {
         self.member().enter(transport, operation, bucket)
     }
 
-    /// Whether the job fails and the guard is about to end this process. A transport whose operations need to be aborted,
-    /// such as operations on a GPU, calls this while it waits. From the first call on, the guard gives it a second to abort
-    /// them before it ends the process.
+    /// Returns whether the job has failed and the guard is about to end this process.
+    ///
+    /// A transport calls this while it waits if its operations must be aborted, as operations on a GPU must.
+    /// From the first call on, the guard waits one second before it ends the process, so that the transport
+    /// can abort its operations.
     pub fn is_ending(&self) -> bool {
         self.member().activity.with(|state| *state.ending.get_or_insert(false))
     }
 
-    /// An operation of a transport of another crate, which starts now on so many bytes. Names are those of
-    /// [`watch`](Self::watch).
+    /// Records an operation of `bytes` bytes that starts now, for a transport in another crate. The names are
+    /// as in [`watch`](Self::watch).
     pub fn started(
         &self,
         transport: &'static str,
@@ -154,13 +161,15 @@ impl World {
         Started { bucket, ..self.member().started(transport, operation, bytes) }
     }
 
-    /// The error of an operation that failed, or was not carried out, for `reason`.
+    /// Returns the error of an operation that failed, or was not carried out, for `reason`.
     pub fn failed(&self, started: &Started, reason: impl Into<String>) -> CommError {
         self.member().error(started, reason)
     }
 
-    /// The error of an operation whose connections broke for `reason`. They break when a peer exits: the peer's own
-    /// error is returned if it announces within 3 seconds that it leaves. Ranks that are threads announce nothing.
+    /// Returns the error of an operation after its connection broke for `reason`.
+    ///
+    /// A connection breaks when the peer exits. If a peer announces within 3 seconds that it leaves, the
+    /// peer's own error is returned. Ranks that are threads announce nothing.
     pub fn broken(&self, started: &Started, reason: String) -> CommError {
         self.member().broken(started, Member::PEER_REASON_TIMEOUT, reason)
     }
@@ -190,13 +199,13 @@ impl World {
         &self.0.places
     }
 
-    /// The MPI library in use, such as `Open MPI v4.1.4`.
+    /// The MPI library in use, such as `Open MPI v4.1.4`; `no MPI` if ranks are threads.
     pub fn mpi_library(&self) -> &str {
         &self.0.library
     }
 
-    /// Routes all exchanges from here on, of all clones, over `control` instead of MPI, so that a
-    /// job on another transport uses MPI only to start. All ranks must call it at the same time.
+    /// Sends all later exchanges of this world and its clones over `control` instead of MPI. A job on another
+    /// transport then uses MPI only to start. All ranks must call it at the same point.
     pub fn exchange_over(&self, control: Box<dyn Primitives>) {
         self.0.control.replace(control);
     }
@@ -205,11 +214,16 @@ impl World {
         &self.0.member
     }
 
-    /// MPI, of ranks that are its processes.
+    /// Returns the MPI of this process.
+    ///
+    /// # Panics
+    /// If ranks are threads.
     #[cfg(feature = "mpi")]
     pub(crate) fn mpi(&self) -> Mpi {
         assert!(self.seat().is_none(), "ranks that are threads have no MPI");
-        // SAFETY: the world of a process is made after the start of MPI, on the thread that has started it.
+        // SAFETY: a world without a seat is made by `World::init`, after MPI has started and on the thread
+        // that started it. A world is not `Send`, so this is that thread. Only the exit handler finalizes
+        // MPI.
         unsafe { Mpi::new(Rc::clone(self.member())) }
     }
 
@@ -221,17 +235,18 @@ impl World {
         &self.0.control
     }
 
-    /// Gathers every rank's `mine`, all of one length, in rank order.
+    /// Gathers `mine` of every rank, in rank order. It has the same length on all ranks.
     fn all_gather(&self, mine: &[u8]) -> Result<Vec<u8>, CommError> {
         let mut all = vec![0; mine.len() * self.size()];
         self.control().borrow_mut().all_gather(mine, &mut all)?;
         Ok(all)
     }
 
-    /// Every rank's length of what it sends next.
+    /// Exchanges the lengths of what the ranks send next, in rank order.
     ///
     /// # Errors
-    /// On all ranks, [`SharedError::OutOfStep`](crate::SharedError::OutOfStep) if they are in different exchanges.
+    /// On all ranks, [`SharedError::OutOfStep`](crate::SharedError::OutOfStep) if ranks are in different
+    /// exchanges.
     fn lengths(&self, mine: usize) -> Result<Vec<usize>, CommError> {
         let exchange = Announcement::for_exchange("lengths", 0, self.host());
         let mut all = vec![[0u64; 2]; self.size()];
@@ -245,7 +260,8 @@ impl World {
         Ok(all.iter().map(|[length, _]| *length as usize).collect())
     }
 
-    /// Every rank's value in rank order, where `send` returns the bytes of all ranks one after the other.
+    /// Gathers every rank's value in rank order. `send` gets this rank's encoded value, padded to the longest
+    /// one, and returns the encoded values of all ranks one after the other, or nothing.
     fn gathered<T: Serialize + DeserializeOwned>(
         &self,
         mine: &T,
@@ -255,7 +271,8 @@ impl World {
         let _calling = calling(name);
         let mut mine = written(mine);
         let lengths = self.lengths(mine.len())?;
-        // Padded to the longest: all send the same number of bytes, not 0, and one call is enough.
+        // Pad to the longest value: every rank then sends the same number of bytes, at least one, in a single
+        // call.
         let longest = lengths.iter().copied().fold(1, usize::max);
         mine.resize(longest, 0);
         let all = send(&mine)?;
@@ -263,38 +280,42 @@ impl World {
         ranks.map(|(rank, (bytes, length))| self.read(rank, &bytes[..length])).collect()
     }
 
-    /// Gathers every rank's value, in rank order, on every rank. They are sent as CBOR, which has NaN,
-    /// integers of 128 bits, bytes and maps with any keys; but `Some(())` and `Some(None)` arrive as `None`.
+    /// Gathers every rank's value, in rank order, on every rank.
+    ///
+    /// Values are sent as CBOR. It has NaN, 128-bit integers, bytes and maps with any keys, but `Some(())`
+    /// and `Some(None)` arrive as `None`.
     ///
     /// # Errors
-    /// If the transport fails. On all ranks: [`SharedError::Elsewhere`](crate::SharedError::Elsewhere) names the first whose value its
-    /// `Serialize` refuses, such as a path that is not UTF-8; [`SharedError::OutOfStep`](crate::SharedError::OutOfStep) one that is in
-    /// another call of this crate. [`CommError::OnRank`] if `T` does not read what it has written.
+    /// If the transport fails. On all ranks: [`SharedError::Elsewhere`](crate::SharedError::Elsewhere) names
+    /// the first rank whose value cannot be serialized, such as a path that is not UTF-8;
+    /// [`SharedError::OutOfStep`](crate::SharedError::OutOfStep) names a rank that is in another call of this
+    /// crate. [`CommError::OnRank`] if `T` cannot be deserialized from its own serialization.
     pub fn gather<T: Serialize + DeserializeOwned>(&self, mine: &T) -> Result<Vec<T>, CommError> {
         self.gathered(mine, "gather", |padded| self.all_gather(padded))
     }
 
-    /// Broadcasts rank 0's value; the other ranks' `value` is not read. It arrives as with
+    /// Broadcasts rank 0's value. The `value` of other ranks is not read. Values are encoded as by
     /// [`gather`](Self::gather).
     ///
     /// # Errors
-    /// If the transport fails, or those of [`gather`](Self::gather) about rank 0's value.
+    /// If the transport fails. As [`gather`](Self::gather) if rank 0's value cannot be serialized or
+    /// deserialized. [`CommError::OnRank`] if rank 0 is in another call of this crate.
     pub fn broadcast<T: Serialize + DeserializeOwned>(&self, value: &T) -> Result<T, CommError> {
         let bytes = self.broadcast_bytes(if self.is_root() { written(value) } else { Vec::new() })?;
         self.read(0, &bytes)
     }
 
-    /// Broadcasts rank 0's bytes.
+    /// Broadcasts rank 0's bytes. The `bytes` of other ranks are not read, and may have another length.
     ///
     /// # Errors
-    /// If the transport fails.
+    /// If the transport fails. [`CommError::OnRank`] if rank 0 is in another call of this crate.
     pub fn broadcast_bytes(&self, mut bytes: Vec<u8>) -> Result<Vec<u8>, CommError> {
         let exchange = Announcement::for_exchange("broadcast", 0, self.host());
         let mut header = [bytes.len() as u64, exchange.tag];
         self.control().borrow_mut().broadcast(bytemuck::bytes_of_mut(&mut header), 0)?;
         let [length, tag] = header;
         if tag != exchange.tag {
-            // The others go on; they learn it from this rank's exit.
+            // The other ranks continue. They see the error when this rank exits.
             let reason = format!("rank 0 is in another call, and this rank in {}", exchange.name);
             return Err(self.unreadable(reason));
         }
@@ -303,7 +324,7 @@ impl World {
         Ok(bytes)
     }
 
-    /// Gathers every rank's value, in rank order, on rank 0; the others get none.
+    /// Gathers every rank's value on rank 0, in rank order. Other ranks get an empty vector.
     #[cfg(feature = "train")]
     pub(crate) fn gather_on_root<T: Serialize + DeserializeOwned>(
         &self,
@@ -345,16 +366,15 @@ impl World {
         self.control().borrow_mut().barrier()
     }
 
-    /// Returns one rank's failure on every rank: if any rank passes an error,
-    /// all ranks return one that names the lowest such rank. So no rank waits
-    /// for one that has left, and the job prints one line instead of one per
-    /// rank.
+    /// Returns one rank's error on every rank. If any rank passes an error, all ranks return the error of the
+    /// lowest such rank. So no rank waits for a rank that has left, and the job prints one line instead of
+    /// one per rank.
     ///
     /// # Errors
-    /// The first failing rank's error, or the transport's.
+    /// The error of the lowest failing rank, or the transport's.
     pub fn agree<T, E: Display>(&self, mine: Result<T, E>) -> Result<T, CommError> {
         let _calling = calling("agree");
-        // On one line: it is part of one.
+        // The reason becomes part of a line, so it must not contain line breaks.
         let mine = mine.map_err(|error| format!("{error:#}").replace('\n', " "));
         let all: Vec<Option<String>> = self.gather(&mine.as_ref().err().cloned())?;
         if let Some((rank, reason)) =
@@ -365,10 +385,10 @@ impl World {
         mine.map_err(|reason| self.elsewhere(self.rank(), reason))
     }
 
-    /// Rank 0's value of `body`, which only it calls, and the default elsewhere.
+    /// Calls `body` on rank 0 only. Returns its value there, and the default value on other ranks.
     ///
     /// # Errors
-    /// On every rank, rank 0's failure, or the transport's.
+    /// On every rank, rank 0's error, or the transport's.
     pub(crate) fn on_root<T: Default, E: Display>(
         &self,
         body: impl FnOnce() -> Result<T, E>,
@@ -381,7 +401,7 @@ impl World {
     pub(crate) fn report(&self, error: &(dyn std::error::Error + 'static)) {
         let text = error.to_string();
         match error.downcast_ref::<CommError>() {
-            // All ranks have a shared error, and the first prints it.
+            // All ranks return a shared error, and rank 0 prints it.
             Some(shared) if shared.is_shared() && !self.is_root() => {}
             // Errors between ranks already name their rank.
             Some(_) => crate::process::print_line(&text),
@@ -403,7 +423,7 @@ impl World {
         }
     }
 
-    /// The error of a rank that differs from rank 0.
+    /// Returns the error of `rank`, which differs from rank 0 in `what`.
     pub(crate) fn diverged(
         &self,
         what: impl Into<String>,
@@ -415,17 +435,17 @@ impl World {
         CommError::Shared(SharedError::Diverged { what: what.into(), rank, host, found, expected })
     }
 
-    /// The error of all ranks that one of them has failed.
+    /// Returns the error that all ranks return because `rank` failed.
     fn elsewhere(&self, rank: usize, reason: String) -> CommError {
         CommError::Shared(SharedError::Elsewhere { rank, host: self.host_of(rank), reason })
     }
 
-    /// The host of a rank.
     pub(crate) fn host_of(&self, rank: usize) -> String {
         self.places()[rank].host.clone()
     }
 
-    /// Checks that each rank has at least one of a data set's `samples`, equal on all ranks.
+    /// Checks that each rank gets at least one of the data set's `samples` samples. `samples` is equal on all
+    /// ranks.
     #[cfg(feature = "data")]
     pub(crate) fn check_samples(&self, samples: usize) -> Result<(), CommError> {
         if samples >= self.size() {
@@ -436,14 +456,14 @@ impl World {
         Err(self.elsewhere(samples, reason))
     }
 
-    /// The value of `rank`, of what it has [`written`].
+    /// Decodes what `rank` has [`written`].
     fn read<T: DeserializeOwned>(&self, rank: usize, bytes: &[u8]) -> Result<T, CommError> {
         let sent = ciborium::from_reader::<Result<T, String>, _>(bytes);
         let sent = sent.map_err(|error| self.unreadable(format!("from rank {rank}: {error}")))?;
         sent.map_err(|reason| self.elsewhere(rank, reason))
     }
 
-    /// The error of what is wrong on this rank.
+    /// Returns an error of this rank alone.
     pub(crate) fn wrong(&self, reason: String) -> CommError {
         CommError::OnRank { rank: self.rank(), host: self.host().to_owned(), reason }
     }
@@ -455,7 +475,8 @@ impl World {
     }
 }
 
-/// The bytes of `value`, or of the reason why it has none: no rank waits for one that has left.
+/// Encodes `value`, or the reason why it cannot be serialized. The reason is sent in place of the value, so
+/// the other ranks do not wait for a rank that has left.
 fn written<T: Serialize>(value: &T) -> Vec<u8> {
     let mut bytes = Vec::new();
     if let Err(error) = ciborium::into_writer(&Ok::<_, String>(value), &mut bytes) {
