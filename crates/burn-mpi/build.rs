@@ -1,4 +1,5 @@
-//! Compiles the small C layers over MPI and gloo, and notes what this crate is built from.
+//! Compiles the C layer over MPI and the C++ layer over gloo, and tells the crate which MPI and which sources
+//! it is built from.
 
 use std::path::Path;
 use std::process::Command;
@@ -31,8 +32,8 @@ fn main() {
     println!("cargo:rustc-env=BURN_MPI_SOURCES={:016x}", sources(Path::new("src"), 0xcbf2_9ce4_8422_2325));
 }
 
-/// The digest of all files in `folder`, after those with the digest `before` (FNV-1a, 64 bits): equal for all
-/// compilers and machines.
+/// Continues the digest `before` with all files in `folder` (FNV-1a, 64 bits). The digest does not depend on
+/// the compiler or the machine.
 fn sources(folder: &Path, before: u64) -> u64 {
     let mut paths: Vec<_> = folder.read_dir().into_iter().flatten().flatten().map(|e| e.path()).collect();
     paths.sort();
@@ -44,15 +45,14 @@ fn sources(folder: &Path, before: u64) -> u64 {
     })
 }
 
-/// Whose compiler wrapper this is: Open MPI's has an option that no other has.
+/// Returns which MPI the compiler wrapper belongs to. Only Open MPI's has the option `--showme:version`.
 fn flavour(mpicc: &str) -> &'static str {
     let shown = Command::new(mpicc).arg("--showme:version").output();
     if shown.is_ok_and(|output| output.status.success()) { "openmpi" } else { "mpich" }
 }
 
-/// Compiles the layer over gloo. The library is named before any other crate's:
-/// libtorch exports gloo symbols too, of another version, and the first library
-/// to define a symbol has it.
+/// Compiles the layer over gloo, and links gloo before the libraries of any other crate. libtorch exports
+/// gloo symbols too, of another version, and a symbol comes from the first library that defines it.
 fn compile_gloo() {
     for file in ["shim.cc", "mesh.h", "sums.h"] {
         println!("cargo:rerun-if-changed=src/collective/gloo/{file}");
@@ -73,7 +73,7 @@ fn compile_gloo() {
         );
         return;
     }
-    // gloo's headers warn, its users' code does not.
+    // Warnings are off because gloo's headers cause some.
     build.file("src/collective/gloo/shim.cc").warnings(false).compile("burn_mpi_gloo_shim");
     println!("cargo:rustc-link-lib=dylib=gloo");
 }

@@ -1,11 +1,11 @@
-//! The MNIST guide of Burn's book, over MPI by two lines more:
+//! The MNIST guide of Burn's book, made data-parallel over MPI by two more lines:
 //!
 //! ```text
 //! mpirun -n 2 --bind-to core learner_mnist FOLDER [EPOCHS] [SAMPLES]
 //! ```
 //!
-//! FOLDER has MNIST's four files, unpacked (`mpiburn data digits --out FOLDER` generates such);
-//! logs and checkpoints are written into `FOLDER/guide`.
+//! FOLDER contains MNIST's four files, unpacked (`mpiburn data digits --out FOLDER` generates such files).
+//! Logs and checkpoints are written into `FOLDER/guide`.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -48,7 +48,7 @@ impl Model {
         }
     }
 
-    /// Images of shape [batch, 28, 28] to logits of shape [batch, 10].
+    /// Maps images of shape [batch, 28, 28] to logits of shape [batch, 10].
     fn forward(&self, images: Tensor<3>) -> Tensor<2> {
         let [batch, height, width] = images.dims();
         let x = self.conv1.forward(images.reshape([batch, 1, height, width]));
@@ -73,7 +73,7 @@ impl TrainStep for Model {
 
     fn step(&self, batch: MnistBatch) -> TrainOutput<ClassificationOutput> {
         let item = self.forward_classification(batch);
-        // In place of item.loss.backward(): gradients are averaged meanwhile.
+        // In place of item.loss.backward(): this averages gradients during backward.
         TrainOutput::new(self, burn_mpi::backward(&item.loss), item)
     }
 }
@@ -116,7 +116,8 @@ impl Batcher<MnistItem, MnistBatch> for MnistBatcher {
     }
 }
 
-/// Up to `samples` of MNIST's `train` or `t10k`: a header of 16 or 8 bytes, and the values.
+/// Reads up to `samples` samples of MNIST's `train` or `t10k`. The files have a header of 16 or 8 bytes, and
+/// then the values.
 fn mnist(folder: &Path, part: &str, samples: usize) -> Result<InMemDataset<MnistItem>, Box<dyn Error>> {
     let read = |name: String| {
         let path = folder.join(name);
@@ -134,7 +135,7 @@ fn main() -> ExitCode {
     run(train)
 }
 
-/// `world` is the first of the two lines; without `run` it is `let world = World::init()?`.
+/// The parameter `world` is the first of the two lines; without `run` it is `let world = World::init()?`.
 fn train(world: &World) -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     let folder = PathBuf::from(arguments.next().ok_or("usage: learner_mnist FOLDER [EPOCHS] [SAMPLES]")?);
@@ -153,7 +154,7 @@ fn train(world: &World) -> Result<(), Box<dyn Error>> {
     .with_default_checkpointers()
     .num_epochs(epochs)
     .summary()
-    // The second line. A step has 32 images of each rank.
+    // The second line. A step has 32 images on each rank.
     .over_mpi(world, LearnerOptions::default());
     let result = training.launch(Learner::new(Model::new(&device), AdamConfig::new().init(), 1e-3));
     if world.is_root() {

@@ -1,5 +1,5 @@
-//! The smallest complete training loop over MPI: a Burn data set, averaged gradients, metrics of all
-//! ranks, and a file at the end.
+//! The smallest complete training loop over MPI: a Burn data set, averaged gradients, metrics over all ranks,
+//! and a file at the end.
 //!
 //! ```text
 //! mpirun -n 2 --bind-to core own_loop [FILE]
@@ -26,7 +26,7 @@ pub struct Point {
     inside: bool,
 }
 
-/// Points of the square [-2, 2] x [-2, 2].
+/// Makes points of the square [-2, 2] x [-2, 2].
 pub fn points(count: usize) -> InMemDataset<Point> {
     let coordinate = |n: usize| (n % 997) as f32 / 997.0 * 4.0 - 2.0;
     let point = |n: usize| {
@@ -50,7 +50,7 @@ impl Net {
         }
     }
 
-    /// The mean cross entropy of these points.
+    /// Computes the mean cross entropy of these points.
     pub fn loss(&self, points: &[Point], device: &Device) -> Tensor<1> {
         let at: Vec<f32> = points.iter().flat_map(|point| point.at).collect();
         let inside: Vec<i32> = points.iter().map(|point| i32::from(point.inside)).collect();
@@ -61,7 +61,7 @@ impl Net {
     }
 }
 
-/// Trains on a shard of each rank.
+/// Trains, each rank on its shard.
 pub fn train(world: &World, points: impl Dataset<Point>, width: usize) -> Result<Net, Box<dyn Error>> {
     let device = Device::flex().autodiff();
     // The same initial weights in every job.

@@ -4,8 +4,8 @@
 //! mpirun -n 3 --bind-to core regression
 //! ```
 //!
-//! 1003 samples on 3 ranks are shards of 335, 334 and 334. Nothing is padded or dropped: gradients
-//! and metrics are weighted by samples.
+//! On 3 ranks, 1003 samples are divided into shards of 335, 334 and 334. Nothing is padded or dropped:
+//! gradients and metrics are weighted by samples.
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -61,7 +61,7 @@ impl Net {
         }
     }
 
-    /// Predictions minus targets.
+    /// Computes predictions minus targets.
     fn errors(&self, samples: &[Sample], device: &Device) -> Tensor<2> {
         let x: Vec<f32> = samples.iter().flat_map(|sample| sample.x).collect();
         let y: Vec<f32> = samples.iter().map(|sample| sample.y).collect();
@@ -70,13 +70,13 @@ impl Net {
         self.out.forward(tanh(self.hidden.forward(x))) - y
     }
 
-    /// The mean squared error of these samples.
+    /// Computes the mean squared error of these samples.
     pub fn loss(&self, samples: &[Sample], device: &Device) -> Tensor<1> {
         self.errors(samples, device).powi_scalar(2).mean()
     }
 }
 
-/// Trains on a shard of each rank; rank 0 prints metrics of all ranks.
+/// Trains, each rank on its shard. Rank 0 prints metrics over all ranks.
 pub fn train(
     world: &World,
     samples: impl Dataset<Sample>,
@@ -114,7 +114,7 @@ pub fn train(
     Ok(model)
 }
 
-/// Each rank predicts its shard; the means are those of the whole set.
+/// Each rank predicts its shard; the printed means are over the whole set.
 fn validate(
     world: &World,
     model: &Net,

@@ -1,9 +1,9 @@
 //! Ranks that are threads of this process, for tests: `cargo test` runs a data-parallel loop on several
 //! ranks, without `mpirun` and without MPI, in milliseconds.
 //!
-//! [`run`] calls a function as every rank. What it does with its [`World`] is what it does
-//! over MPI: exchanges, [`connect`](crate::connect), gradients, errors. Messages go through memory,
-//! whatever the backend that `connect` is asked for.
+//! [`run`] calls a function once for each rank, on a thread of its own. The function uses its [`World`] as it
+//! does over MPI: for exchanges, [`connect`](crate::connect), gradients and errors. Messages go through
+//! memory, whichever backend `connect` is asked for.
 //!
 //! ```
 //! use burn_mpi::threads::{Options, run};
@@ -19,11 +19,13 @@
 //! ```
 //!
 //! # Simulation
-//! Ranks take turns: one runs until its next exchange, where it may have to hand over to another one. Who
-//! comes next, which message arrives first, and how long a rank is held back are drawn from
-//! [`Options::seed`], so a failure, which names its seed, repeats. Time is virtual: when every rank waits,
-//! the clock jumps to the next moment at which something happens, such as the end of a [`sleep`], a stall
-//! warning or a deadline. A test of a deadline of a minute takes no time.
+//! Ranks take turns. One rank runs until its next exchange, where the turn may pass to another rank. The seed
+//! [`Options::seed`] decides which rank runs next, which message arrives first, and how long a rank is held
+//! back. A failure names its seed, and the same seed repeats the failure.
+//!
+//! Time is virtual: when every rank waits, the clock jumps to the next moment at which something happens,
+//! such as the end of a [`sleep`], a stall warning or a deadline. A test of a deadline of a minute takes no
+//! time.
 //!
 //! ```
 //! use std::time::Duration;
@@ -40,22 +42,22 @@
 //! ```
 //!
 //! # What differs from processes
-//! - Statics are shared, by ranks and by tests of the same process. Burn's random generator is one for the
-//!   process: seed it right before drawing, without an exchange in between (Burn draws a parameter when it
-//!   is first used, not in `init`), and run tests that draw from it one at a time (`--test-threads=1`, or
-//!   cargo-nextest, which has a process for each). Otherwise a seed does not repeat what it draws.
-//! - Burn's autodiff is one for the process, too: build each rank's module inside the function. A module
-//!   that is built outside and cloned shares its graph, which the first backward consumes;
-//!   [`GradientSync`](crate::GradientSync) refuses it with a line.
-//! - A lock that a rank holds while it communicates, and that another one takes, stops the job for ever; a
-//!   line says so after a minute. In an argument, as in `broadcast_module(world, shared.lock()?.clone())`, it
-//!   is held until the call returns.
-//! - Native sums are in an order of their own, as those of MPI and gloo are; sums in rank order have the
-//!   same bits everywhere.
-//! - What MPI leaves to chance goes well here: messages that nobody receives are dropped, and settings of a
-//!   transport are not looked at.
-//! - A rank that panics or returns an error ends the others at their next exchange with
-//!   [`CommError::Left`](crate::CommError::Left); nothing ends a rank that computes for ever.
+//! - All ranks, and all tests of the same process, share statics. One of them is Burn's random generator.
+//!   Seed it right before drawing, without an exchange in between; note that Burn draws a parameter when it
+//!   is first used, not in `init`. Run tests that draw from the generator one at a time (`--test-threads=1`,
+//!   or cargo-nextest, which has a process for each test). Otherwise a seed does not repeat what it draws.
+//! - All ranks share Burn's autodiff, too: build each rank's module inside the function. The clones of a
+//!   module that is built outside share its graph, which the first backward consumes.
+//!   [`GradientSync`](crate::GradientSync) rejects such a module with an error.
+//! - If a rank holds a lock during an exchange, and another rank takes this lock, the job stops forever. A
+//!   line says so after a minute. A lock in an argument is held until the call returns, as in
+//!   `broadcast_module(world, shared.lock()?.clone())`.
+//! - Native sums are added in another order than over MPI or gloo, which have different orders, too. Sums in
+//!   rank order have the same bits everywhere.
+//! - Some mistakes that may fail over MPI go unnoticed: messages that no rank receives are dropped, and
+//!   settings of a transport are ignored.
+//! - If a rank panics or returns an error, the others end at their next exchange with
+//!   [`CommError::Left`](crate::CommError::Left). Nothing ends a rank that computes forever.
 //!   `std::process::exit` ends all tests of the process, with its exit code.
 
 mod hub;
@@ -76,7 +78,7 @@ use crate::activity::{DEFAULT_DEADLINE, DEFAULT_STALL};
 /// The transport's name.
 const NAME: &str = "memory";
 
-/// How ranks run.
+/// Settings of a job whose ranks are threads.
 ///
 /// ```
 /// use burn_mpi::threads::{Options, run};
@@ -88,20 +90,21 @@ const NAME: &str = "memory";
 /// ```
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// What is drawn in a simulation follows from it.
+    /// Seed of everything that a simulation draws.
     pub seed: u64,
-    /// Machines that the ranks pretend to run on, the first ones on the first: `node0`, `node1`, ….
+    /// Number of machines that the ranks pretend to run on: `node0`, `node1`, …. Each has a block of
+    /// consecutive ranks, the first ranks on `node0`.
     pub hosts: usize,
     /// Deadline of an exchange; [`connect`](crate::connect) sets another one.
     pub deadline: Duration,
-    /// Time after which a rank prints whom it waits for.
+    /// Time after which a rank prints which ranks it waits for.
     pub stall_warning: Duration,
-    /// Whether ranks take turns. Otherwise they run at the same time, in the system's time and order: for a
-    /// sanitizer of threads.
+    /// Whether ranks take turns. Otherwise they run at the same time, in real time and in no fixed order, as
+    /// a thread sanitizer needs it.
     pub turns: bool,
-    /// Bytes of each rank's stack.
+    /// Stack size of each rank's thread, in bytes.
     pub stack_bytes: usize,
-    /// Called first on each rank's thread, such as to set up a pool of threads for it.
+    /// Called first on each rank's thread, with the rank; for example, sets up a pool of threads for it.
     pub on_thread: fn(usize),
 }
 
@@ -123,28 +126,28 @@ impl Default for Options {
 #[derive(Clone, thiserror::Error)]
 #[error("{error}{}", seed.map_or_else(String::new, |seed| format!(" (seed {seed})")))]
 pub struct Failure {
-    /// The rank, which may have left without an error while another one needed it.
+    /// The rank that failed. It may have left without an error while another rank needed it.
     pub rank: usize,
     /// Its error or its panic.
     pub error: String,
-    /// The seed that repeats it; without turns nothing does.
+    /// The seed that repeats the failure; `None` without turns, because nothing repeats it then.
     pub seed: Option<u64>,
-    /// What ranks have printed: warnings of stalls.
+    /// Lines that ranks have printed: warnings of stalls.
     pub lines: Vec<String>,
 }
 
-/// The text, which `unwrap` prints.
+/// Prints the same text as `Display`, because `unwrap` uses this one.
 impl fmt::Debug for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
 }
 
-/// Runs `body` as every rank of a job of `ranks` threads; returns their results in rank order.
+/// Runs `body` on `ranks` threads, each of them one rank of a job. Returns the results in rank order.
 ///
 /// # Errors
-/// [`Failure`] if a rank returns an error, panics, or returns while another one needs it, or if the system
-/// gives no thread for one.
+/// [`Failure`] if a rank returns an error, panics, or returns while another rank needs it, or if the system
+/// cannot start a thread.
 ///
 /// # Panics
 /// If `ranks` or [`Options::hosts`] is 0.
@@ -156,7 +159,7 @@ pub fn run<T: Send, E: fmt::Display>(
     run_with_lines(ranks, options, body).map(|(results, _)| results)
 }
 
-/// As [`run`]; also returns what ranks have printed: warnings of stalls.
+/// As [`run`]; also returns the lines that ranks have printed: warnings of stalls.
 ///
 /// # Errors
 /// As [`run`].
@@ -188,7 +191,7 @@ pub fn run_with_lines<T: Send, E: fmt::Display>(
         let spawn = |rank: usize| {
             let thread = std::thread::Builder::new().name(format!("rank {rank}"));
             let spawned = thread.stack_size(options.stack_bytes).spawn_scoped(scope, move || as_rank(rank));
-            // The others wait for it, or for its leaving.
+            // A rank without a thread leaves with an error. Otherwise the others would wait for it.
             spawned.map_err(|error| hub.leave(rank, 1, format!("the system gives no thread: {error}"))).ok()
         };
         let threads: Vec<_> = (0..ranks).map(spawn).collect();
@@ -212,7 +215,7 @@ fn message(panic: &(dyn Any + Send)) -> &str {
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a message")
 }
 
-/// Lets time pass on this rank: in a simulation the clock's, and else the system's.
+/// Sleeps on this rank: in virtual time in a simulation, otherwise in real time.
 pub fn sleep(world: &World, time: Duration) {
     match world.seat() {
         Some(seat) => seat.sleep(time),

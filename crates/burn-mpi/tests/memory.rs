@@ -1,4 +1,5 @@
-//! Memory of a broadcast. A test of its own process: it reads the process's peak.
+//! Checks the memory that a broadcast needs. It reads the peak of the process, so it is the only test in its
+//! process.
 
 use std::fs;
 
@@ -31,7 +32,7 @@ fn a_broadcast_and_a_comparison_take_less_than_the_module_again() {
         let device = Device::flex();
         let layers = (0..LAYERS).map(|_| LinearConfig::new(WIDTH, WIDTH).init(&device)).collect();
         let net = Net { layers };
-        // Draws them, too.
+        // Initialises the parameters, too.
         let parameters = 4 * ParamLayout::of_module(&net).len();
         world.barrier()?;
         if world.is_root() {

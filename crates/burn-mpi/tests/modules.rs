@@ -1,5 +1,5 @@
-//! Modules of a user's own on ranks that are threads: what `check_modules` checks over MPI and gloo, and what
-//! ranks may not have of their own.
+//! Checks user-defined modules on ranks that are threads: the checks that `check_modules` makes over MPI and
+//! gloo, and differences between ranks that are errors.
 
 use std::error::Error;
 
@@ -53,7 +53,7 @@ struct Net {
     out: Linear,
 }
 
-/// The same parameters in f64.
+/// Converts the parameters to f64.
 struct Double;
 
 impl ModuleMapper for Double {
@@ -66,7 +66,7 @@ impl ModuleMapper for Double {
     }
 }
 
-/// Steps of a rank that does what `odd` says.
+/// Trains some steps. `odd` says what this rank does differently.
 fn train(world: &World, odd: &str, broadcasts: bool) -> Result<(), CommError> {
     let device = Device::flex().autodiff();
     device.seed(1);
@@ -93,7 +93,7 @@ fn train(world: &World, odd: &str, broadcasts: bool) -> Result<(), CommError> {
     Ok(())
 }
 
-/// How three ranks fail of which rank 1 is `odd`, for each seed.
+/// Returns how a job of three ranks fails for each seed if rank 1 does `odd`.
 fn failures(odd: &str, broadcasts: bool) -> impl Iterator<Item = Failure> {
     (0..SEEDS).map(move |seed| {
         let of_rank = |rank: usize| if rank == 1 { odd } else { "" };
@@ -110,7 +110,7 @@ fn a_parameter_that_one_rank_freezes_is_named() {
     }
 }
 
-/// Told before anything is sent.
+/// The error comes before anything is sent.
 #[test]
 fn a_parameter_of_another_type_on_one_rank_is_named() {
     for failure in [false, true].into_iter().flat_map(|broadcasts| failures("double", broadcasts)) {
@@ -119,7 +119,7 @@ fn a_parameter_of_another_type_on_one_rank_is_named() {
     }
 }
 
-/// An error that one rank alone gets from its `GradientSync`, inside a step.
+/// Only one rank gets the error from its `GradientSync`, inside a step.
 #[test]
 fn an_error_inside_a_step_on_one_rank_ends_the_job() {
     for failure in failures("samples", true) {
@@ -127,7 +127,7 @@ fn an_error_inside_a_step_on_one_rank_ends_the_job() {
     }
 }
 
-/// Messages have 16 MiB: several tensors share one, two are in it by a part, one is longer.
+/// A message has 16 MiB: some tensors share one, two are partly in it, and one is longer.
 #[test]
 fn tensors_of_any_size_are_broadcast() {
     let sizes = [0, 1, 3, 4_100_000, 7, 9_000_001, 0, 5, 100];
@@ -197,7 +197,7 @@ struct Activated {
 /// A call of each rank with its module.
 type Call = fn(&World, Activated) -> Result<(), CommError>;
 
-/// Which tensors do not show.
+/// A comparison of tensors does not show the difference.
 #[test]
 fn another_variant_of_an_enum_on_one_rank_is_named() {
     let activated = |world: &World| Activated {

@@ -1,4 +1,4 @@
-//! Ranks as threads: what they exchange, how they end, and what a seed repeats.
+//! Checks ranks that are threads: the results of exchanges, how ranks end, and that a seed repeats a run.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use burn_mpi::{
     broadcast_module, chunk_range, connect,
 };
 
-/// `TURNS=off` lets ranks run at the same time, for a sanitizer of threads.
+/// `TURNS=off` makes ranks run at the same time, for a thread sanitizer.
 fn with_seed(seed: u64) -> Options {
     let turns = std::env::var("TURNS").map_or(true, |text| text != "off");
     Options { turns, ..simulated(seed) }
@@ -70,7 +70,7 @@ fn primitives_have_the_results_of_arithmetic() {
                 let mut part = Wire::F32(vec![0.0; 2]);
                 on.reduce_scatter(&Wire::F32(values(rank, 2 * ranks)), &mut part)?;
                 assert_eq!(part, Wire::F32(summed(ranks, 2 * ranks)[2 * rank..][..2].to_vec()));
-                // A ring of messages, several of which may be on their way.
+                // A ring of messages. Several of them may be in flight.
                 let (next, previous) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
                 for number in 0..3 {
                     on.send(&[rank as u8, number], next)?;
@@ -100,7 +100,7 @@ fn operations_in_flight_are_right_in_any_order() {
                     let input = Wire::F32(values(rank, length));
                     collective.start(Operation::all_reduce(0, &input, how), input.clone())?;
                     collective.start(Operation::reduce_scatter(1, &input, how), input)?;
-                    // Not to be taken for the first.
+                    // Its sums differ from those of the first operation.
                     let twice = values(rank, length).into_iter().map(|value| 2.0 * value).collect();
                     let twice = Wire::F32(twice);
                     collective.start(Operation::all_reduce(2, &twice, Reduction::Ordered), twice)?;
@@ -160,7 +160,7 @@ fn sums_in_rank_order_have_one_set_of_bits_and_native_ones_another() {
         })
         .unwrap()
     };
-    // In rank order 1 is lost beside 1e8, and from the other end beside -1e8.
+    // 1e8 + 1 - 1e8 is 0 in f32, in rank order and in reverse: 1 is below the precision of 1e8.
     assert_eq!(sums(Reduction::Ordered, 1), vec![vec![0f32.to_bits(); 2]; 3]);
     assert_eq!(sums(Reduction::Ordered, 2), sums(Reduction::Ordered, 1));
     assert_eq!(sums(Reduction::Native, 1)[0], sums(Reduction::Native, 1)[2]);
@@ -261,7 +261,7 @@ fn different_calls_are_an_error_that_names_them() {
         });
         let text = failure.unwrap_err().to_string();
         assert!(text.contains("all-reduce of 4 f32") && text.contains("all-reduce of 3 f32"), "{text}");
-        // Padded to chunks of the same length.
+        // The two buffers are padded to chunks of the same length.
         type Constructor = fn(usize, &Wire, Reduction) -> Operation;
         let sums = [
             (Operation::all_reduce as Constructor, Reduction::Ordered, "all-reduce (ordered)"),
@@ -306,12 +306,12 @@ fn what_never_comes_ends_by_the_deadline_whatever_else_is_in_flight() {
         other.start(all_reduce, value())?;
         Ok((one, other))
     };
-    // Each waits in another collective for the second part of a sum.
+    // Each rank waits in another collective, for the second part of its sum.
     ends(&|world| {
         let (mut one, mut other) = two(world)?;
         if world.rank() == 0 { one.wait(0) } else { other.wait(0) }.map(drop)
     });
-    // An operation has arrived and is never waited for.
+    // One operation has arrived, and is never waited for.
     ends(&|world| {
         let (_unused, mut other) = two(world)?;
         other.wait(0)?;
@@ -321,7 +321,7 @@ fn what_never_comes_ends_by_the_deadline_whatever_else_is_in_flight() {
         other.start(all_reduce, value())?;
         other.wait(0).map(drop)
     });
-    // Each sends a long message before it receives the other's.
+    // Each rank sends a long message before it receives the other rank's.
     ends(&|world| {
         let (mut on, peer) = (primitives(world)?, 1 - world.rank());
         on.send(&[0; 5000], peer)?;
@@ -346,7 +346,7 @@ fn a_rank_that_polls_keeps_no_deadline_from_passing() {
     });
     let text = failure.unwrap_err().to_string();
     assert!(text.contains("barrier") && text.contains("exceeded the deadline of 5 s"), "{text}");
-    // One that computes between its polls is late, and no more.
+    // A rank that computes between its polls is late, but the job does not end.
     let late = run_with_lines(2, &simulated(0), |world| {
         let mut collective = connect(world, Backend::Mpi, &Transport::default())?;
         let value = || Wire::F32(vec![1.0]);
@@ -407,7 +407,7 @@ fn a_rank_that_cannot_begin_ends_the_others() {
         let failure = run(3, &options, World::barrier).unwrap_err();
         assert_eq!((failure.rank, failure.error.as_str()), (1, "rank 1 on node0 panicked: no pool"));
     }
-    // More memory than there is.
+    // More memory than any machine has.
     let options = Options { stack_bytes: 1 << 46, ..Options::default() };
     let failure = run(2, &options, World::barrier).unwrap_err().to_string();
     assert!(failure.contains("the system gives no thread"), "{failure}");
@@ -451,7 +451,7 @@ fn ranks_run_at_the_same_time_without_turns() {
     let short = Options { deadline: Duration::from_millis(50), ..options.clone() };
     let failure = run(2, &short, |world| match world.rank() {
         0 => world.barrier(),
-        // Until the other one has given up.
+        // Until the other rank has given up.
         _ => loop {
             sleep(world, Duration::from_millis(1));
             primitives(world)?.send(&[], 0)?;
@@ -559,7 +559,7 @@ fn gradients_stay_until_they_are_dropped_and_are_not_those_of_a_module_of_other_
         let second = step(3.0, &module)?;
         assert_eq!(weights(&first), [1.0; 8]);
         assert_eq!(weights(&second), [3.0; 8]);
-        // As many values, which a view would take from both parameters.
+        // As many values as the two parameters have: a view would take them from both.
         let other = LinearConfig::new(2, 5).with_bias(false).init(&device);
         step(1.0, &other).map(drop)
     })
@@ -577,7 +577,8 @@ fn a_total_that_is_not_that_of_the_step_is_an_error_of_all_ranks_and_the_next_st
             let input = Tensor::<2>::ones([2, 1], &Device::flex().autodiff());
             sync.average(&module.forward(input).mean(), &module, 2, total).map(drop)
         };
-        // The last rank is off by less than 5% of the step's samples, then by much.
+        // The total of the last rank differs from the step's samples, first slightly (the shares differ from
+        // 1 by less than 5 %), then by much.
         let errors = [7, 60].map(|total| step(if world.rank() == 2 { total } else { 6 }).unwrap_err());
         step(6)?;
         let gradient = sync.gradient(0)?.to_vec();

@@ -1,4 +1,4 @@
-//! Values that ranks exchange arrive as they were sent, or are an error of all ranks.
+//! Checks that values which ranks exchange arrive as they were sent, or are an error of all ranks.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

@@ -7,8 +7,9 @@
 //!     [--modules fused|stock] [--precision f32|bf16]
 //! ```
 //!
-//! The network is of `burn_fused::nn`, or of `burn::nn` with `--modules stock`: network.rs, once with each.
-//! A step has `--batch` windows of `--tokens` characters on each rank. Without a file the text is generated.
+//! network.rs is compiled twice: with the modules of `burn_fused::nn`, and with those of `burn::nn` for
+//! `--modules stock`. A step has `--batch` windows of `--tokens` characters on each rank. Without `--text`
+//! the text is generated.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -25,17 +26,17 @@ use burn_mpi::{
     broadcast_module, check_equal_weights, connect, run,
 };
 
-/// Characters are bytes.
+/// A character is a byte.
 const CHARACTERS: usize = 256;
-/// Bound of the numbers among the options.
+/// Largest number that an option accepts.
 const MOST: usize = 1 << 20;
-/// Bound of the layers, for the time in which they are made.
+/// Largest number of layers: making more takes too long.
 const MOST_LAYERS: usize = 1 << 10;
-/// Bound of the attention mask, for its memory.
+/// Largest number of values in the attention mask: more need too much memory.
 const MOST_MASKED: u64 = 1 << 30;
-/// Bound of the network, for its memory.
+/// Largest number of parameters: more need too much memory.
 const MOST_PARAMETERS: u64 = 500_000_000;
-/// Steps before those that are timed: the first one determines the buckets.
+/// Steps before the timed ones. The first step determines the buckets.
 const WARM_UP: usize = 3;
 
 #[derive(Debug, Clone)]
@@ -46,7 +47,7 @@ pub struct Options {
     pub batch: usize,
     pub tokens: usize,
     pub dropout: f64,
-    /// Of products, in fused modules.
+    /// Precision of matrix products in fused modules.
     pub precision: MatmulPrecision,
     pub stock: bool,
     pub lstm: bool,
@@ -119,7 +120,7 @@ impl Options {
         Ok(options)
     }
 
-    /// Checks that the options fit each other. `given` are those that were typed.
+    /// Checks that the options fit each other. `given` has the names of the options that were typed.
     fn check(&self, given: &[String]) -> Result<(), String> {
         let &Self { width, layers, heads, batch, tokens, lstm, .. } = self;
         if let (true, Some(name)) =
@@ -142,7 +143,8 @@ impl Options {
         if !lstm && width % heads != 0 {
             return Err(format!("--heads {heads} does not divide --width {width}"));
         }
-        // The matrices of a layer, and the embeddings: with gradients and moments, four times as much.
+        // The matrices of a layer, and the embeddings. Gradients and moments need memory too: four times as
+        // much in all.
         let parameters =
             12 * layers as u64 * (width as u64).pow(2) + (2 * CHARACTERS + tokens) as u64 * width as u64;
         match parameters {
@@ -154,29 +156,29 @@ impl Options {
     }
 }
 
-/// A network of characters.
+/// A network that predicts the next character.
 pub trait Network: Module {
     fn new(options: &Options, device: &Device) -> Self;
 
-    /// The mean cross entropy of the next character, at each position of these windows.
+    /// Computes the mean cross entropy of the next character, at each position of these windows.
     fn loss(&self, windows: &[Vec<u8>], device: &Device) -> Tensor<1>;
 
     fn optimizer() -> ModuleOptimizer;
 }
 
-/// The network of Burn's modules.
+/// The network with Burn's modules.
 pub mod stock {
     use burn::{nn, optim};
     include!("network.rs");
 }
 
-/// The same network of fused modules.
+/// The same network with fused modules.
 pub mod fused {
     use burn_fused::{nn, optim};
     include!("network.rs");
 }
 
-/// A text in windows of `tokens` characters, each with the next one.
+/// A text in windows of `tokens` characters, each followed by the character after it.
 pub struct Windows {
     pub text: Vec<u8>,
     pub tokens: usize,
@@ -193,13 +195,13 @@ impl Dataset<Vec<u8>> for Windows {
     }
 }
 
-/// Sentences of words in random order, the same on every machine.
+/// Generates sentences of words in random order, the same on every machine.
 pub fn sentences(bytes: usize) -> Vec<u8> {
     const WORDS: &str = "every rank sends its gradients to the next and waits for all buckets of a step";
     let words: Vec<&str> = WORDS.split(' ').collect();
     let (mut text, mut random) = (String::new(), 1u64);
     while text.len() < bytes {
-        // Knuth's MMIX generator; its upper bits are the better ones.
+        // Knuth's MMIX generator. Its upper bits are more random than its lower ones.
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         text += words[(random >> 60) as usize];
         text += if (random >> 56) % 8 == 0 { ".\n" } else { " " };
@@ -207,7 +209,7 @@ pub fn sentences(bytes: usize) -> Vec<u8> {
     text.into_bytes()
 }
 
-/// Rank 0's text; the others need no file.
+/// Returns rank 0's text on every rank. Other ranks do not read the file.
 fn text(world: &World, options: &Options) -> Result<Vec<u8>, Box<dyn Error>> {
     let text = match &options.text {
         Some(file) if world.is_root() => read(file, options.tokens * world.size() + 1)
@@ -217,7 +219,7 @@ fn text(world: &World, options: &Options) -> Result<Vec<u8>, Box<dyn Error>> {
     Ok(world.broadcast_bytes(world.agree(text)?)?)
 }
 
-/// A text of at least so many characters.
+/// Reads a text of at least `least` characters.
 fn read(file: &Path, least: usize) -> Result<Vec<u8>, String> {
     // Opening a pipe would wait for a writer.
     if std::fs::metadata(file).is_ok_and(|found| !found.is_file()) {
@@ -232,7 +234,7 @@ fn read(file: &Path, least: usize) -> Result<Vec<u8>, String> {
     }
 }
 
-/// Trains on a shard of each rank.
+/// Trains, each rank on its shard.
 pub fn train<N: Network>(
     world: &World,
     windows: impl Dataset<Vec<u8>>,

@@ -1,4 +1,4 @@
-// The network, of the modules that `nn` has where this file is included: Burn's or fused ones.
+// The network. `nn` is Burn's or burn_fused's, depending on where this file is included.
 
 use burn::module::Module;
 use burn::tensor::{Device, Int, Tensor, TensorData};

@@ -1,12 +1,12 @@
-//! A convolutional network of Burn's modules or of fused ones, trained data-parallel on MNIST:
+//! A convolutional network of Burn's modules or of fused modules, trained data-parallel on MNIST:
 //!
 //! ```text
 //! mpirun -n 2 --bind-to core own_cnn FOLDER [--batch 64] [--steps 400] [--modules fused|stock]
 //! ```
 //!
-//! FOLDER has MNIST's four files, unpacked (`mpiburn data digits --out FOLDER` generates such). The network is of
-//! `burn_fused::nn`, or of `burn::nn` with `--modules stock`: network.rs, once with each. A step has `--batch`
-//! images on each rank.
+//! FOLDER contains MNIST's four files, unpacked (`mpiburn data digits --out FOLDER` generates such files).
+//! network.rs is compiled twice: with the modules of `burn_fused::nn`, and with those of `burn::nn` for
+//! `--modules stock`. A step has `--batch` images on each rank.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -22,32 +22,32 @@ use burn_mpi::{
     broadcast_module, check_equal_weights, connect, run,
 };
 
-/// Pixels of a side.
+/// Width and height of an image, in pixels.
 pub const SIDE: usize = 28;
-/// Steps before those that are timed: the first one determines the buckets.
+/// Steps before the timed ones. The first step determines the buckets.
 const WARM_UP: usize = 3;
 
 #[derive(Clone, Debug)]
 pub struct Image {
-    /// Normalised.
+    /// Normalised values.
     pub pixels: Vec<f32>,
     pub label: u8,
 }
 
-/// A network of images.
+/// A network that classifies images.
 pub trait Network: Module {
     fn new(device: &Device) -> Self;
 
-    /// The scores of ten classes of each image.
+    /// Computes the scores of the ten classes for each image.
     fn scores(&self, images: &[Image], device: &Device) -> Tensor<2>;
 
-    /// The mean cross entropy of these images.
+    /// Computes the mean cross entropy of these images.
     fn loss(&self, images: &[Image], device: &Device) -> Tensor<1>;
 
     fn optimizer() -> ModuleOptimizer;
 }
 
-/// The network of Burn's modules.
+/// The network with Burn's modules.
 pub mod stock {
     use burn::{nn, optim};
     include!("network.rs");
@@ -57,12 +57,12 @@ pub mod stock {
     }
 }
 
-/// The same network of fused modules.
+/// The same network with fused modules.
 pub mod fused {
     use burn_fused::{Epilogue, nn, optim};
     include!("network.rs");
 
-    /// In one operator: with the imports alone, it would be the four modules' as above.
+    /// Runs the block as one operator. With other imports alone, the block would be four operators, as above.
     fn forward(block: &Block, x: Tensor<4>) -> Tensor<4> {
         block.conv.forward_norm(x, &block.norm, Epilogue::ReluPool)
     }
@@ -102,7 +102,7 @@ impl Options {
     }
 }
 
-/// MNIST's `train` or `t10k`.
+/// Reads MNIST's `train` or `t10k`.
 fn mnist(folder: &Path, part: &str) -> Result<InMemDataset<Image>, String> {
     let (images, pixels) = values(folder, &format!("{part}-images-idx3-ubyte"), &[SIDE, SIDE])?;
     let (labels, classes) = values(folder, &format!("{part}-labels-idx1-ubyte"), &[])?;
@@ -118,8 +118,8 @@ fn mnist(folder: &Path, part: &str) -> Result<InMemDataset<Image>, String> {
     Ok(InMemDataset::new(images.zip(classes).map(|(pixels, label)| Image { pixels, label }).collect()))
 }
 
-/// An IDX file of bytes: its path, and the values of items of this shape. Its header has the bytes 0, 0 and 8, the
-/// number of dimensions, and each dimension in four bytes.
+/// Reads an IDX file of bytes whose items have the shape `item`. Returns its path and its values. The header
+/// of the file has the bytes 0, 0 and 8, the number of dimensions, and each dimension in four bytes.
 fn values(folder: &Path, name: &str, item: &[usize]) -> Result<(String, Vec<u8>), String> {
     let path = folder.join(name);
     let (file, path) = (&path, path.display().to_string());
@@ -146,7 +146,7 @@ fn values(folder: &Path, name: &str, item: &[usize]) -> Result<(String, Vec<u8>)
     }
 }
 
-/// Trains on a shard of each rank.
+/// Trains, each rank on its shard.
 fn train<N: Network>(world: &World, options: &Options) -> Result<(), Box<dyn Error>> {
     let read = |part| mnist(&options.folder, part);
     let (images, tests) = world.agree(read("train").and_then(|images| Ok((images, read("t10k")?))))?;
@@ -184,7 +184,7 @@ fn train<N: Network>(world: &World, options: &Options) -> Result<(), Box<dyn Err
             break;
         }
     }
-    // Statistics of normalisation are those of each rank's own samples.
+    // Running statistics differ: each rank's are of its own samples.
     let model = sync.average_buffers(model)?;
     check_equal_weights(world, &model)?;
     let accuracy = test(world, &model.valid(), tests)?;
@@ -197,7 +197,7 @@ fn train<N: Network>(world: &World, options: &Options) -> Result<(), Box<dyn Err
     Ok(())
 }
 
-/// The accuracy on the test images, a shard of which each rank has.
+/// Computes the accuracy on the test images. Each rank tests a shard of them.
 fn test<N: Network>(world: &World, model: &N, images: InMemDataset<Image>) -> Result<f64, Box<dyn Error>> {
     let mut correct = Mean::default();
     for batch in ShardedDataset::new(world, images, 1000)?.batches() {

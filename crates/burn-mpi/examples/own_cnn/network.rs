@@ -1,4 +1,4 @@
-// The network, of the modules that `nn` has where this file is included: Burn's or fused ones.
+// The network. `nn` is Burn's or burn_fused's, depending on where this file is included.
 
 use burn::module::Module;
 use burn::tensor::{Device, Int, Tensor, TensorData};
@@ -10,7 +10,7 @@ use optim::{AdamWConfig, ModuleOptimizer};
 
 use super::{Image, Network, SIDE};
 
-/// A convolution, batch normalisation, ReLU, and pooling of 2x2 pixels.
+/// A convolution, batch normalisation, ReLU, and max pooling of 2x2 pixels.
 #[derive(Module, Debug)]
 pub struct Block {
     conv: Conv2d,

@@ -1,4 +1,11 @@
-//! The hub of ranks that are threads: their calls, their turns and their time.
+//! The hub of ranks that are threads: it carries their calls and messages, gives them their turns, and keeps
+//! virtual time.
+//!
+//! In a simulation one rank has the turn and runs; every other rank waits on its condition variable. At each
+//! exchange the hub draws the next rank from those that can run ([`Hub::hand_over`]). If no rank can run, the
+//! hub moves the clock to the next moment at which time alone changes something: the end of a sleep, a stall
+//! warning or a deadline. Without turns, ranks run concurrently in real time, and every change wakes the
+//! ranks that wait.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,23 +30,24 @@ use crate::{Call, CommError, Operation};
 pub(crate) struct Hub {
     pub members: Vec<Member>,
     hosts: Vec<String>,
-    /// Of a simulation, in ns.
+    /// Virtual time in ns; `None` without turns.
     time: Option<Arc<AtomicU64>>,
     state: Mutex<HubState>,
-    /// The system's time after which a line says whose turn does not end.
+    /// Real time after which a line reports a turn that does not end.
     long_turn: Duration,
-    /// One for each rank.
+    /// Wakes a rank: one condition variable for each rank.
     changed: Vec<Condvar>,
 }
 
-/// Time that passes in a look at a call that has not arrived, as much as operators compute between two: a
-/// rank that only looks cannot keep time from passing, and one that computes does not let others wait for long.
+/// Virtual time that passes when a rank tests a call that has not arrived: about as long as operators compute
+/// between two tests. If no time passed, a rank that only tests would stop the clock. If more time passed,
+/// others would seem to wait long for a rank that computes between its tests.
 const LOOK: Duration = Duration::from_micros(50);
 
-/// Bytes of a message that is sent without waiting for its receiver, as over MPI.
+/// Longest message, in bytes, that is sent without waiting for its receiver, as over MPI.
 const EAGER: usize = 4096;
 
-/// How long a turn may take without a line that says so.
+/// How long a turn may take before a line reports it.
 const LONG_TURN: Duration = Duration::from_secs(60);
 
 impl Hub {
@@ -80,7 +88,7 @@ impl Hub {
         self.hosts.iter().enumerate().map(place).collect()
     }
 
-    /// Waits for the first turn of `rank`, which begins when all are there.
+    /// Waits for the first turn of `rank`. Turns begin once all ranks have called this, or have left.
     pub fn begin(&self, rank: usize) {
         let mut state = self.state.lock();
         state.ranks[rank].phase = Phase::Ready;
@@ -91,7 +99,8 @@ impl Hub {
         self.await_turn(&mut state, rank);
     }
 
-    /// Adds this rank's buffers to the next call of `channel`, in place in `to` if `from` is empty.
+    /// Adds this rank's input to the next call of `channel`. An all-reduce and a broadcast are in place, and
+    /// read their input from `to`; other calls read it from `from`.
     ///
     /// # Errors
     /// If the job has ended.
@@ -123,10 +132,11 @@ impl Hub {
         Ok(ticket)
     }
 
-    /// Whether the result of a call has arrived at `rank`: sometimes later than it could.
+    /// Returns whether the result of a call has arrived at `rank`. In a simulation, a result that could
+    /// arrive is drawn to be late in half of the tests.
     ///
     /// # Errors
-    /// If it never will.
+    /// If the result will never arrive.
     pub fn test(&self, rank: usize, ticket: Ticket) -> Result<bool, CommError> {
         let mut state = self.state.lock();
         if !state.has(rank, Wanted::Call(ticket)) {
@@ -146,7 +156,7 @@ impl Hub {
         Ok(self.time.is_none() || state.draw.below(2) == 0)
     }
 
-    /// Writes the result of a call that has arrived.
+    /// Writes the result of a call into `to`. The result has arrived.
     pub fn take(&self, rank: usize, ticket: Ticket, to: &mut [u8]) {
         let mut state = self.state.lock();
         state.ranks[rank].open.retain(|open| *open != ticket);
@@ -166,8 +176,8 @@ impl Hub {
         }
     }
 
-    /// Sends a message, which arrives after those before it. A long one waits until it is received, as MPI's
-    /// and gloo's do.
+    /// Sends a message. Messages from one rank to another arrive in order. A message of more than [`EAGER`]
+    /// bytes waits until it is received, as over MPI and gloo.
     ///
     /// # Errors
     /// If the job has ended.
@@ -187,7 +197,7 @@ impl Hub {
     /// Waits for the next message of rank `from`.
     ///
     /// # Errors
-    /// If it has another length, or never comes.
+    /// If the message has another length than `into`, or will never arrive.
     pub fn receive(&self, rank: usize, from: usize, into: &mut [u8]) -> Result<(), CommError> {
         self.wait(rank, Wanted::Message { from })?;
         let mut state = self.state.lock();
@@ -208,7 +218,7 @@ impl Hub {
     /// Waits until `rank` has what it wants.
     ///
     /// # Errors
-    /// If it never will.
+    /// If `rank` will never have what it wants.
     pub fn wait(&self, rank: usize, wanted: Wanted) -> Result<(), CommError> {
         let mut state = self.at_exchange(rank);
         loop {
@@ -225,7 +235,7 @@ impl Hub {
         }
     }
 
-    /// Lets time pass on `rank`.
+    /// Sleeps on `rank`: in virtual time if ranks take turns, otherwise in real time.
     pub fn sleep(&self, rank: usize, time: Duration) {
         if self.time.is_none() {
             return std::thread::sleep(time);
@@ -236,7 +246,8 @@ impl Hub {
         state.ranks[rank].phase = Phase::Ready;
     }
 
-    /// Ends a rank. One that leaves with an error ends the others at their next exchange.
+    /// Records that `rank` has left with exit code `status`. If this is not 0, the other ranks end at their
+    /// next exchange.
     pub fn leave(&self, rank: usize, status: i32, reason: String) {
         let mut state = self.state.lock();
         let (member, host) = (&self.members[rank], self.hosts[rank].clone());
@@ -265,13 +276,14 @@ impl Hub {
         self.hand_over(&mut state);
     }
 
-    /// The first rank that left with an error, and what was printed.
+    /// Returns the first rank that left with an error, its error, and the printed lines.
     pub fn outcome(&self) -> (Option<(usize, String)>, Vec<String>) {
         let state = self.state.lock();
         (state.cause.clone(), state.lines.clone())
     }
 
-    /// Another rank that has one of these nodes. Those that nobody has are this rank's from now on.
+    /// Returns another rank that owns one of these graph nodes. Nodes without an owner belong to `rank` from
+    /// now on.
     pub fn other_owner(&self, rank: usize, nodes: impl Iterator<Item = u64>) -> Option<usize> {
         let mut state = self.state.lock();
         let mut owner = None;
@@ -282,7 +294,8 @@ impl Hub {
         owner
     }
 
-    /// The error of a wait for what will never come. A rank that has left without an error is then the cause.
+    /// Fails if `rank` waits for something that will never come. If a rank that left without an error is the
+    /// reason, that rank is recorded as the cause of the failure.
     fn check_lost(&self, state: &mut HubState, rank: usize, wanted: Wanted) -> Result<(), CommError> {
         let Some(error) = state.lost(rank, wanted) else { return Ok(()) };
         if let (None, Some(left)) = (&state.ended, state.leaver(rank, wanted).map(|left| left.rank)) {
@@ -293,14 +306,14 @@ impl Hub {
         Err(state.ended.get_or_insert(error).clone())
     }
 
-    /// The state at the beginning of an exchange.
+    /// Begins an exchange, and returns the locked state. If ranks take turns, others may run first.
     fn at_exchange(&self, rank: usize) -> MutexGuard<'_, HubState> {
         let mut state = self.state.lock();
         self.exchange(&mut state, rank);
         state
     }
 
-    /// Lets other ranks run first, or not, if ranks take turns.
+    /// If ranks take turns, hands over and waits for the next turn of `rank`, which may be the very next one.
     fn exchange(&self, state: &mut MutexGuard<'_, HubState>, rank: usize) {
         if self.time.is_some() {
             self.hand_over(state);
@@ -308,7 +321,7 @@ impl Hub {
         }
     }
 
-    /// Draws the rank that runs next, after time has passed if none can. Without turns there is nothing to do.
+    /// Draws the rank that runs next. If no rank can run, moves the clock first. Does nothing without turns.
     fn hand_over(&self, state: &mut HubState) {
         if self.time.is_none() || !state.has_begun() {
             return;
@@ -346,21 +359,21 @@ impl Hub {
                 );
                 print_line(&line);
                 state.lines.push(line);
-                // Once a turn, on the rank that sees it first.
+                // The count keeps the other ranks from reporting the same turn.
                 state.turns += 1;
             }
             before = state.turns;
         }
     }
 
-    /// Wakes ranks that wait without turns.
+    /// Without turns: wakes all ranks that wait.
     fn wake(&self) {
         if self.time.is_none() {
             self.changed.iter().for_each(|rank| _ = rank.notify_all());
         }
     }
 
-    /// Without turns: waits until something has happened, or this rank's next moment has come.
+    /// Without turns: waits until the state has changed, or the next moment of this rank has come.
     fn await_change(&self, state: &mut MutexGuard<'_, HubState>, rank: usize) {
         let now = self.members[rank].now();
         let next = self.next_moment(state, rank, now).unwrap_or(Duration::MAX);
@@ -371,7 +384,7 @@ impl Hub {
         }
     }
 
-    /// Moves the clock to the next moment at which something happens; false if nothing ever will.
+    /// Moves the clock to the next moment of any rank. Returns false if there is none.
     fn advance_clock(&self, state: &mut HubState, now: Duration) -> bool {
         let moment = |rank| Some((self.next_moment(state, rank, now)?, rank));
         let Some((moment, rank)) = (0..self.members.len()).filter_map(moment).min() else { return false };
@@ -382,7 +395,8 @@ impl Hub {
         true
     }
 
-    /// When something happens to a rank by time alone.
+    /// Returns the next moment at which time alone changes something for a rank: the end of its sleep, its
+    /// stall warning or its deadline.
     fn next_moment(&self, state: &HubState, rank: usize, now: Duration) -> Option<Duration> {
         match state.ranks[rank].phase {
             Phase::Sleeping(until) => Some(until),
@@ -398,7 +412,7 @@ impl Hub {
         }
     }
 
-    /// What happens to a rank at its next moment: a warning, or the end of the job.
+    /// Acts on the next moment of a waiting rank, if it has come: prints a stall warning, or ends the job.
     fn expire(&self, state: &mut HubState, rank: usize) {
         if !matches!(state.ranks[rank].phase, Phase::Waiting(_)) || state.ended.is_some() {
             return;
@@ -428,7 +442,7 @@ impl Hub {
             let line = wait.stall(waited);
             print_line(&line);
             state.lines.push(line);
-            // Once a collective, on the rank that sees it first.
+            // The other ranks do not report the same collective again.
             for member in &self.members {
                 member.activity.with(|state| state.warned_below = state.warned_below.max(seen.entered));
             }
@@ -448,7 +462,7 @@ mod tests {
                 let hub = &hub;
                 scope.spawn(move || {
                     hub.begin(rank);
-                    // The first of the two does not hand over before the other has told of it.
+                    // The rank that has the turn keeps it until the other rank has reported it.
                     while hub.outcome().1.is_empty() {
                         std::thread::yield_now();
                     }

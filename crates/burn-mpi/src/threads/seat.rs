@@ -1,4 +1,4 @@
-//! A rank's place among threads, and the transport through memory.
+//! A rank's access to the hub of ranks that are threads, and the transport through memory.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -14,17 +14,17 @@ use crate::member::Member;
 use crate::process::identify;
 use crate::{Call, Collective, CommError, Primitives, Wire, World};
 
-/// One rank's place. It stays on the rank's thread.
+/// A rank's access to the hub. It stays on the rank's thread.
 #[derive(Clone)]
 pub(crate) struct Seat {
     hub: Arc<Hub>,
     rank: usize,
-    /// Channels that this rank has opened; all ranks open the same ones in the same order.
+    /// Number of channels that this rank has opened. All ranks open the same ones in the same order.
     channels: Rc<Cell<u64>>,
 }
 
 impl Seat {
-    /// Waits for the first turn of `rank`.
+    /// Makes the seat of `rank`, and waits for its first turn.
     pub fn take(hub: Arc<Hub>, rank: usize) -> Self {
         hub.begin(rank);
         identify(&hub.members[rank], true);
@@ -35,24 +35,24 @@ impl Seat {
         &self.hub.members[self.rank]
     }
 
-    /// Lets time pass.
+    /// Sleeps: in virtual time if ranks take turns, otherwise in real time.
     pub fn sleep(&self, time: Duration) {
         self.hub.sleep(self.rank, time);
     }
 
-    /// Calls on channels of their own. All ranks must make them.
+    /// Opens new channels. All ranks must call it.
     fn link(&self) -> MemoryLink {
         let first = self.channels.get();
         self.channels.set(first + CHANNELS as u64);
         MemoryLink { seat: self.clone(), first }
     }
 
-    /// Blocking operations. All ranks must call it.
+    /// Returns the blocking operations, on channels of their own. All ranks must call it.
     pub fn operations(&self) -> Box<dyn Primitives> {
         Box::new(Checked::over(self.link()))
     }
 
-    /// A collective over all ranks. All ranks must call it.
+    /// Returns a collective over all ranks, on channels of its own. All ranks must call it.
     pub fn collective(&self, world: &World) -> Box<dyn Collective> {
         Box::new(PendingOps::over(world, self.link()))
     }
@@ -60,7 +60,7 @@ impl Seat {
     /// Checks that no other rank has a parameter with one of these graph nodes.
     ///
     /// # Errors
-    /// [`CommError::Module`].
+    /// [`CommError::Module`] names this rank and another one that has such a parameter.
     pub fn check_nodes(&self, nodes: impl Iterator<Item = u64>) -> Result<(), CommError> {
         match self.hub.other_owner(self.rank, nodes) {
             None => Ok(()),
@@ -74,7 +74,7 @@ impl Seat {
     }
 }
 
-/// Calls through memory.
+/// The transport through memory.
 struct MemoryLink {
     seat: Seat,
     /// The first of its channels in the hub.
@@ -82,7 +82,7 @@ struct MemoryLink {
 }
 
 impl Link for MemoryLink {
-    /// The buffers are `None` once it is complete.
+    /// A call's ticket and its buffers. The buffers are `None` once the call is complete.
     type Request = (Ticket, Option<(Wire, Wire)>);
 
     const NAME: &'static str = NAME;

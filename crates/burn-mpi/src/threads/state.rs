@@ -1,4 +1,5 @@
-//! Inputs of ranks that are threads, results of their calls, and what each of them waits for.
+//! State of the hub: the inputs of calls, messages, and what each rank waits for. Also computes the results
+//! of calls.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -8,25 +9,25 @@ use crate::collective::pending::CHANNELS;
 use crate::collective::wire::Element;
 use crate::{Call, CommError, Operation, Wire};
 
-/// What the hub knows.
+/// The state of the hub, under its lock.
 #[derive(Default)]
 pub(super) struct HubState {
     pub draw: Draw,
     pub ranks: Vec<Rank>,
-    /// The rank that runs, if they take turns.
+    /// The rank whose turn it is, if ranks take turns; the number of ranks before the first turn.
     pub turn: usize,
-    /// Turns so far.
+    /// Number of turns so far.
     pub turns: u64,
-    /// A rank that runs only while no other can; their number if none is held back.
+    /// A rank that is held back: it runs only while no other can. The number of ranks if none is held back.
     pub held: usize,
     pub calls: BTreeMap<Ticket, Rendezvous>,
-    /// Messages from and to.
+    /// Messages, by sender and receiver.
     pub messages: BTreeMap<(usize, usize), Mailbox>,
-    /// Graph nodes of parameters, and the rank that has them.
+    /// Graph nodes of parameters, and the rank that owns each.
     pub nodes: BTreeMap<u64, usize>,
     /// The error with which every wait ends from now on.
     pub ended: Option<CommError>,
-    /// The first rank that left with an error.
+    /// The first rank that left with an error, and its error.
     pub cause: Option<(usize, String)>,
     pub lines: Vec<String>,
 }
@@ -34,15 +35,15 @@ pub(super) struct HubState {
 /// Messages of one rank to another.
 #[derive(Default)]
 pub(super) struct Mailbox {
-    /// How many were received so far.
+    /// Number of messages received so far.
     pub received: usize,
     pub on_the_way: VecDeque<Vec<u8>>,
 }
 
-/// A call of all ranks: its channel, and its number on it.
+/// Identifies a call of all ranks: its channel, and its number on that channel.
 pub(crate) type Ticket = (u64, u64);
 
-/// The inputs of a call.
+/// The inputs of a call, by rank, and how many ranks have taken its result.
 pub(super) struct Rendezvous {
     pub inputs: Vec<Option<Input>>,
     pub taken: usize,
@@ -55,16 +56,16 @@ pub(super) struct Input {
 
 pub(super) struct Rank {
     pub phase: Phase,
-    /// Calls of each channel so far.
+    /// Number of calls posted on each channel so far.
     pub posted: BTreeMap<u64, u64>,
-    /// Calls that were posted and not taken.
+    /// Calls that were posted, and not taken yet.
     pub open: Vec<Ticket>,
 }
 
 pub(super) enum Phase {
     /// Before its first turn.
     Absent,
-    /// It runs, or may.
+    /// It runs, or can run.
     Ready,
     Waiting(Wanted),
     Sleeping(Duration),
@@ -75,12 +76,12 @@ pub(super) enum Phase {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Wanted {
     Call(Ticket),
-    /// Any of its open calls of the collective with this channel.
+    /// Any open call of the collective that has this channel.
     Any(u64),
     Message {
         from: usize,
     },
-    /// That its message of this number, from 1, was received.
+    /// That rank `to` has received message `number` of this rank, counted from 1.
     Received {
         to: usize,
         number: usize,
@@ -105,12 +106,12 @@ impl HubState {
         }
     }
 
-    /// Whether all ranks have had their first turn, or never will.
+    /// Whether all ranks have had their first turn or wait for it, apart from those that have left.
     pub fn has_begun(&self) -> bool {
         !self.ranks.iter().any(|rank| matches!(rank.phase, Phase::Absent))
     }
 
-    /// Ranks whose inputs `rank` needs for a call and that are missing.
+    /// Returns the ranks whose input `rank` needs for a call and that have not posted it.
     pub fn missing(&self, rank: usize, ticket: Ticket) -> impl Iterator<Item = usize> {
         let rendezvous = self.calls.get(&ticket);
         let call = rendezvous.and_then(|rendezvous| Some(rendezvous.inputs[rank].as_ref()?.operation.call));
@@ -138,7 +139,7 @@ impl HubState {
         }
     }
 
-    /// The open calls of a rank of the collective with this channel.
+    /// Returns the open calls of `rank` in the collective that has the channel `first`.
     fn open(&self, rank: usize, first: u64) -> impl Iterator<Item = Ticket> {
         self.ranks[rank]
             .open
@@ -147,12 +148,13 @@ impl HubState {
             .filter(move |(channel, _)| channel / CHANNELS as u64 == first / CHANNELS as u64)
     }
 
-    /// The error of a wait for what will never come.
+    /// Returns the error of `rank` if it waits for something that will never come, because the job has ended
+    /// or a rank has left.
     pub fn lost(&self, rank: usize, wanted: Wanted) -> Option<CommError> {
         self.ended.clone().or_else(|| self.leaver(rank, wanted).map(Departure::error))
     }
 
-    /// The rank that has left without what `rank` waits for.
+    /// Returns the rank that `rank` waits for, if it has left.
     pub fn leaver(&self, rank: usize, wanted: Wanted) -> Option<&Departure> {
         let needs = |ticket: Ticket, other: usize| self.missing(rank, ticket).any(|missing| missing == other);
         let is_needed = |other: usize| match wanted {
@@ -165,12 +167,12 @@ impl HubState {
     }
 }
 
-/// Numbers drawn from a seed: SplitMix64 (Steele et al., 2014).
+/// Random numbers from a seed: SplitMix64 (Steele et al., 2014).
 #[derive(Default)]
 pub(super) struct Draw(pub u64);
 
 impl Draw {
-    /// A number below `limit`.
+    /// Draws a number below `limit`.
     pub fn below(&mut self, limit: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -201,7 +203,7 @@ pub(super) fn result(operation: Operation, rank: usize, inputs: &[&[u8]], to: &m
     }
 }
 
-/// Ranks whose buffers `rank` needs for its result of `call`.
+/// Returns whether `rank` needs the buffer of `other` for its result of `call`.
 pub(super) fn needs(call: Call, rank: usize, other: usize) -> bool {
     match call {
         Call::Broadcast { root } | Call::Scatter { root } => other == root,
@@ -210,7 +212,8 @@ pub(super) fn needs(call: Call, rank: usize, other: usize) -> bool {
     }
 }
 
-/// The sum in an order that is not that of the ranks, rounded after each addition, as MPI's and gloo's are.
+/// Sums in reverse rank order, rounding after each addition. The native sums of MPI and gloo are not in rank
+/// order either.
 fn sum(element: Element, terms: &[&[u8]], to: &mut [u8]) {
     let wires = terms.iter().rev().map(|bytes| {
         let mut wire = Wire::zeros(element, bytes.len() / element.width());

@@ -1,8 +1,8 @@
-//! Offsets between the clocks of ranks on one host, against their true values:
-//! `mpirun -n N check_clocks [mpi|gloo]`.
+//! Checks the measured offsets between the clocks of ranks on one host against the true ones: `mpirun -n N
+//! check_clocks [mpi|gloo]`.
 //!
-//! Processes of a host share its monotonic clock. Each rank counts from a different time, which
-//! it reads from that clock as well, so the true offsets are known.
+//! All processes of a host share its monotonic clock. Each rank counts time from a different moment, and
+//! reads this moment on the host's clock. The true offsets are therefore known.
 
 use std::error::Error;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let world = World::init()?;
     let backend: Backend = std::env::args().nth(1).unwrap_or_else(|| "mpi".into()).parse()?;
     world.exchange_over(connect_primitives(&world, backend, &Transport::default())?);
-    // Seconds apart, so that an offset of the wrong sign or rank is seen.
+    // The moments are seconds apart, so that an offset of the wrong sign or rank is detected.
     let since = Instant::now() - Duration::from_secs(1 + world.rank() as u64);
     let (began, uncertain): (Vec<i64>, Vec<i64>) = world.gather(&beginning(since))?.into_iter().unzip();
     let offsets = world.clock_offsets(|| since.elapsed())?;
@@ -34,8 +34,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// `since` on the host's clock, in ns, and how uncertain that is: the clock is read between two
-/// readings of `since`. Of many, the best counts, in which the process was not interrupted.
+/// Returns `since` on the host's clock, in ns, and its uncertainty. Reads the host's clock between two
+/// readings of `since`. Repeats this, and keeps the reading with the least uncertainty, in which the process
+/// was not interrupted.
 fn beginning(since: Instant) -> (i64, i64) {
     let elapsed = || since.elapsed().as_nanos() as i64;
     let reading = |_| {

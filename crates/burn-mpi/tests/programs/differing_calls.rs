@@ -1,5 +1,5 @@
-//! Calls of rank 1 that are not those of the others: `mpirun -n 3 differing_calls WHAT mpi|gloo`. Ranks print
-//! the error that they return.
+//! Makes rank 1 call something else than the other ranks: `mpirun -n 3 differing_calls WHAT mpi|gloo`. Each
+//! rank prints the error that it returns.
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -10,7 +10,7 @@ use burn_mpi::{Backend, CommError, Operation, Reduction, Transport, Wire, World,
 
 type Way = fn(&World, Backend, bool) -> Result<(), CommError>;
 
-/// What differs, by name; the last argument says whether it does on this rank.
+/// Calls by name. The last argument says whether this rank's call differs.
 const WAYS: [(&str, Way); 12] = [
     ("sum", |world, _, odd| world.sum_f64(&mut vec![1.0; if odd { 50_000 } else { 5 }])),
     ("broadcast", |world, _, odd| world.broadcast_f32(&mut vec![1.0; if odd { 7 } else { 100_000 }])),
@@ -64,7 +64,7 @@ const WAYS: [(&str, Way); 12] = [
     ("later-long-message", |world, backend, odd| messages(world, backend, odd, &[8, 4_000_000])),
 ];
 
-/// Rank 1 sends these lengths to rank 0, which receives 8 bytes in each.
+/// Rank 1 sends messages of these lengths in bytes to rank 0, which receives 8 bytes each time.
 fn messages(world: &World, backend: Backend, odd: bool, lengths: &[usize]) -> Result<(), CommError> {
     let mut on = connect_primitives(world, backend, &Transport::default())?;
     for (turn, &length) in lengths.iter().enumerate() {

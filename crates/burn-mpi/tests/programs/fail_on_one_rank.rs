@@ -1,6 +1,5 @@
-//! Failure of rank 1 during training: `mpirun -n 3 fail_on_one_rank HOW
-//! mpi|gloo SECONDS`, where SECONDS is the deadline of a collective. Every HOW
-//! except `thread-main` must abort the job.
+//! Makes rank 1 fail during training: `mpirun -n 3 fail_on_one_rank HOW mpi|gloo SECONDS`, where SECONDS is
+//! the deadline of a collective. Every HOW except `thread-main` must abort the job.
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -12,7 +11,7 @@ use burn::tensor::{Device, Tensor};
 use burn_mpi::lab::connect_primitives;
 use burn_mpi::{Backend, GradientSync, SyncOptions, Transport, World, connect, run};
 
-/// Kinds of failure; with the prefix `run-` they happen inside [`run`].
+/// Kinds of failure. With the prefix `run-`, the failure happens inside [`run`].
 const WAYS: [&str; 12] = [
     "error",
     "panic",
@@ -45,12 +44,12 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     }
     let backend: Backend = arguments.next().unwrap_or_else(|| "mpi".into()).parse()?;
     let deadline = Duration::from_secs_f64(arguments.next().unwrap_or_else(|| "120".into()).parse()?);
-    // No failure: the training runs on a spawned thread.
+    // Not a failure: the training runs on a spawned thread.
     if how == "thread-main" {
         let job = std::thread::spawn(move || run(|world| train(world, "none", backend, deadline)));
         return job.join().map_err(|_| "the training panicked".into());
     }
-    // The same inside `run`, and in a plain `main`.
+    // The same kinds of failure, inside `run` or in a plain `main`.
     if let Some(how) = how.strip_prefix("run-") {
         return Ok(run(|world| train(world, how, backend, deadline)));
     }
@@ -70,7 +69,7 @@ fn train(world: &World, how: &str, backend: Backend, deadline: Duration) -> Resu
     }
     let transport = Transport { timeout: deadline, ..Transport::default() };
     if how == "message" {
-        // It never comes.
+        // The message never comes.
         let mut primitives = connect_primitives(world, backend, &transport)?;
         match world.rank() {
             0 => primitives.receive(&mut [0; 8], 1)?,
@@ -79,7 +78,7 @@ fn train(world: &World, how: &str, backend: Backend, deadline: Duration) -> Resu
         }
         return Ok(());
     }
-    // Several buckets.
+    // Small limits give several buckets.
     let options = SyncOptions { bucket_bytes: 256, first_bucket_bytes: 256, ..SyncOptions::default() };
     let mut sync = GradientSync::of_module(world, connect(world, backend, &transport)?, &net, options);
     for step in 0..STEPS {

@@ -1,5 +1,5 @@
-//! Checks what modules of a user's own rely on, on every rank of `mpirun -n N
-//! target/release/examples/check_modules [mpi|gloo]...`; over all transports in this build without.
+//! Checks user-defined modules on every rank: `mpirun -n N target/release/examples/check_modules
+//! [mpi|gloo]...`. Without arguments, checks over all transports of this build.
 
 mod missing;
 mod own_module;

@@ -1,4 +1,5 @@
-//! A missing gradient is an error that names the parameter: neither a stale value nor a zero stands for it.
+//! Checks that a missing gradient is an error that names the parameter. `GradientSync` must not return a
+//! stale value or zeros instead.
 
 use std::error::Error;
 
@@ -17,7 +18,7 @@ struct Net {
     unused: Linear,
 }
 
-/// Why `gradient` is missing, if it is missing for `parameter`.
+/// Returns why `parameter` has no gradient. Fails if `gradient` is there, or names another parameter.
 fn reason(gradient: Result<&mut [f32], CommError>, parameter: &str) -> Result<MissingGradient, String> {
     match gradient {
         Err(CommError::NoGradient { parameter: found, reason }) if found == parameter => Ok(reason),
@@ -53,7 +54,7 @@ pub fn check(world: &World, backend: Backend) -> Result<(), Box<dyn Error>> {
     assert!(gradients.get::<2>(net.unused.weight.id).is_none());
     assert!(gradients.get::<2>(net.frozen.weight.id).is_none());
 
-    // Unfrozen on all ranks after the GradientSync was made.
+    // A parameter is unfrozen on all ranks after the GradientSync was made.
     let thawed = net.clone().set_require_grad(true);
     let loss = thawed.used.forward(thawed.frozen.forward(x.clone())).mean();
     let error = sync.backward(&loss, &thawed, 4, 4 * world.size(), MicroBatch::Last);

@@ -1,6 +1,5 @@
-//! Averaged gradients of a user-defined module whose steps differ between ranks: gradients of earlier
-//! micro-batches, parameters that are used more often than before on one rank only, and batch norm's
-//! statistics.
+//! Checks averaged gradients of a user-defined module if steps differ between ranks: accumulated
+//! micro-batches, parameters that one rank uses more often than before, and batch norm's statistics.
 
 use std::error::Error;
 
@@ -45,7 +44,7 @@ impl Net {
     }
 }
 
-/// The samples of one rank's micro-batch.
+/// Makes the samples of one rank's micro-batch.
 fn samples(rank: usize, micro: usize, device: &Device) -> Tensor<2> {
     let value = |i: usize| (((rank * 5 + micro * 3 + 1) * (i + 7)) % 19) as f32 / 10.0 - 0.9;
     let values: Vec<f32> = (0..BATCH * WIDTH).map(value).collect();
@@ -60,8 +59,7 @@ pub fn check(world: &World, backend: Backend) -> Result<(), Box<dyn Error>> {
     let options = SyncOptions { bucket_bytes: 1024, first_bucket_bytes: 256, ..SyncOptions::default() };
     let mut sync =
         GradientSync::of_module(world, connect(world, backend, &Transport::default())?, &net, options);
-    // One step of every kind, twice: the first step determines the bucket
-    // order.
+    // Each kind of step runs twice, because the first step determines the bucket order.
     for round in 0..2 {
         for (uses, branches) in [(1, [true, true]), (1, [true, false]), (3, [false, true]), (2, [true; 2])] {
             step(world, &net, &mut sync, uses, branches, &device)
@@ -76,9 +74,8 @@ pub fn check(world: &World, backend: Backend) -> Result<(), Box<dyn Error>> {
     buffers(world, backend, net, &device)
 }
 
-/// Alternates between two modules: the last rank has no samples for the first
-/// one, and an exchange happens in the middle of each step. Ends with a step
-/// without samples.
+/// Alternates between two modules. The last rank has no samples for the first module, and an exchange happens
+/// in the middle of each step. The last step has no samples at all.
 fn two_at_once(world: &World, backend: Backend, net: &Net, device: &Device) -> Result<(), Box<dyn Error>> {
     let options = SyncOptions { bucket_bytes: 1024, first_bucket_bytes: 256, ..SyncOptions::default() };
     let connect = || connect(world, backend, &Transport::default());
@@ -104,8 +101,7 @@ fn two_at_once(world: &World, backend: Backend, net: &Net, device: &Device) -> R
     Ok(())
 }
 
-/// One parameter used at two locations: Burn's optimizers update only one of
-/// them.
+/// One parameter is used in two fields. Burn's optimizers update only one of them.
 fn tied(world: &World, device: &Device) -> Result<(), Box<dyn Error>> {
     let mut net = Net::new(device);
     net.out = net.shared.clone();
@@ -137,13 +133,12 @@ fn step(
     let parts = (0..world.size()).flat_map(|rank| [(rank, 0), (rank, 1)]);
     let loss = |(rank, micro)| net.loss(samples(rank, micro, device), uses_of(rank), branches[micro]);
     compare(net, &found, parts.map(loss).collect())?;
-    // `norm` does not contribute to the loss, so it has no gradient, as after
-    // Burn's `backward`.
+    // `norm` does not contribute to the loss, so it has no gradient. Burn's `backward` has none either.
     assert!(found.get::<1>(net.norm.gamma.id).is_none());
     Ok(())
 }
 
-/// Compares averaged gradients with those of plain Burn, of the mean of `losses`.
+/// Compares averaged gradients with the gradients that plain Burn computes of the mean of `losses`.
 fn compare(net: &Net, found: &GradientsParams, losses: Vec<Tensor<1>>) -> Result<(), Box<dyn Error>> {
     let count = losses.len() as f64;
     let sum = losses.into_iter().reduce(|a, b| a + b).ok_or("no rank")?;
@@ -163,7 +158,7 @@ fn compare(net: &Net, found: &GradientsParams, losses: Vec<Tensor<1>>) -> Result
     Ok(())
 }
 
-/// Each rank's batch norm sees different samples.
+/// Each rank's batch norm sees different samples, so its statistics differ.
 fn buffers(world: &World, backend: Backend, net: Net, device: &Device) -> Result<(), Box<dyn Error>> {
     let sync = GradientSync::of_module(
         world,

@@ -1,4 +1,4 @@
-//! Tensors of every type, each different on each rank before, are broadcast and compared.
+//! Checks that tensors of every type are broadcast and compared, and that float buffers are averaged.
 
 use std::error::Error;
 
@@ -9,8 +9,7 @@ use burn_mpi::{
     Backend, GradientSync, SyncOptions, Transport, World, broadcast_module, check_equal_weights, connect,
 };
 
-/// Floats of four types, one of them a buffer, integers of every size, and a
-/// boolean mask.
+/// Floats of four types, a buffer, integers of every size, and a boolean mask.
 #[derive(Module, Debug)]
 struct Types {
     floats: Vec<Param<Tensor<1>>>,
@@ -24,8 +23,7 @@ const FLOATS: [DType; 4] = [DType::F32, DType::F64, DType::F16, DType::BF16];
 const INTS: [DType; 8] =
     [DType::I8, DType::I16, DType::I32, DType::I64, DType::U8, DType::U16, DType::U32, DType::U64];
 
-/// Tensors filled with `value`, as on rank 0. The tensor number `odd`, in visit
-/// order, differs in one element.
+/// Makes tensors filled with `value`. The tensor number `odd`, in visit order, differs in one element.
 fn types(value: usize, odd: Option<usize>, device: &Device) -> Types {
     let values = |number: usize| {
         let second = if odd == Some(number) { value + 1 } else { value };
@@ -45,12 +43,12 @@ fn types(value: usize, odd: Option<usize>, device: &Device) -> Types {
         scale: Param::initialized(ParamId::new(), float(4, DType::F64).set_require_grad(false)),
         ints: (0..8).map(|at| int(5 + at, INTS[at])).collect(),
         mask: Param::initialized(ParamId::new(), Tensor::from_data(mask, device)),
-        // Burn has one random generator for all ranks that are threads.
+        // Constant weights: ranks that are threads share Burn's random generator.
         out: LinearConfig::new(2, 1).with_initializer(Initializer::Ones).init(device),
     }
 }
 
-/// The tensors' names in visit order, as in error messages.
+/// Returns the names of the tensors in visit order, as in error messages.
 fn names() -> Vec<String> {
     let floats = (0..4).map(|at| format!("the parameter floats.{at}"));
     let ints = (0..8).map(|at| format!("the integer parameter ints.{at}"));
@@ -61,8 +59,7 @@ fn names() -> Vec<String> {
 pub fn check(world: &World, backend: Backend) -> Result<(), Box<dyn Error>> {
     let device = Device::flex().autodiff();
     let names = names();
-    // Every tensor differs between ranks; after the broadcast, all equal rank
-    // 0's.
+    // Every tensor differs between ranks. After the broadcast, all equal rank 0's.
     let module = broadcast_module(world, types(7 + 3 * world.rank(), None, &device))?;
     check_equal_weights(world, &module)?;
     let expected = types(7, None, &device);
