@@ -1,4 +1,4 @@
-//! Notes what the binary was built from.
+//! Stores in the binary what it is built from: commit, compiler, and the version of Burn.
 
 use std::process::Command;
 
@@ -7,16 +7,16 @@ fn main() {
     println!("cargo:rustc-env=MPIBURN_RUSTC={}", rustc_version());
     println!("cargo:rustc-env=MPIBURN_GIT_DIRTY={}", git_dirty());
     println!("cargo:rustc-env=MPIBURN_BURN={}", version_of("burn"));
-    // Not the index: any `git status` may write it, and the program would be compiled again.
+    // The index is not watched: any `git status` may write it, and the program would then be compiled again.
     for path in [".git/HEAD", ".git/refs/heads"].iter().chain(&BUILT_FROM) {
         println!("cargo:rerun-if-changed={path}");
     }
 }
 
-/// What the binary depends on.
+/// Files and folders that the binary is built from.
 const BUILT_FROM: [&str; 5] = ["src", "crates", "build.rs", "Cargo.toml", "Cargo.lock"];
 
-/// Whether the sources differ from the commit: `true`, `false`, or `unknown` for a source archive.
+/// Returns whether the sources differ from the commit: `true`, `false`, or `unknown` for a source archive.
 fn git_dirty() -> String {
     let status = ["--no-optional-locks", "status", "--porcelain", "--"];
     let status = Command::new("git").args(status).args(BUILT_FROM).output();
@@ -26,7 +26,7 @@ fn git_dirty() -> String {
     }
 }
 
-/// The commit of the checkout, or `unknown` for a source archive.
+/// Returns the commit of the checkout, or `unknown` for a source archive.
 fn git_commit() -> String {
     output(Command::new("git").args(["rev-parse", "--short=12", "HEAD"]))
 }
@@ -36,7 +36,7 @@ fn rustc_version() -> String {
     output(Command::new(rustc).arg("--version"))
 }
 
-/// The version of a dependency in Cargo.lock.
+/// Returns the version of a dependency in Cargo.lock.
 fn version_of(name: &str) -> String {
     let lock = std::fs::read_to_string("Cargo.lock").expect("Cargo.lock");
     let package = format!("name = \"{name}\"\nversion = \"");

@@ -1,11 +1,12 @@
-//! Updates from given weights and gradients, with options of `mpiburn train`.
+//! Computes updates of given weights by given gradients, with options of `mpiburn train`.
 //!
-//! `check_recipes FILE.safetensors STEPS [OPTIONS]` reads tensors of f32:
-//! `weight.P`, `gradient.K.P` for the updates K = 0, 1, …, and `scores`
-//! `[batch, classes]`, which belong to the classes 0, 1, … in turn. An epoch has
-//! STEPS steps. One line of JSON: weights after the `first` and the `last`
-//! update, `rates` (learning rate, momentum) of every step of the training, and
-//! `loss` and `gradient` of the scores. tests/pytorch/recipes.py compares them.
+//! `check_recipes FILE.safetensors STEPS [OPTIONS]` reads f32 tensors: `weight.P` for each parameter P,
+//! `gradient.K.P` for the updates K = 0, 1, …, and `scores` `[batch, classes]`, whose rows belong to the
+//! classes 0, 1, … in turn. An epoch has STEPS steps.
+//!
+//! Prints one line of JSON: the weights after the `first` and the `last` update, `rates` (learning rate,
+//! momentum) of every step of the training, and `loss` and `gradient` of the scores. tests/pytorch/recipes.py
+//! compares them with PyTorch's.
 
 use anyhow::{Context, bail};
 use burn::tensor::{Device, Tensor, TensorData};
@@ -24,7 +25,7 @@ impl AveragedGradients for Given {
     }
 }
 
-/// The tensors `prefix.0`, `prefix.1`, …
+/// Reads the tensors `prefix.0`, `prefix.1`, …
 fn tensors(file: &SafeTensors<'_>, prefix: &str) -> Vec<Vec<f32>> {
     (0..).map_while(|at| floats(file, &format!("{prefix}.{at}"))).collect()
 }

@@ -1,4 +1,4 @@
-//! Ranks that stay away, leave or die.
+//! Checks what happens if a rank stays away, leaves or dies.
 
 use std::time::Duration;
 
@@ -10,11 +10,11 @@ use burn_mpi::{
 use crate::values::wire;
 use crate::{Outcome, TIMEOUT, report, transport};
 
-/// Of the operations that a rank misses, where it is what ends the job.
+/// Deadline of an operation that a rank misses, if the deadline is what ends the job.
 pub const DEADLINE: Duration = Duration::from_secs(2);
 
-/// The last rank misses the second of two operations: it returns an error (`leave`), comes much
-/// later than the deadline (`stay`) or is stopped (`stop`). Each ends the job.
+/// Makes the last rank miss the second of two operations. It returns an error (`leave`), comes much later
+/// than the deadline (`stay`) or is stopped (`stop`). Each of these ends the job.
 pub fn miss(world: &World, collective: &mut dyn Collective, how: &str, operation: &str) -> Outcome {
     let length = 10_007;
     let mine = match operation {
@@ -26,7 +26,7 @@ pub fn miss(world: &World, collective: &mut dyn Collective, how: &str, operation
         if bucket == 1 && world.rank() + 1 == world.size() {
             match how {
                 "leave" => return Err("the disk is full".into()),
-                // SAFETY: stops this process and nothing else.
+                // SAFETY: kill takes any arguments. This call stops this process and nothing else.
                 "stop" => drop(unsafe { libc::kill(libc::getpid(), libc::SIGSTOP) }),
                 "stay" => std::thread::sleep(Duration::from_secs(3600)),
                 other => return Err(format!("no rank can {other}").into()),
@@ -56,7 +56,7 @@ pub fn unknown_interface(world: &World) -> Outcome {
     report(world, &text)
 }
 
-/// The last rank stays away from an all-reduce that the others wait for.
+/// Checks that the other ranks get an error if the last rank stays away from an all-reduce.
 pub fn timeout(world: &World, interface: Option<&str>) -> Outcome {
     if world.size() == 1 {
         return Ok(());
@@ -66,7 +66,7 @@ pub fn timeout(world: &World, interface: Option<&str>) -> Outcome {
         all.push(GlooCollective::connect(world, interface, algorithm, DEADLINE)?);
     }
     if world.rank() + 1 < world.size() {
-        // All at once, so that their timeouts are one.
+        // All are started before the first wait, so that their timeouts pass at the same time.
         for gloo in &mut all {
             let buffer = wire(0, 10_000, |_| 1.0);
             gloo.start(Operation::all_reduce(2, &buffer, Reduction::Native), buffer)?;
@@ -84,13 +84,13 @@ pub fn timeout(world: &World, interface: Option<&str>) -> Outcome {
     report(world, "a rank that stays away is an error after the timeout")
 }
 
-/// The last rank is killed while the others wait for it.
+/// Kills the last rank while the others wait for it.
 pub fn death(world: &World, interface: Option<&str>) -> Outcome {
     let mut gloo = GlooCollective::connect(world, interface, GlooAlgorithm::HalvingDoubling, TIMEOUT)?;
     let mut buffer = wire(0, 4_000_000, |_| 1.0);
     for step in 0.. {
         if step == 20 && world.rank() + 1 == world.size() {
-            // SAFETY: ends this process and nothing else.
+            // SAFETY: kill takes any arguments. This call ends this process and nothing else.
             unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
         }
         if let Err(error) = gloo.all_reduce(&mut buffer, Reduction::Native) {

@@ -1,4 +1,4 @@
-//! Several operations in flight at once, which come back in any order.
+//! Checks several operations in flight at once, which may complete in any order.
 
 use burn_mpi::lab::Call;
 use burn_mpi::{Collective, Operation, Reduction, Wire, World, chunk_range};
@@ -6,7 +6,7 @@ use burn_mpi::{Collective, Operation, Reduction, Wire, World, chunk_range};
 use crate::values::{SUMMED, sum, value, wire};
 use crate::{Outcome, report};
 
-/// Elements of the operations; few numbers of ranks divide them.
+/// Numbers of elements of the operations. Few world sizes divide them.
 const LENGTHS: [usize; 9] = [4250, 1, 100_003, 17, 3_001, 0, 65_537, 2, 9_999];
 
 pub fn check(world: &World, collective: &mut dyn Collective) -> Outcome {
@@ -15,12 +15,12 @@ pub fn check(world: &World, collective: &mut dyn Collective) -> Outcome {
         for bucket in 0..LENGTHS.len() {
             let (operation, buffer) = operation_of(world, bucket, round);
             collective.start(operation, buffer)?;
-            // Ranks poll differently.
+            // Ranks poll at different times.
             if (bucket + round).is_multiple_of(world.rank() + 1) {
                 collective.poll()?;
             }
         }
-        // The first ones are waited for in another order on each rank.
+        // Each rank waits for these in another order.
         let mut first = [3, 0, 4, 7];
         first.rotate_left(world.rank() % 4);
         for bucket in first {
@@ -38,7 +38,7 @@ pub fn check(world: &World, collective: &mut dyn Collective) -> Outcome {
     report(world, &format!("{name}: operations in flight come back right, in any order"))
 }
 
-/// An operation, and this rank's buffer.
+/// Makes an operation, and this rank's buffer for it.
 fn operation_of(world: &World, bucket: usize, round: usize) -> (Operation, Wire) {
     let (length, kind) = (LENGTHS[bucket], (bucket + round) % 5);
     let mine = if kind == 4 { chunk_range(length, world.size(), world.rank()) } else { 0..length };

@@ -1,8 +1,9 @@
-//! Checks collectives of mpi and gloo against arithmetic and against each other, on as many
-//! ranks as there are: `mpirun -n 4 check_collectives`. With `nccl` it checks those of nccl, where
-//! each rank has a GPU. With `time` it times
-//! mpi and gloo; `timeout` lets one rank stay away, `death` has one killed; `leave`, `stay` and `stop` have one
-//! rank miss an operation (see `failures.rs`).
+//! Checks the collectives of mpi and gloo against arithmetic and against each other, on any number of ranks:
+//! `mpirun -n 4 check_collectives`.
+//!
+//! With `nccl`, checks the collectives of nccl; each rank needs a GPU. With `time`, measures mpi and gloo.
+//! With `timeout`, one rank stays away; with `death`, one rank is killed. With `leave`, `stay` or `stop`, and
+//! an operation and a backend, one rank misses this operation (see `failures.rs`).
 
 mod failures;
 mod in_flight;
@@ -23,7 +24,7 @@ use mpiburn::train::BackendKind;
 
 type Outcome = Result<(), Box<dyn Error>>;
 
-/// The limit of all tests, against hanging alone.
+/// Time limit of all tests. It only guards against hanging.
 const TIMEOUT: Duration = match u64::from_str_radix(include_str!("../../tests/limit_s").trim_ascii(), 10) {
     Ok(seconds) => Duration::from_secs(seconds),
     Err(_) => panic!("tests/limit_s has no number"),
@@ -87,7 +88,7 @@ fn transport(interface: Option<&str>, timeout: Duration) -> Transport {
     Transport { interface: interface.map(str::to_owned), timeout, ..Transport::default() }
 }
 
-/// Says on rank 0 what all ranks have found.
+/// Waits for all ranks, and prints `text` on rank 0.
 fn report(world: &World, text: &str) -> Outcome {
     world.barrier()?;
     if world.is_root() {

@@ -1,4 +1,4 @@
-//! All-reduces in rank order: the bits are those of plain additions, whatever the transport.
+//! Checks that an all-reduce in rank order has the bits of plain additions over any transport.
 
 use burn_mpi::{Collective, Reduction, World};
 

@@ -1,4 +1,4 @@
-//! Message-passing operations of a transport, against arithmetic.
+//! Checks the blocking operations of a transport against arithmetic.
 
 use burn_mpi::World;
 use burn_mpi::lab::Primitives;
@@ -49,7 +49,7 @@ pub fn check(world: &World, on: &mut dyn Primitives) -> Outcome {
         assert!(share == wire(0, length, |i| sum(size, rank * length + i)), "reduce-scatter");
 
         on.barrier()?;
-        // Round the ring, one rank after the other.
+        // A message passes around the ring of ranks.
         let mut token = part(7);
         if size > 1 && rank == 0 {
             on.send(&token, 1)?;

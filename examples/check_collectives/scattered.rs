@@ -1,4 +1,4 @@
-//! Reduce-scatter and all-gather, against arithmetic.
+//! Checks reduce-scatter and all-gather against arithmetic.
 
 use std::time::Instant;
 
@@ -62,7 +62,8 @@ fn poll_until_done(collective: &mut dyn Collective, bucket: usize) -> Outcome {
     Ok(())
 }
 
-/// What is refused before anything is sent, so that the collective serves on.
+/// Checks that wrong calls are rejected before anything is sent, and that the collective still works
+/// afterwards.
 fn refusals(world: &World, collective: &mut dyn Collective, name: &str) -> Outcome {
     let bytes = || Wire::Bytes(vec![1; 4]);
     let mut buffer = bytes();

@@ -1,11 +1,11 @@
-//! All-reduces in the transport's own order.
+//! Checks all-reduces in the transport's own order.
 
 use burn_mpi::{Collective, GlooAlgorithm, GlooCollective, Reduction, World};
 
 use crate::values::{LENGTHS, SUMMED, sum, value, wire};
 use crate::{Outcome, TIMEOUT, report};
 
-/// gloo's algorithms, against arithmetic.
+/// Checks all algorithms of gloo against arithmetic.
 pub fn check(world: &World, interface: Option<&str>) -> Outcome {
     for algorithm in GlooAlgorithm::ALL {
         let mut gloo = GlooCollective::connect(world, interface, algorithm, TIMEOUT)?;
@@ -14,7 +14,7 @@ pub fn check(world: &World, interface: Option<&str>) -> Outcome {
     Ok(())
 }
 
-/// The only algorithm of a transport.
+/// Checks a transport that has a single algorithm.
 pub fn of_all_types(world: &World, collective: &mut dyn Collective) -> Outcome {
     let name = collective.transport().to_owned();
     sums(world, collective, &name)

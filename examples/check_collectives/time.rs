@@ -1,4 +1,4 @@
-//! Times of all-reduces over both transports.
+//! Measures all-reduces over both transports.
 
 use std::error::Error;
 use std::time::Instant;
@@ -33,7 +33,7 @@ pub fn compare(world: &World, interface: Option<&str>) -> Outcome {
     Ok(())
 }
 
-/// Microseconds of a blocking, a started, and a blocking ordered all-reduce.
+/// Returns the median times of a blocking, a started, and a blocking ordered all-reduce, in microseconds.
 fn median(
     world: &World,
     transport: &mut dyn Collective,

@@ -1,16 +1,16 @@
-//! What ranks bring, and what becomes of it.
+//! The buffers of the ranks, and the expected results.
 
 use burn_mpi::Wire;
 use half::{bf16, f16};
 
-/// Types of [`wire`] that have a sum; the next one is bytes.
+/// Number of types of [`wire`] that can be summed. The type after them is bytes.
 pub const SUMMED: usize = 4;
 pub const BYTES: usize = SUMMED;
 
-/// Lengths that few numbers of ranks divide, and some that are shorter than the world.
+/// Few world sizes divide these lengths, and some lengths are smaller than the world size.
 pub const LENGTHS: [usize; 17] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 15, 31, 33, 1001, 4250, 65_537, 1_000_003];
 
-/// A buffer of the type `kind`.
+/// Makes a buffer of the type `kind`.
 pub fn wire(kind: usize, length: usize, value: impl Fn(usize) -> f32) -> Wire {
     let values = (0..length).map(value);
     match kind {
@@ -37,8 +37,8 @@ pub fn awkward(rank: usize, index: usize) -> f32 {
     ((rank * 31 + index * 17) as f32 * 0.37).sin() * 10f32.powi((index % 7) as i32 - 3)
 }
 
-/// The sum of all ranks' [`awkward`] values in rank order: in the type itself, or in f32 and
-/// rounded once where the type is narrower.
+/// Sums all ranks' [`awkward`] values in rank order: in the type itself, or, if the type is narrower than
+/// f32, in f32 with one rounding at the end.
 pub fn awkward_sum(kind: usize, length: usize, ranks: usize) -> Wire {
     let in_order = |index: usize, sent: fn(f32) -> f32| {
         (0..ranks).map(|rank| sent(awkward(rank, index))).reduce(|sum, term| sum + term).unwrap_or(0.0)

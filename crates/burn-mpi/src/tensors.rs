@@ -17,8 +17,8 @@ type Visit<'a> = dyn FnMut(ParamId, ParamSpec, &dyn Fn() -> TensorData) + 'a;
 /// Passes the tensors of `module` to `visit`, in visit order. Initialises parameters that have not been used
 /// yet.
 ///
-/// Returns the fields that are modules, each with the type that contains it, such as `act.Relu of
-/// Enum:Activation`. The tensors alone do not show a layer that has none.
+/// Returns the fields that are modules, each with the type that contains it, such as
+/// `act.Relu of Enum:Activation`. A layer without tensors appears only there.
 pub(crate) fn visit<M: Module>(module: &M, visit: &mut Visit<'_>) -> Vec<String> {
     let mut visitor = Visitor { path: Vec::new(), fields: Vec::new(), floats: 0, visit };
     module.visit(&mut visitor);

@@ -1,7 +1,8 @@
-//! Passes a job's standard error on, and keeps the line with the cause of its end.
+//! Copies a job's standard error to this process's own, and finds the line with the cause of the job's end.
 //!
-//! A rank of `launch --restart` tags its lines with what they tell ([`Kind`]). Lines of launchers are known by their
-//! words.
+//! If one rank fails, other ranks notice and print lines as well, and so does the launcher. Under
+//! `launch --restart`, a rank tags each line with its [`Kind`]. Lines of launchers have no tags; their words
+//! tell the kind. Of the lines about one fault, the first line of the greatest kind is the cause.
 
 use std::io::{self, Read, Write};
 use std::path::Path;
@@ -12,30 +13,32 @@ use rustix::io::ioctl_fionbio;
 
 use super::{explain, quirks};
 
-/// Lines at most this far apart are of one fault: its first one is the cause, those after it come
-/// from other ranks that notice the loss, the last guard some 20 s later.
+/// Lines that are at most this far apart belong to one fault. Other ranks notice the loss after the first
+/// line; the last guard reports it some 20 s later.
 const TOGETHER: Duration = Duration::from_secs(30);
 /// Longest line that is kept, in bytes.
 const LONGEST: usize = 1000;
-/// Reads of one turn: more than a pipe holds.
+/// Most reads in one call. Together they hold more than a pipe does.
 const READS: usize = 16;
 
-/// The bytes around a rank's tag, as in `burn_mpi::messages`.
+/// Byte before a rank's tag, as in `burn_mpi::messages`.
 const TAG: u8 = 0x1e;
+/// Byte after the tag, before the text.
 const TEXT: u8 = 0x1f;
-/// Most bytes between them: what is longer is text, as is an unknown kind.
+/// Most bytes of a tag. A longer one is text, and so is one with an unknown kind.
 const LONGEST_TAG: usize = 16;
 /// The tag of an error of a rank whose run directory another process uses.
 pub const IN_USE: &str = "in-use";
 
-/// What a line tells of the end of a job; of lines on one fault, the greatest is the cause.
+/// What a line tells of the end of a job. Of the lines about one fault, one of the greatest kind is the
+/// cause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// A rank waits, which may end well.
+    /// A rank waits. The wait may still end well.
     Waits,
     /// A rank or srun notices another rank's fault.
     Noticed,
-    /// The launcher tells of a process that ended.
+    /// The launcher reports a process that ended.
     Launcher,
     /// A rank fails.
     Failed,
@@ -44,7 +47,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// From what is between the bytes of a tag, such as `failed: `.
+    /// Parses the text between the bytes of a tag, such as `failed: `.
     fn from_tag(tag: &[u8]) -> Option<Self> {
         match str::from_utf8(tag).ok()?.strip_suffix(": ")? {
             "waits" => Some(Self::Waits),
@@ -59,7 +62,7 @@ impl Kind {
 /// The cause of the end of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cause {
-    /// What it tells.
+    /// What the line tells.
     pub kind: Kind,
     /// The line, without the name of the program.
     pub text: String,
@@ -73,12 +76,12 @@ pub(super) struct Watched {
 
 impl Watched {
     pub(super) fn new(stderr: ChildStderr) -> Self {
-        // So that an empty pipe is seen: a process that the launcher left behind may hold it open.
+        // Reads must not block: a process that the launcher left behind may hold the pipe open.
         let _ = ioctl_fionbio(&stderr, true);
         Self { stderr, scan: Scan::default() }
     }
 
-    /// Copies what has come since the last call, without tags.
+    /// Copies the output since the last call, without tags.
     pub(super) fn pass_on(&mut self) {
         let mut bytes = [0; 1 << 16];
         for _ in 0..READS {
@@ -86,7 +89,7 @@ impl Watched {
                 Ok(0) => return,
                 Ok(read) => {
                     let text = self.scan.add(&bytes[..read], Instant::now());
-                    // A closed standard error of this process must not block the job.
+                    // The job continues even if the standard error of this process is closed.
                     let _ = io::stderr().lock().write_all(&text);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -95,12 +98,12 @@ impl Watched {
         }
     }
 
-    /// How long ago the launcher said that a process ended, upon which it ends the job.
+    /// Returns how long ago the launcher reported that a process ended. The launcher ends the job then.
     pub(super) fn gone_for(&self) -> Option<Duration> {
         self.scan.gone.map(|at| at.elapsed())
     }
 
-    /// Copies the rest, and returns the cause, after the job has ended.
+    /// Copies the rest of the output, and returns the cause. Call it after the job has ended.
     pub(super) fn cause(mut self) -> Option<Cause> {
         let _ = io::stderr().lock().write_all(&self.scan.take_no_tag(Instant::now()));
         self.scan.held
@@ -110,29 +113,31 @@ impl Watched {
 /// Finds the line with the cause in a job's output.
 #[derive(Debug, Default)]
 struct Scan {
-    /// The line so far: of one with a tag, what follows on the tag.
+    /// The current line so far; after a tag, only the text that follows it.
     line: Vec<u8>,
-    /// The tag that has begun, from [`TAG`] on; empty outside of a tag.
+    /// The bytes of a tag that is not complete, from [`TAG`] on; empty outside of a tag.
     tag: Vec<u8>,
-    /// The kind of the line, if it has a tag.
+    /// The kind of the current line, if it has a tag.
     kind: Option<Kind>,
+    /// The cause so far.
     held: Option<Cause>,
+    /// When the last line about a fault came.
     last: Option<Instant>,
-    /// When the launcher said that a process ended.
+    /// When the launcher reported that a process ended.
     gone: Option<Instant>,
 }
 
-/// Whether Open MPI's mpirun says that it aborts the job. This line has no cause.
+/// Whether Open MPI's mpirun announces in this line that it aborts the job. The line has no cause.
 fn aborts(line: &str) -> bool {
     line.trim().starts_with("Primary job ") && line.contains(" terminated normally, but ")
 }
 
-/// The kind of a launcher's line, if it tells of the end of a job.
+/// Returns the kind of a launcher's line; `None` if it does not tell of the end of a job.
 fn kind_of_launchers(line: &str) -> Option<Kind> {
     if let Some(error) = line.strip_prefix("srun: error: ") {
         return Some(if quirks::ends_task(error) { Kind::Launcher } else { Kind::Noticed });
     }
-    // Its name is that of its file, such as mpirun.openmpi.
+    // mpirun's lines begin with the name of its file, such as mpirun.openmpi.
     let tells = (line.starts_with("mpirun") && line.contains(" noticed that process rank "))
         || line.contains("BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES")
         || line.starts_with("srun: fatal: ")
@@ -141,7 +146,8 @@ fn kind_of_launchers(line: &str) -> Option<Kind> {
 }
 
 impl Scan {
-    /// Takes the next bytes of the output; returns them without tags. A tag that is not complete yet is kept back.
+    /// Takes the next bytes of the output, and returns them without tags. Keeps back a tag that is not
+    /// complete yet.
     fn add(&mut self, bytes: &[u8], now: Instant) -> Vec<u8> {
         let mut text = Vec::with_capacity(bytes.len());
         for &byte in bytes {
@@ -168,7 +174,7 @@ impl Scan {
         text
     }
 
-    /// Bytes that were kept back and are not a tag after all, or will not become one.
+    /// Returns the bytes that were kept back and did not become a tag.
     fn take_no_tag(&mut self, now: Instant) -> Vec<u8> {
         let bytes = std::mem::take(&mut self.tag);
         bytes.iter().for_each(|&byte| self.end_or_add(byte, now));
@@ -189,20 +195,20 @@ impl Scan {
             self.gone.get_or_insert(now);
         }
         let line = line.trim().trim_end_matches('.');
-        // MPICH's mpirun has its line between `=`.
+        // MPICH's mpirun frames its line with `=`.
         let of_launcher = || Some((kind_of_launchers(line)?, line.trim_matches(['=', ' '])));
         let Some((kind, text)) = kind.map(|kind| (kind, line)).or_else(of_launcher) else { return };
         let cause = Cause { kind, text: text.to_owned() };
         if kind == Kind::Waits {
-            // No fault yet, or none of its own.
+            // A wait is not a fault, or has its cause on another rank.
             self.held.get_or_insert(cause);
             return;
         }
-        // After a launcher's line there is no other fault, only the rest of its ranks, which srun ends
-        // 12 s later with a line each.
+        // After a launcher's line there is no new fault. The launcher ends the remaining ranks: srun does so
+        // 12 s later, with a line for each.
         let apart = self.gone.is_none() && self.last.is_none_or(|last| now.duration_since(last) > TOGETHER);
         self.last = Some(now);
-        // A process has ended, upon which the launcher ends the job.
+        // A process has ended, so the launcher ends the job.
         if kind == Kind::Launcher {
             self.gone.get_or_insert(now);
         }
@@ -212,8 +218,8 @@ impl Scan {
     }
 }
 
-/// The line of a log with the reason of a failure: the program's error, or else the
-/// first line of mpirun's framed message, or srun's error.
+/// Returns the line of a log with the reason of a failure: the program's error, or else the first line of
+/// mpirun's framed message, or srun's error. Without such a line, explains the exit code.
 pub fn cause_in(log: &Path, code: i32) -> String {
     let text = std::fs::read_to_string(log).unwrap_or_default();
     let own =

@@ -28,7 +28,7 @@ pub enum MpiFlavour {
 }
 
 impl MpiFlavour {
-    /// Its name in the environment of a script that replaces the launcher.
+    /// The name that a script in the launcher's place gets in the variable `MPI`.
     pub fn name(self) -> &'static str {
         match self {
             Self::OpenMpi => "openmpi",
@@ -37,18 +37,19 @@ impl MpiFlavour {
     }
 }
 
-/// What each rank is bound to, on all machines of a job: what the smallest one has for its ranks.
+/// What each rank is bound to. All machines of a job have the same binding: the one that the smallest machine
+/// allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Binding {
     /// A core.
     Core,
     /// A hardware thread: two ranks may share a core.
     HardwareThread,
-    /// A core or several, which ranks take turns on.
+    /// Cores that ranks share: they take turns.
     Overload,
 }
 
-/// Why a single process cannot be the job on this topology.
+/// Returns why `topology` cannot be started without a launcher; `None` if it is a single process.
 pub(super) fn needs_launcher(topology: Topology) -> Option<String> {
     (topology.ranks() > 1)
         .then(|| format!("{topology} needs a launcher: `alone` starts one process only; use mpirun or srun"))
@@ -59,11 +60,11 @@ pub(super) fn needs_launcher(topology: Topology) -> Option<String> {
 pub struct Launch {
     /// Machines x processes per machine.
     pub topology: Topology,
-    /// How it is started.
+    /// How the job is started.
     pub launcher: LauncherKind,
-    /// The MPI of the program.
+    /// The MPI that the program is built for.
     pub mpi: MpiFlavour,
-    /// The machines; this one if none.
+    /// The machines; `None` is this machine.
     pub hosts: Option<Hosts>,
     /// A command that starts the ranks instead of the launcher, called as
     /// `COMMAND NxC PROGRAM ARGS…`.
@@ -77,10 +78,10 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// The whole command line.
+    /// Returns the whole command line.
     ///
     /// # Errors
-    /// When the hosts have too few slots for the topology.
+    /// If the hosts have too few slots for the topology, or if several ranks have no launcher.
     pub fn command(&self) -> anyhow::Result<Vec<String>> {
         let mut words: Vec<String> = match (&self.by, self.launcher) {
             (Some(script), _) => vec![script.display().to_string(), self.topology.to_string()],
@@ -163,14 +164,14 @@ impl Launch {
     }
 }
 
-/// `exact` if it is installed: if several MPIs are, `usual` may belong to any of
-/// them.
+/// Returns `exact` if it is installed, and otherwise `usual`. If several MPIs are installed, `usual` may
+/// belong to any of them.
 fn installed(exact: &str, usual: &str) -> String {
     if find(exact).is_some() { exact } else { usual }.to_owned()
 }
 
-/// Path of a command found in `PATH`, where the first executable file counts; one that may not be
-/// executed if there is no other.
+/// Finds a command in `PATH`: the first executable file of this name, or else the first file of this
+/// name.
 pub(super) fn find(command: &str) -> Option<PathBuf> {
     if command.contains('/') {
         return Path::new(command).exists().then(|| PathBuf::from(command));
@@ -186,12 +187,13 @@ pub(super) fn is_executable(file: &Path) -> bool {
     file.is_file() && rustix::fs::access(file, rustix::fs::Access::EXEC_OK).is_ok()
 }
 
-/// Command words as a shell reads them.
+/// Joins the words of a command into one line, quoted for a shell.
 pub fn line(words: &[String]) -> String {
     words.iter().map(quoted).collect::<Vec<_>>().join(" ")
 }
 
-/// Whether a host has the name of this machine, whole or up to the first dot.
+/// Whether `host` is the name of this machine. Unless `whole`, names that are equal up to the first dot are
+/// accepted too.
 pub(super) fn has_own_name(host: &str, whole: bool) -> bool {
     let (own, name) = (own_name(), without_user(host));
     own == name || (!whole && own.split('.').next() == name.split('.').next())

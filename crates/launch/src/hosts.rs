@@ -1,4 +1,7 @@
 //! Host files: one machine per line, with its number of slots.
+//!
+//! Open MPI's mpirun reads the host file itself. This module therefore rejects a file that Open MPI would
+//! read differently. MPICH's mpirun gets the host names on its command line.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -12,13 +15,13 @@ use super::{MpiFlavour, quoted};
 /// The machines of a host file, in its order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hosts {
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Host names, each once and as `user@host` if it has a user, in file order.
+    /// Hosts in file order, each once. A host with a user is `user@host`.
     pub entries: Vec<(String, Slots)>,
 }
 
-/// The slots of a host: of a file that gives it none, as many as it has cores.
+/// The slots of a host. A host without a number of slots has as many as it has cores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Slots {
     /// From the file.
@@ -28,7 +31,8 @@ pub enum Slots {
 }
 
 impl Slots {
-    /// As both MPIs count them: a single line without a number stands for the host's cores.
+    /// Returns the number of slots as both MPIs count them. A single line without a number stands for the
+    /// host's cores, so it has no limit here.
     fn at_most(self) -> usize {
         match self {
             Self::Given(slots) => slots,
@@ -43,8 +47,8 @@ impl Hosts {
     /// (`alpha:2`); `#` starts a comment. Repeated hosts are summed.
     ///
     /// # Errors
-    /// When it cannot be read, a line has neither format, or `mpi`, which reads the file itself if it is
-    /// Open MPI, would not take it in the same way.
+    /// If the file cannot be read, if a line has neither format, or if Open MPI, which reads the file itself,
+    /// would read it differently.
     pub fn read(path: &Path, mpi: MpiFlavour) -> anyhow::Result<Self> {
         let text = read_text(path).map_err(|reason| {
             let path = path.display();
@@ -98,10 +102,10 @@ impl Hosts {
         Ok(hosts)
     }
 
-    /// The names of the machines that `topology` uses: the first ones.
+    /// Returns the names of the machines that `topology` uses: the first ones of the file.
     ///
     /// # Errors
-    /// When there are too few, or one has too few slots.
+    /// If the file has too few machines, or one of them has too few slots.
     pub fn for_topology(&self, topology: Topology) -> anyhow::Result<Vec<&str>> {
         let Topology { nodes, ranks_per_node } = topology;
         let hosts = &self.entries[..nodes.min(self.entries.len())];
@@ -117,25 +121,26 @@ impl Hosts {
     }
 }
 
-/// The place of a topology's host file in `folder`: that of `make hosts`, or else of the example.
+/// Returns the path of a topology's host file in `folder`: the file that `make hosts` has written, or else
+/// the example.
 pub fn hostfile_place(folder: &Path, topology: Topology) -> PathBuf {
     let name = topology.to_string();
     let own = folder.join("local").join(&name);
     if own.exists() { own } else { folder.join(name) }
 }
 
-/// The host file of a topology in `folder`, which a single machine may be without.
+/// Returns the host file of a topology in `folder`; `None` if a single machine has no host file.
 pub fn hostfile(folder: &Path, topology: Topology) -> Option<PathBuf> {
     let file = hostfile_place(folder, topology);
-    // Reading names what cannot be looked at.
+    // If the file cannot be looked at, reading it will report the error.
     (topology.nodes > 1 || file.try_exists().unwrap_or(true)).then_some(file)
 }
 
-/// Of UTF-8, as Windows' editors write it.
+/// Byte order mark of UTF-8, which editors on Windows write.
 const BYTE_ORDER_MARK: char = '\u{feff}';
 
-/// The host of a line with its slots, by the words of MPICH's `hydra` and those of Open MPI's `hostfile_lex.l` that its
-/// mpirun 4.1.4 takes.
+/// Parses the host of a line and its slots. Accepts the words of MPICH's `hydra`, and the words of Open MPI's
+/// `hostfile_lex.l` that mpirun 4.1.4 accepts.
 fn parse(line: &str, mpi: MpiFlavour) -> Option<(String, Slots)> {
     let line = line.replace('=', " = ");
     let mut words = line.split_whitespace();
@@ -162,17 +167,18 @@ fn parse(line: &str, mpi: MpiFlavour) -> Option<(String, Slots)> {
     }
     let slots = slots.or(most).map_or(Slots::Lines(1), Slots::Given);
     let fits = most.is_none_or(|most| slots == Slots::Lines(1) || slots.at_most() <= most);
-    // Also IPv6 addresses. ssh and mpirun would take a word that begins with a dash as an option; Open MPI's relative
-    // (`+n1`) and excluded (`^alpha`) hosts are none of this file's own.
+    // A name may be an IPv6 address. It may not begin with a dash: ssh and mpirun would take it as an option.
+    // Open MPI's relative (`+n1`) and excluded (`^alpha`) hosts are rejected, because they do not name a
+    // host of this file.
     let mut letters = host.chars();
     let is_name = letters.next().is_some_and(|c| c.is_ascii_alphanumeric() || c == ':')
         && letters.all(|c| c.is_ascii_alphanumeric() || "._-@:%".contains(c));
-    // With two users, mpirun ends by a segmentation fault.
+    // A host with two users makes Open MPI's mpirun end with a segmentation fault.
     let is_open_mpis = mpi == MpiFlavour::Mpich || !host.contains(':') && host.matches('@').count() < 2;
     (fits && is_name && is_open_mpis).then_some((host, slots))
 }
 
-/// A number of slots, which both MPIs read as digits into a C int.
+/// Parses a number of slots. Both MPIs read digits into a C int.
 fn number_of(digits: &str) -> Option<usize> {
     let number = digits.parse().ok().filter(|&number: &i32| number >= 0 && !digits.starts_with('+'))?;
     usize::try_from(number).ok()
@@ -181,9 +187,9 @@ fn number_of(digits: &str) -> Option<usize> {
 /// A topology, written `2x1`: 2 machines with 1 process each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Topology {
-    /// Machines.
+    /// Number of machines.
     pub nodes: usize,
-    /// Processes per machine.
+    /// Number of processes per machine.
     pub ranks_per_node: usize,
 }
 
@@ -246,7 +252,7 @@ mod tests {
             entries(&[("root@n1.example.com", Given(2)), ("10.0.0.2", Lines(2)), ("gamma", Given(4))]);
         let text = "n1.example.com slots=2 username=root\n10.0.0.2\n10.0.0.2\ngamma max-slots=4";
         assert_eq!(read(text, OPEN_MPI), expected);
-        // As people write them on Windows, and twice.
+        // As an editor on Windows writes a file, and with repeated hosts.
         let text = "\u{feff}beta:3\r\nalpha slots=1\r\nbeta:2 user=me\r\nalpha\r\n";
         let expected = entries(&[("beta", Given(3)), ("alpha", Given(2)), ("me@beta", Given(2))]);
         assert_eq!(read(text, MPICH), expected);

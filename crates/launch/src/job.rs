@@ -20,31 +20,31 @@ pub struct Outcome {
     pub stopped: bool,
 }
 
-/// Interval at which a job is polled and its standard error copied.
+/// Interval at which the job is polled, and its standard error copied.
 pub(super) const TICK: Duration = Duration::from_millis(20);
 
-/// How long SIGUSR1 is waited for before it is sent again: mpirun drops one that comes before its ranks
-/// are there.
+/// Time after which SIGUSR1 is sent again. mpirun drops the signal if its ranks have not started yet.
 const AGAIN: Duration = Duration::from_secs(5);
 
 /// Where a job's output goes.
 #[derive(Debug)]
 pub enum Streams {
-    /// To this process's own.
+    /// To the output of this process.
     Own,
-    /// The same, with standard error read on its way for the cause of a failure, and without the tags of ranks.
+    /// As `Own`, but standard error is searched for the cause of a failure, and the tags of ranks are
+    /// removed.
     Watched,
     /// To a file.
     Log(std::fs::File),
 }
 
 impl Launch {
-    /// Runs the job until its launcher exits and forwards incoming signals to it, so that ranks have time to write a
-    /// checkpoint; a second one ends most launchers. Returns its end and, where its output is watched, the line with the
-    /// cause.
+    /// Runs the job until its launcher exits. Forwards incoming signals to the launcher, so that ranks have
+    /// time to write a checkpoint; a second signal ends most launchers. Returns how the job ended and, if its
+    /// output is watched, the line with the cause.
     ///
     /// # Errors
-    /// When it does not start.
+    /// If there is no command line for the job, or if the launcher does not start.
     pub fn run(&self, streams: Streams, stop: &StopRequest) -> anyhow::Result<(Outcome, Option<Cause>)> {
         run(&self.command()?, self.launcher, self.mpi, streams, stop)
     }
@@ -59,10 +59,10 @@ fn run(
 ) -> anyhow::Result<(Outcome, Option<Cause>)> {
     let failed = |reason: io::Error| anyhow::anyhow!("cannot start {}: {reason}", line(command));
     let mut job = Command::new(&command[0]);
-    // Its own process group: a terminal's Ctrl-C then reaches this process only and is
-    // forwarded once; mpirun takes a second one as a request to abort.
+    // The launcher has a process group of its own, so that a terminal's Ctrl-C reaches this process only and
+    // is forwarded once. mpirun takes a second signal as a request to abort.
     job.args(&command[1..]).stdin(Stdio::null()).process_group(0);
-    // For a script that replaces the launcher.
+    // A script in the launcher's place reads this variable.
     job.env("MPI", mpi.name());
     match streams {
         Streams::Own => {}
@@ -74,7 +74,7 @@ fn run(
     let (mut passed_on, mut ended): (Option<(Signal, Instant)>, _) = (None, false);
     loop {
         let status = child.try_wait().map_err(failed)?;
-        // After its end, all that it has written is read.
+        // Called after `try_wait`: once the job has ended, this reads all the rest of its output.
         watched.iter_mut().for_each(Watched::pass_on);
         if let Some(status) = status {
             let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
@@ -95,7 +95,7 @@ fn run(
         if !ended && watched.as_ref().and_then(Watched::gone_for).is_some_and(|since| since > quirks::LINGER)
         {
             log::warn!("{} does not end after a process has ended: ending it", command[0]);
-            // No rank is left that could need it.
+            // No rank is left that could need the launcher.
             let _ = child.kill();
             ended = true;
         }
@@ -103,9 +103,12 @@ fn run(
     }
 }
 
-/// What a launcher gets for `signal`. srun ends the ranks at once upon SIGTERM, asks upon SIGINT, and
-/// passes SIGUSR1 on. For a closed terminal and Ctrl-\\, which would end a launcher itself, it is SIGUSR1 too, which
-/// none takes as a request to end ranks at once; and for SIGUSR2, which launchers pass on alike.
+/// Returns the signal that a launcher gets for `signal`.
+///
+/// srun ends the ranks at once on SIGTERM, asks on SIGINT, and passes SIGUSR1 on. It therefore gets SIGUSR1
+/// first, and SIGTERM for a second signal. SIGHUP (the terminal was closed) and SIGQUIT (Ctrl-\\) would end
+/// any launcher itself; they are replaced in the same way, because no launcher takes SIGUSR1 as a request to
+/// end ranks at once. SIGUSR2 becomes SIGUSR1: launchers pass both on in the same way.
 fn for_launcher(launcher: LauncherKind, signal: Signal, is_first: bool) -> Signal {
     let ends_it = launcher == LauncherKind::Srun || [Signal::HUP, Signal::QUIT].contains(&signal);
     match (ends_it, is_first) {
@@ -118,12 +121,13 @@ fn for_launcher(launcher: LauncherKind, signal: Signal, is_first: bool) -> Signa
 
 fn pass_on(child: &Child, signal: Signal) {
     if let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
-        // Fails if the process has exited, which needs no signal.
+        // Fails if the process has exited. It needs no signal then.
         let _ = kill_process(pid, signal);
     }
 }
 
-/// Describes an exit code of a launcher or its ranks, and what to do. `signal` is one that was forwarded to it.
+/// Describes an exit code of a launcher or its ranks, and what to do. `signal` is the name of a signal that
+/// was forwarded to the launcher.
 pub fn explain(code: i32, signal: Option<&str>) -> String {
     let meaning = match (code, signal) {
         (75, _) => "stopped with a checkpoint: continue with --resume",
@@ -186,7 +190,7 @@ mod tests {
     #[test]
     fn a_process_that_is_left_behind_with_the_output_is_not_waited_for() {
         let folder = tempfile::tempdir().unwrap();
-        // It ends with the folder.
+        // The process ends when the folder is removed.
         let behind = format!("(while [ -e {} ]; do sleep 0.01; done) &", folder.path().display());
         let script = sh(&format!("{behind} {WHY}; exit 3"));
         let (stop, streams) = (StopRequest::default(), Streams::Watched);
@@ -207,10 +211,10 @@ mod tests {
             (Srun, &[Signal::HUP], "USR1"),
             (Mpirun, &[Signal::TERM, Signal::TERM], "TERM TERM"),
         ] {
-            // No SIGINT: a shell in the background ignores it for good.
+            // SIGINT is left out: a shell in the background ignores it for good.
             let folder = tempfile::tempdir().unwrap();
             let (seen, stop) = (folder.path().join("seen"), StopRequest::default());
-            // The launcher's process may send SIGUSR1 again.
+            // SIGUSR1 may be sent again, so the script notes it once.
             let script = format!(
                 "trap 'grep -q USR1 {0} || echo USR1 >>{0}' USR1; trap 'echo TERM >>{0}' TERM; echo ready >{0}; \
                  while [ $(wc -l <{0}) -le {1} ]; do sleep 0.01; done; exit 75",

@@ -22,7 +22,8 @@ pub const EXIT_USAGE: u8 = 2;
 /// Exit code of an interrupted command that can be continued: EX_TEMPFAIL of sysexits.h.
 pub const EXIT_RESUMABLE: u8 = 75;
 
-/// What precedes the number of cores and of CPUs that `mpiburn cores` prints, for the check of another machine.
+/// Word that `mpiburn cores` prints before the number of cores and the number of CPUs. The check of another
+/// machine searches for it in the output.
 pub const CORES: &str = "mpiburn-cores";
 
 pub use cause::{Cause, IN_USE, Kind, cause_in};

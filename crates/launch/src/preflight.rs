@@ -15,10 +15,10 @@ use super::reach::{Agent, Patience, addresses, output};
 use super::{Binding, Hosts, Launch, LauncherKind, MpiFlavour, Topology, quirks, quoted};
 use crate::StopRequest;
 
-/// Checks what `launch` needs, and sets what its ranks are bound to: not to cores if a machine has fewer of them.
+/// Checks what `launch` needs, and sets what its ranks are bound to: to cores, unless a machine has too few.
 ///
 /// # Errors
-/// The first check that fails, or where `stop` came.
+/// The error of the first check that fails, or that `stop` interrupted.
 pub fn check(launch: &mut Launch, stop: &StopRequest) -> anyhow::Result<()> {
     check_command(launch)?;
     // A script in the launcher's place has its own list of machines, and so has
@@ -70,7 +70,7 @@ fn check_hosts(launch: &Launch, stop: &StopRequest) -> anyhow::Result<Binding> {
             let here: Vec<IpAddr> = match addresses(host, patience) {
                 // A socket can be bound only to an address of this machine.
                 Ok(all) => all.into_iter().filter(|&ip| UdpSocket::bind((ip, 0)).is_ok()).collect(),
-                // A name that ssh or another agent alone may know.
+                // Only ssh or another agent may know this name.
                 Err(_) if agent()?.may_know(host, patience) => Vec::new(),
                 Err(reason) => bail!(
                     "cannot resolve host {host} of {} ({reason}): check its spelling, or add it to /etc/hosts or \
@@ -95,7 +95,8 @@ fn check_hosts(launch: &Launch, stop: &StopRequest) -> anyhow::Result<Binding> {
     Ok(needed)
 }
 
-/// Sets what the ranks are bound to, as far as this machine tells; returns the hosts that only an answer tells of.
+/// Sets what the ranks are bound to, by the cores of this machine alone. Returns the other hosts: only their
+/// answers tell how many cores they have.
 ///
 /// # Errors
 /// If the hosts have too few slots.
@@ -114,7 +115,8 @@ pub fn bind_here(launch: &mut Launch) -> anyhow::Result<Vec<String>> {
     Ok(others)
 }
 
-/// What `ranks` can be bound to on a machine with that many cores, and CPUs that they may use.
+/// Returns what `ranks` ranks can be bound to on a machine with this many cores, and CPUs that the ranks may
+/// use.
 fn binding(ranks: usize, [cores, cpus]: [usize; 2]) -> Binding {
     match ranks {
         _ if ranks > cpus => Binding::Overload,
@@ -123,12 +125,12 @@ fn binding(ranks: usize, [cores, cpus]: [usize; 2]) -> Binding {
     }
 }
 
-/// How to get several machines.
+/// Commands that provide several machines.
 const MACHINES: &str =
     "make hosts HOSTS=\"alpha beta\", or emulate two machines with make slurm-up and CLUSTER=lab";
 
-/// Why a job on `topology` by `launcher` cannot be made here, and what it takes; `None` if
-/// nothing speaks against it. `hostfile` is where its host file would be, for the launcher of `mpi`.
+/// Returns why `launcher` cannot start a job on `topology` here, and what is missing; `None` if no reason is
+/// known. `hostfile` is the path of the topology's host file, in the format of `mpi`.
 pub fn impossible(
     topology: Topology,
     launcher: LauncherKind,
@@ -159,8 +161,8 @@ pub fn impossible(
     }
 }
 
-/// A machine of the host file that has no address: the files of a fresh checkout name examples. A
-/// file that cannot be read, or is too short, is an error of the run.
+/// Returns a machine of the host file that has no address. The files of a fresh checkout name such machines,
+/// as examples. A file that cannot be read, or is too short, is left to the run, which reports the error.
 fn unknown_host(topology: Topology, mpi: MpiFlavour, hostfile: &Path) -> Option<String> {
     let hosts = Hosts::read(hostfile, mpi).ok()?;
     let agent = LazyCell::new(|| Agent::for_mpi(mpi).ok());
@@ -171,7 +173,7 @@ fn unknown_host(topology: Topology, mpi: MpiFlavour, hostfile: &Path) -> Option<
     hosts.for_topology(topology).ok()?.into_iter().find(unknown).map(ToOwned::to_owned)
 }
 
-/// Why there is no Slurm here: its srun is not installed, or sinfo gets no answer.
+/// Returns why Slurm cannot be used here: srun is not installed, or sinfo gets no answer.
 fn no_slurm(srun: &str, sinfo: &str) -> Option<String> {
     if find(srun).is_none() {
         return Some("it is not installed here".into());
@@ -225,7 +227,7 @@ mod tests {
         assert!(message.starts_with(start), "{message}");
     }
 
-    /// As of Debian's /etc/hosts, and of a typing error.
+    /// Addresses as in Debian's /etc/hosts, and as from a typing error.
     #[test]
     fn a_loopback_address_that_open_mpi_does_not_know_is_named() {
         for host in ["127.0.1.1", "me@127.0.0.2"] {

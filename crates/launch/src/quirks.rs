@@ -1,4 +1,4 @@
-//! Workarounds for single launchers, each below a comment with the version that no longer needs it.
+//! Workarounds for single launchers. A comment above each group names the version that no longer needs it.
 //!
 //! Delete a workaround when no supported system has an older version.
 
@@ -12,12 +12,13 @@ use rustix::process::{Resource, getrlimit};
 use super::command::{has_own_name, own_name, without_user};
 use super::{Hosts, MpiFlavour};
 
-// Until Open MPI 5: behaviour of ORTE, the launcher of Open MPI 4, seen with 4.1.4. Open MPI 5 has PRRTE in ORTE's place.
+// Needed until Open MPI 5: behaviour of ORTE, the launcher of Open MPI 4, observed with 4.1.4. Open MPI 5 has
+// PRRTE in its place.
 
-/// Variables of a rank's environment: mpirun does not start where one of them is set.
+/// Variables of a rank's environment. If one of them is set, mpirun does not start.
 const OF_A_JOB: [&str; 2] = ["OMPI_UNIVERSE_SIZE", "OMPI_MCA_ess_base_jobid"];
 
-/// Rejects an environment, free space and limits with which mpirun would fail to start, or hang.
+/// Rejects variables, free space and limits with which mpirun would fail to start, or hang.
 pub(super) fn check_environment() -> anyhow::Result<()> {
     if let Some(variable) = OF_A_JOB.into_iter().find(|name| std::env::var_os(name).is_some()) {
         bail!(
@@ -29,13 +30,13 @@ pub(super) fn check_environment() -> anyhow::Result<()> {
     check_file_size(getrlimit(Resource::Fsize).current)
 }
 
-/// Space for the temporary files of a job: two ranks need 6 to 10 MB.
+/// Free space in MB that a job's temporary files need. Two ranks need 6 to 10 MB.
 const SPACE_MB: f64 = 16.0;
 
-/// Space for the largest of these files, in MB. The files of PMIx and of shared memory have 4 MB each.
+/// Limit of file sizes in MB that these files need. The files of PMIx and of shared memory have 4 MB each.
 const FILE_MB: u64 = 5;
 
-/// Checks the limit of file sizes in bytes: with a lower one, mpirun prints lines of PMIx and never ends.
+/// Checks the limit of file sizes, in bytes. With a lower limit, mpirun prints lines of PMIx and never ends.
 fn check_file_size(limit: Option<u64>) -> anyhow::Result<()> {
     let too_small = limit.filter(|bytes| *bytes < FILE_MB << 20);
     too_small.map_or(Ok(()), |bytes| {
@@ -47,13 +48,13 @@ fn check_file_size(limit: Option<u64>) -> anyhow::Result<()> {
     })
 }
 
-/// The folder of temporary files, as Open MPI finds it.
+/// Finds the folder of temporary files as Open MPI does.
 fn temporary() -> PathBuf {
     let named = ["TMPDIR", "TEMP", "TMP"].into_iter().find_map(std::env::var_os);
     named.map_or_else(std::env::temp_dir, PathBuf::from)
 }
 
-/// Checks that `folder` has `needed_mb` free: where it is full, mpirun prints lines of PMIx and never ends.
+/// Checks that `folder` has `needed_mb` MB free. If it is full, mpirun prints lines of PMIx and never ends.
 fn check_space(folder: &Path, needed_mb: f64) -> anyhow::Result<()> {
     let Ok(disk) = rustix::fs::statvfs(folder) else { return Ok(()) };
     let free_mb = disk.f_bavail as f64 * disk.f_frsize as f64 / f64::from(1 << 20);
@@ -66,7 +67,9 @@ fn check_space(folder: &Path, needed_mb: f64) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Checks that Open MPI takes `host` for this machine, which has its addresses `here`, and that it is the only one.
+/// Checks that Open MPI recognises `host` as this machine, and that `host` is the file's only name for it.
+/// `here` are those addresses of `host` that belong to this machine. `other` is an earlier host of the file
+/// that is this machine.
 pub(super) fn check_own(
     host: &str,
     here: &[IpAddr],
@@ -93,41 +96,44 @@ pub(super) fn check_own(
     Ok(())
 }
 
-/// Whether mpirun needs the option to take names as they are. Without it, mpirun reaches node1.example.com as node1
-/// and knows this machine by its name up to the first dot; with it, both are compared as a whole.
+/// Whether mpirun needs the option that keeps whole host names. Without the option, mpirun reaches
+/// node1.example.com as node1, and recognises this machine by its name up to the first dot. With the option,
+/// mpirun compares whole names.
 pub(super) fn keeps_full_names(hosts: &[&str]) -> bool {
     let is_ip = |name: &str| name.parse::<Ipv4Addr>().is_ok();
     hosts.iter().any(|host| host.contains('.') && !is_ip(without_user(host)) && !has_own_name(host, false))
 }
 
-/// Ends a job within seconds of a permanently broken link, for which mpirun's
-/// daemons would wait for minutes; an interruption of two seconds is survived.
+/// Settings of TCP keepalives, in seconds and probes. They end a job within seconds if a link is broken for
+/// good; without them, mpirun's daemons would wait for minutes. A job survives an interruption of two
+/// seconds.
 pub(super) const KEEPALIVES: [(&str, &str); 3] =
     [("oob_tcp_keepalive_time", "2"), ("oob_tcp_keepalive_intvl", "1"), ("oob_tcp_keepalive_probes", "3")];
 
-/// How long mpirun may take to end a job after it has said that a process ended. It was
-/// seen to stay for good when a rank was killed while it started.
+/// How long mpirun may take to end a job after it has reported that a process ended. mpirun was observed to
+/// stay forever when a rank was killed while the job started.
 pub(super) const LINGER: Duration = Duration::from_secs(20);
 
-/// How mpirun begins its lines on a lost host; the first, on a start, is printed at any time.
+/// How mpirun's lines about a lost host begin. The first one speaks of a start, but mpirun prints it at any
+/// time.
 pub(super) const LOST_HOST: [&str; 3] = [
     "ORTE was unable to reliably start one or more daemons",
     "ORTE has lost communication with a remote daemon",
     "An ORTE daemon has unexpectedly failed",
 ];
 
-// No version of Slurm makes this unnecessary so far.
+// Needed with all versions of Slurm so far.
 
-/// Whether srun tells how a task ended: "node1: task 1: Killed", "node0: tasks 0-1: Exited with exit code 1". Its other
-/// errors may come from its plugins or its network, while the job goes on.
+/// Whether a line of srun reports how a task ended: "node1: task 1: Killed", "node0: tasks 0-1: Exited with
+/// exit code 1". Other errors may come from srun's plugins or its network, while the job continues.
 pub(super) fn ends_task(error: &str) -> bool {
     error.split(": ").nth(1).is_some_and(|word| word.starts_with("task ") || word.starts_with("tasks "))
 }
 
-// No version of MPICH makes this unnecessary so far.
+// Needed with all versions of MPICH so far.
 
-/// Whether an exit code may be a signal's number: MPICH's mpirun exits with that of the signal that ended a rank, after
-/// a block of lines on standard output.
+/// Whether an exit code may be the number of a signal. If a signal ends a rank, MPICH's mpirun prints a block
+/// of lines on standard output and exits with the signal's number.
 pub(super) fn may_be_signal(code: i32, mpi: MpiFlavour) -> bool {
     mpi == MpiFlavour::Mpich && (4..32).contains(&code)
 }

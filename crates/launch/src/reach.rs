@@ -1,4 +1,8 @@
-//! How mpirun reaches another machine, and what that says: which copy of this program it has, and its cores.
+//! Reaches another machine as mpirun does, and asks which copy of this program it has, and how many cores.
+//!
+//! mpirun starts processes on other machines by a command, its agent: usually ssh. This module uses the same
+//! agent with the same settings, so it finds the same problems, before mpirun reports them in many lines or
+//! after minutes.
 
 use std::io;
 use std::net::{IpAddr, ToSocketAddrs};
@@ -18,13 +22,14 @@ use super::job::TICK;
 use super::{MpiFlavour, quoted};
 use crate::StopRequest;
 
-/// How long an agent may take to answer: ssh has given up after `ConnectTimeout`, a login may take as long again.
+/// How long an agent may take to answer. ssh gives up after `ConnectTimeout`, and a login may take as long
+/// again.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// After what time a line tells what is waited for.
+/// Time after which a line says what is waited for.
 const SOON: Duration = Duration::from_secs(5);
 
-/// How long answers of other machines are waited for.
+/// How long to wait for the answers of other machines.
 #[derive(Clone, Copy)]
 pub(super) struct Patience<'a> {
     deadline: Duration,
@@ -36,7 +41,7 @@ impl<'a> Patience<'a> {
         Self { deadline: DEADLINE, stop }
     }
 
-    /// The answer to `what`; `None` where the deadline or a stop request was first.
+    /// Waits for the answer to `what`; `None` if the deadline or a stop request comes first.
     fn wait<T>(self, answer: &Receiver<T>, what: &str) -> Option<T> {
         let (start, mut told) = (Instant::now(), false);
         loop {
@@ -57,15 +62,15 @@ impl<'a> Patience<'a> {
     }
 }
 
-/// The addresses of a host of a host file, which may be `user@host`.
+/// Looks up the addresses of a host of a host file, which may be `user@host`.
 ///
 /// # Errors
-/// If its name has none, or a name server does not answer.
+/// If the host's name has no address, or a name server does not answer in time.
 pub(super) fn addresses(host: &str, patience: Patience<'_>) -> Result<Vec<IpAddr>, String> {
     let name = without_user(host).to_owned();
     let what = format!("the address of {name}");
     let (sender, answer) = channel();
-    // A lookup takes as long as the settings of the resolver say, and cannot be ended.
+    // A lookup takes as long as the settings of the resolver say, and cannot be cancelled.
     thread::spawn(move || sender.send((name.as_str(), 0).to_socket_addrs()));
     match patience.wait(&answer, &what) {
         Some(Ok(addresses)) => Ok(addresses.map(|address| address.ip()).collect()),
@@ -76,7 +81,8 @@ pub(super) fn addresses(host: &str, patience: Patience<'_>) -> Result<Vec<IpAddr
     }
 }
 
-/// The command that mpirun starts a process on another machine with: `ssh`, unless its settings name another.
+/// The command by which mpirun starts a process on another machine: `ssh`, unless mpirun's settings name
+/// another one.
 #[derive(Debug)]
 pub(super) struct Agent {
     words: Vec<String>,
@@ -84,14 +90,14 @@ pub(super) struct Agent {
 }
 
 impl Agent {
-    /// The agent of this MPI's mpirun, with the arguments that its settings add.
+    /// Finds the agent of this MPI's mpirun, with the arguments that mpirun's settings add.
     ///
     /// # Errors
-    /// If it is not installed.
+    /// If no agent is installed.
     pub(super) fn for_mpi(mpi: MpiFlavour) -> anyhow::Result<Self> {
         let (agents, more) = match mpi {
             MpiFlavour::OpenMpi => {
-                // It reads the environment and the files of settings, as mpirun of Open MPI 4 does.
+                // ompi_info reads the environment and the files of settings, as mpirun of Open MPI 4 does.
                 let output = Command::new("ompi_info")
                     .args(["--param", "plm", "rsh", "--level", "9", "--parsable"])
                     .stdin(Stdio::null())
@@ -128,7 +134,7 @@ impl Agent {
         words.extend(more.split_whitespace().map(ToOwned::to_owned));
         let is_ssh = Path::new(&words[0]).file_name().is_some_and(|name| name == "ssh");
         if is_ssh {
-            // It takes the first value of an option, so the user's own count.
+            // ssh uses the first value of an option, so the user's own options win.
             words.extend(["-o", "BatchMode=yes", "-o", "ConnectTimeout=5"].map(ToOwned::to_owned));
         }
         Self { words, is_ssh }
@@ -140,30 +146,30 @@ impl Agent {
         command
     }
 
-    /// Whether it may reach a host whose name has no address here: `~/.ssh/config` may know an address or a way,
-    /// and so may any agent but ssh.
+    /// Whether the agent may reach a host whose name has no address here. For ssh, `~/.ssh/config` may have
+    /// an address or a proxy for the host. Any other agent may know the host.
     pub(super) fn may_know(&self, host: &str, patience: Patience<'_>) -> bool {
         if !self.is_ssh {
             return true;
         }
-        // Prints the settings for a host, and connects to none.
+        // `ssh -G` prints the settings for a host, and does not connect.
         let mut command = self.command();
         command.arg("-G").arg(host);
         let output = output(command, &format!("ssh -G {host}"), patience).ok().flatten();
         let settings = output.map_or_else(String::new, |output| in_text(&output.stdout));
         settings.lines().filter_map(|line| line.split_once(' ')).any(|(name, value)| match name {
-            // The host's own name has been looked up.
+            // The host's own name has been looked up already, without success.
             "hostname" => value != without_user(host) && addresses(value, patience).is_ok(),
             "proxyjump" | "proxycommand" => value != "none",
             _ => false,
         })
     }
 
-    /// Number of cores of `host` and the CPUs that a job may use there; it must have the same binary at the same
-    /// path.
+    /// Asks `host` for its number of cores, and of CPUs that a job may use there. Checks that `host` has the
+    /// same binary at the same path.
     ///
     /// # Errors
-    /// If it cannot be reached, or has not.
+    /// If `host` cannot be reached, has no such binary or a different one, or cannot start it.
     pub(super) fn ask(
         &self,
         host: &str,
@@ -209,24 +215,25 @@ impl Agent {
     }
 }
 
-/// What `command` prints until it ends; `None` where the deadline or a stop request was first, which kills it.
+/// Runs `command`, and returns its output. Kills it and returns `None` if the deadline or a stop request
+/// comes first.
 pub(super) fn output(mut command: Command, what: &str, patience: Patience<'_>) -> io::Result<Option<Output>> {
-    // A group of its own, so that the processes of a script end with it.
+    // The command has a process group of its own, so that the processes of a script are killed with it.
     let job = command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).spawn()?;
     let (group, (sender, answer)) = (Pid::from_child(&job), channel());
     thread::spawn(move || sender.send(job.wait_with_output()));
     let output = patience.wait(&answer, what);
     if output.is_none() {
-        // Fails if it has just ended.
+        // Fails if the command has just ended.
         let _ = kill_process_group(group, Signal::KILL);
     }
     output.transpose()
 }
 
-/// The agents of both MPIs where no setting names others.
+/// The agents of both MPIs if no setting names others.
 const DEFAULT: &str = "ssh : rsh";
 
-/// The error of agents of which none is installed.
+/// Returns the error if none of `agents` is installed.
 fn not_installed(mpi: MpiFlavour, agents: &str) -> anyhow::Error {
     if agents == DEFAULT {
         return anyhow!(
@@ -244,7 +251,7 @@ fn not_installed(mpi: MpiFlavour, agents: &str) -> anyhow::Error {
     )
 }
 
-/// The first of the commands between colons that is installed, in words.
+/// Returns the words of the first command in `agents` that is installed. Colons separate the commands.
 fn first_installed(agents: &str) -> Option<Vec<String>> {
     let commands = agents.split(':').map(|agent| agent.split_whitespace().map(ToOwned::to_owned).collect());
     commands.into_iter().find(|words: &Vec<String>| {
@@ -252,11 +259,12 @@ fn first_installed(agents: &str) -> Option<Vec<String>> {
     })
 }
 
-/// What precedes the digest of the program in the answer.
+/// Word before the digest of the program in the answer.
 const DIGEST: &str = "mpiburn-digest";
 
-/// The command that answers, for any login shell: of what is between single quotes, sh, fish and tcsh agree except
-/// for quotes, `!` and pairs of backslashes. The path has none of them, as octal numbers.
+/// Returns the command that answers, for any login shell. Between single quotes, sh, fish and tcsh read
+/// everything alike except for quotes, `!` and pairs of backslashes. The path contains none of these, because
+/// its special characters are written as octal numbers.
 fn script(path: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte);
     let letter = |byte: u8| if plain(byte) { char::from(byte).to_string() } else { format!(r"\{byte:03o}") };
@@ -267,7 +275,8 @@ fn script(path: &str) -> String {
     )
 }
 
-/// What follows the last `word` in its line: start-up files of the login shell may print anything before.
+/// Returns what follows the last `word` in the same line. Start-up files of the login shell may print
+/// anything before it.
 fn said<'t>(text: &'t str, word: &str) -> Option<&'t str> {
     text.rsplit_once(word).map(|(_, rest)| rest.lines().next().unwrap_or_default())
 }
@@ -297,7 +306,7 @@ mod tests {
         assert_eq!(ssh.words.join(" "), "/usr/bin/ssh -q -p 22 -o BatchMode=yes -o ConnectTimeout=5");
     }
 
-    /// Each shell that is installed, as a login shell whose start-up files print.
+    /// Runs each installed shell as a login shell that prints something at its start.
     #[test]
     fn any_login_shell_answers_of_any_path() {
         let folder = tempfile::tempdir().unwrap();

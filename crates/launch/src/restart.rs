@@ -1,4 +1,10 @@
 //! Starts a failed training again from its last checkpoint.
+//!
+//! After each attempt, [`restart`] reads the run directory: how many steps were done, and which checkpoint is
+//! the newest. There is no other attempt if the job did not end by a fault (success, a stop signal, wrong
+//! options), if the same fault repeats at the same step, if several attempts in a row do not reach their
+//! first step, or if all restarts are used. The run directory is locked during the decision, because ranks of
+//! the ended attempt may still write to it.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -14,12 +20,14 @@ use super::{
 /// How long to wait until the ranks of an ended attempt have left the run directory. They end when they notice the loss
 /// of the launcher or of another rank.
 const LEAVE: Duration = Duration::from_secs(120);
-/// Interval at which the directory's lock is tried.
+/// Interval between tries to lock the directory.
 const TICK: Duration = Duration::from_millis(100);
-/// After this many attempts in a row without a first step there is no other. A host that is not back yet needs some.
+/// Number of attempts in a row without a first step after which the training is not started again. More than
+/// one is needed because a host may not be back yet.
 const IDLE: usize = 3;
-/// The exit codes of a job that was stopped, and of one with wrong options.
+/// Exit code of a job that was stopped with a checkpoint.
 const RESUMABLE_CODE: i32 = EXIT_RESUMABLE as i32;
+/// Exit code of a job with wrong options.
 const USAGE_CODE: i32 = EXIT_USAGE as i32;
 /// Why a job that failed after its last step is not started again.
 const COMPLETE: &str = "the run is complete";
@@ -28,23 +36,23 @@ const COMPLETE: &str = "the run is complete";
 pub struct Training {
     /// The run directory.
     pub dir: PathBuf,
-    /// Whether it resumes the run in the directory.
+    /// Whether the training resumes the run in the directory.
     pub resumes: bool,
-    /// Whether it replaces the run in the directory.
+    /// Whether the training replaces the run in the directory.
     pub overwrites: bool,
-    /// The file of its time line.
+    /// The file for the training's time line.
     pub trace: Option<PathBuf>,
     /// The program's arguments.
     pub words: Vec<String>,
-    /// The program's arguments to go on from a checkpoint of this step.
+    /// Returns the program's arguments for continuing from a checkpoint of the given step.
     pub resume_after: Box<dyn Fn(usize) -> Vec<String>>,
 }
 
-/// Starts `training` and starts it again up to `max_restarts` times; returns the exit code of its last attempt. `say`
-/// gets the lines for the user.
+/// Starts `training`, and starts it again up to `max_restarts` times. Returns the exit code of the last
+/// attempt. `say` gets the lines for the user.
 ///
 /// # Errors
-/// When an attempt does not start, or its run directory cannot be used.
+/// If an attempt cannot be started, or the run directory cannot be used.
 pub fn restart(
     launch: &mut Launch,
     training: &Training,
@@ -78,13 +86,13 @@ pub fn restart(
 
 /// One start of the training, as a job. If it fails, it is noted as a [`FailedAttempt`].
 struct JobAttempt {
-    /// From 1.
+    /// Number of the attempt, from 1.
     number: u32,
     /// The program's arguments.
     words: Vec<String>,
-    /// Whether it goes on from a checkpoint.
+    /// Whether the attempt continues from a checkpoint.
     resumes: bool,
-    /// The run directory before it.
+    /// The run directory before the attempt.
     before: RunDirState,
 }
 
@@ -97,15 +105,15 @@ struct Ended {
     cause: Option<Cause>,
     /// The beginning of the line for the user: the number of the attempt and its exit code.
     headline: String,
-    /// The cause in that line: the text of `cause`, or what else is known.
+    /// The cause in the line for the user: the text of `cause`, or what the exit code tells.
     cause_text: String,
 }
 
 /// What follows an attempt.
 enum Next {
-    /// Nothing, for the reason in the line; a success has none.
+    /// No other attempt. The line has the reason; after a success there is no line.
     End(Option<String>),
-    /// Another attempt, with the line that says so.
+    /// Another attempt, and the line that announces it.
     Again(JobAttempt, String),
 }
 
@@ -127,7 +135,8 @@ impl JobAttempt {
     }
 }
 
-/// What the exit code tells of a failure without a line. A launcher that a signal ended prints none.
+/// Describes a failure without a line about its cause, by its exit code. A launcher that a signal ended
+/// prints no line.
 fn no_cause(code: i32, mpi: MpiFlavour) -> String {
     match code {
         _ if quirks::may_be_signal(code, mpi) => {
@@ -138,12 +147,12 @@ fn no_cause(code: i32, mpi: MpiFlavour) -> String {
     }
 }
 
-/// Where an attempt failed: two that are equal are one fault that repeats.
+/// Where an attempt failed. If two attempts in a row have equal values, the same fault has repeated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Fault {
-    /// Steps that were done.
+    /// Number of steps that were done.
     step: usize,
-    /// Step of the newest checkpoint.
+    /// Step of the newest checkpoint, if there is one.
     checkpoint: Option<usize>,
     /// Whether the attempt reached its first step.
     began: bool,
@@ -160,12 +169,12 @@ struct Restarts<'a> {
     began: bool,
     failed: Vec<FailedAttempt>,
     last_fault: Option<Fault>,
-    /// How many attempts in a row have not reached their first step.
+    /// Number of attempts in a row that have not reached their first step.
     idle: usize,
 }
 
 impl Restarts<'_> {
-    /// Decides what follows `attempt`, with the run directory locked.
+    /// Decides what follows `attempt`. Holds the lock of the run directory meanwhile.
     fn decide(&mut self, attempt: &JobAttempt, ended: &Ended) -> Next {
         let dir = &self.training.dir;
         if ended.cause.as_ref().is_some_and(|cause| cause.kind == Kind::InUse) {
@@ -202,7 +211,7 @@ impl Restarts<'_> {
             "before its first step".to_owned()
         };
         let line = format!("{} {place}: {}", ended.headline, ended.cause_text);
-        // Read after `note`, which changes run.json: a later change is the next attempt's.
+        // Read after `note`, which changes run.json: any later change is made by the next attempt.
         let start = self.next_start(&fault).and_then(|start| {
             Ok((start, RunDirState::read(&self.training.dir).map_err(|error| error.to_string())?))
         });
@@ -215,7 +224,7 @@ impl Restarts<'_> {
         }
     }
 
-    /// The user's line on a job that ended with `code` and without a fault. `reason` is from
+    /// Returns the line for the user if a job ended with `code` and without a fault. `reason` is from
     /// [`no_fault`](Self::no_fault).
     fn line_of_no_fault(&self, code: i32, reason: &str) -> Option<String> {
         match reason {
@@ -225,7 +234,7 @@ impl Restarts<'_> {
         }
     }
 
-    /// The line for the user if the run directory cannot be read or locked after an attempt.
+    /// Returns the line for the user if the run directory cannot be read or locked after an attempt.
     fn line_of_unknown(&self, ended: &Ended, error: &RecordError) -> Option<String> {
         if ended.outcome.code == 0 {
             if !self.failed.is_empty() {
@@ -242,12 +251,13 @@ impl Restarts<'_> {
         Some(format!("{}: {}; not started again: {why}", ended.headline, ended.cause_text))
     }
 
-    /// Whether the run in the directory is that of these attempts, rather than one that was there before them.
+    /// Whether the run in the directory belongs to these attempts: one of them has written to it, or the
+    /// training resumes it. Otherwise it is an older run.
     fn owns(&self) -> bool {
         self.began || (self.training.resumes && self.original.run_json.is_some())
     }
 
-    /// Reads the run directory after an attempt, and locks it if its run is that of these attempts.
+    /// Reads the run directory after an attempt. Locks it if the run belongs to these attempts.
     fn look(&mut self, attempt: &JobAttempt) -> Result<(Option<FolderLock>, RunDirState), RecordError> {
         let dir = &self.training.dir;
         self.began |= RunDirState::read(dir)?.run_json != attempt.before.run_json;
@@ -255,7 +265,8 @@ impl Restarts<'_> {
         Ok((lock, RunDirState::read(dir)?))
     }
 
-    /// Waits until no rank writes to the run directory, and keeps others from doing so.
+    /// Waits until no rank writes to the run directory, and locks it. Does nothing if the run does not belong
+    /// to these attempts.
     fn lock(&self) -> Result<Option<FolderLock>, RecordError> {
         if !self.owns() {
             return Ok(None);
@@ -277,17 +288,18 @@ impl Restarts<'_> {
         }
     }
 
-    /// Where `attempt` failed. `after` is the run directory that it left.
+    /// Returns where `attempt` failed. `after` is the run directory that the attempt left.
     fn fault(&self, attempt: &JobAttempt, after: &RunDirState) -> Fault {
         let checkpoint = after.checkpoint.filter(|_| self.owns());
         // A new run writes run.json before it connects, and the file of steps after that.
         let began = after.run_json != attempt.before.run_json && after.noted.is_some();
-        // An attempt that has not begun finds the file of steps of an earlier one.
+        // If the attempt has not begun, the file of steps is from an earlier attempt.
         let step = after.noted.filter(|_| began).max(checkpoint).unwrap_or(0);
         Fault { step, checkpoint, began }
     }
 
-    /// Why there is no other attempt after this `outcome`, as the end of the line for the user; `None` after a fault.
+    /// Returns why there is no other attempt after this `outcome`, as the end of the line for the user;
+    /// `None` after a fault.
     fn no_fault(&self, attempt: &JobAttempt, outcome: Outcome, after: &RunDirState) -> Option<&'static str> {
         const REPEATS: &str = "; not started again: it would end in the same way";
         // The status that an earlier process has written tells nothing about this attempt.
@@ -296,7 +308,7 @@ impl Restarts<'_> {
         match (outcome.code, status) {
             (0 | RESUMABLE_CODE, _) => Some(""),
             _ if outcome.stopped => Some(""),
-            // Of shells and launchers for a program that is not executable, or missing.
+            // Shells and launchers return 126 and 127 for a program that is not executable, or missing.
             (USAGE_CODE | 126 | 127, _) => Some(REPEATS),
             _ if taken => Some(REPEATS),
             (_, Some(Status::Stopped)) => Some("; not started again: a signal stopped the run"),
@@ -305,18 +317,19 @@ impl Restarts<'_> {
         }
     }
 
-    /// Writes the failed attempts to run.json. An attempt that begins anew replaces the file, and loses the earlier ones.
+    /// Writes all failed attempts to run.json. An attempt from the beginning replaces run.json, and with it
+    /// the failed attempts that were noted before.
     fn note(&self) {
         if !self.owns() || self.failed.is_empty() {
             return;
         }
-        // Restarts do not need them: they need the checkpoint.
+        // The restarts go on without this note: they need only the checkpoint.
         if let Err(error) = RunDir::note_failed(&self.training.dir, &self.failed) {
             log::warn!("failed attempts are not in run.json: {error}");
         }
     }
 
-    /// Why there is no other attempt after this number of `attempts`, the last of which had this `fault`.
+    /// Returns why there is no other attempt after `attempts` attempts. The last of them failed with `fault`.
     fn limit(&mut self, attempts: u32, fault: Fault) -> Option<String> {
         self.idle = if fault.began { 0 } else { self.idle + 1 };
         let repeats = self.last_fault.replace(fault) == Some(fault) && fault.began;
@@ -332,7 +345,7 @@ impl Restarts<'_> {
         }
     }
 
-    /// The arguments of the next attempt, and where it starts; otherwise why there is none.
+    /// Returns the arguments of the next attempt and where it starts, or why there is none.
     fn next_start(&self, fault: &Fault) -> Result<(Vec<String>, String), String> {
         let Training { dir, resumes, overwrites, words, resume_after, .. } = self.training;
         let beginning = || "the beginning".to_owned();
@@ -343,7 +356,8 @@ impl Restarts<'_> {
             return Err(format!("there is no checkpoint in {} to start from", dir.display()));
         }
         if !self.owns() {
-            // A rank that was killed between the folder and run.json; whatever has content stays.
+            // A rank may have been killed after it made this folder and before it wrote run.json.
+            // `remove_dir` keeps a folder that has content.
             if !self.original.occupied {
                 let _ = std::fs::remove_dir(dir.join("checkpoints"));
             }
@@ -369,7 +383,8 @@ mod tests {
     use super::*;
     use crate::{Binding, LauncherKind};
 
-    /// Restarts a training whose job is this shell script; returns the exit code, the lines, and the number of attempts.
+    /// Runs a training that is this shell script, with restarts. Returns the exit code, the lines, and the
+    /// number of attempts.
     fn restarted(script: &str, max_restarts: u32) -> (i32, Vec<String>, usize) {
         let folder = tempfile::tempdir().unwrap();
         let starts = folder.path().join("starts");

@@ -6,21 +6,21 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 
-/// Signals that request a checkpoint and a stop: those that a launcher, a batch system
-/// before its time limit (Grid Engine's `-notify`: SIGUSR2), and a terminal send.
+/// Signals that request a checkpoint and a stop. Launchers and terminals send them, and batch systems before
+/// their time limit (Grid Engine with `-notify`: SIGUSR2).
 const SIGNALS: [i32; 4] = [SIGTERM, SIGUSR1, SIGUSR2, SIGINT];
 
-/// The first such signal that this process received, checked between steps.
+/// A stop signal that this process received. Trainings check it between steps.
 #[derive(Debug, Clone, Default)]
 pub struct StopRequest {
-    /// The last one, until it is taken.
+    /// Number of the latest signal, until it is taken; 0 without one.
     came: Arc<AtomicUsize>,
-    /// The first one that was taken.
+    /// Number of the first signal that was taken; 0 without one.
     first: Arc<AtomicUsize>,
 }
 
 impl StopRequest {
-    /// Records the signals from now on instead of exiting.
+    /// Installs handlers for the signals: from now on they are recorded, and do not end this process.
     ///
     /// # Errors
     /// When a signal handler cannot be installed.
@@ -28,9 +28,11 @@ impl StopRequest {
         Self::listen_to(&SIGNALS)
     }
 
-    /// The same for a process that starts jobs, whose ranks are in another process group and would go on unseen: what
-    /// else ends it from a terminal counts too, Ctrl-\\ (SIGQUIT) and closing it (SIGHUP), unless it is ignored, as
-    /// `nohup` has it.
+    /// As [`listen`](Self::listen), for a process that starts jobs.
+    ///
+    /// The ranks of a job are in another process group, and would continue unseen if this process ended. So
+    /// the other signals with which a terminal ends a process are recorded too: SIGQUIT (Ctrl-\\) and SIGHUP
+    /// (the terminal was closed). A signal that is ignored, as by `nohup`, stays ignored.
     ///
     /// # Errors
     /// When a signal handler cannot be installed.
@@ -48,25 +50,25 @@ impl StopRequest {
         Ok(request)
     }
 
-    /// Name of the received signal, such as `SIGTERM`.
+    /// Returns the name of the signal, such as `SIGTERM`: of the first that was taken, or else of the latest.
     pub fn signal(&self) -> Option<&'static str> {
         signal_hook::low_level::signal_name(self.number()?)
     }
 
-    /// Its number.
+    /// Returns the number of the signal that [`signal`](Self::signal) names.
     pub fn number(&self) -> Option<i32> {
         let received = |slot: &AtomicUsize| Some(slot.load(Ordering::Relaxed)).filter(|&number| number > 0);
         received(&self.first).or_else(|| received(&self.came)).map(|number| number as i32)
     }
 
-    /// Number of a signal that came since the last call, to be forwarded.
+    /// Returns the number of a signal that came since the last call, to be forwarded.
     pub fn take(&self) -> Option<i32> {
         let came = Some(self.came.swap(0, Ordering::Relaxed)).filter(|&number| number > 0)?;
         let _ = self.first.compare_exchange(0, came, Ordering::Relaxed, Ordering::Relaxed);
         Some(came as i32)
     }
 
-    /// As if the signal had come.
+    /// Records `signal` as if it had come.
     pub fn request(&self, signal: i32) {
         self.came.store(signal as usize, Ordering::Relaxed);
     }

@@ -1,5 +1,5 @@
-//! Checks the measured offsets between the clocks of ranks on one host against the true ones: `mpirun -n N
-//! check_clocks [mpi|gloo]`.
+//! Checks the measured offsets between the clocks of ranks on one host against the true ones:
+//! `mpirun -n N check_clocks [mpi|gloo]`.
 //!
 //! All processes of a host share its monotonic clock. Each rank counts time from a different moment, and
 //! reads this moment on the host's clock. The true offsets are therefore known.

@@ -1,7 +1,7 @@
 //! Sweep files: TOML, checked before the first run.
 //!
-//! All keys and values are checked, in scales that this sweep does not use too: a key that is ignored would give other
-//! runs than its writer expects.
+//! All keys and values are checked, even in scales that this sweep does not use. If a wrong key were ignored,
+//! the runs would not be those that the author expects.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -65,17 +65,17 @@ pub type TrainOptions = BTreeMap<String, Takes>;
 /// Keys of a run that are not options of `train`.
 const OWN_KEYS: [&str; 2] = ["topology", "launcher"];
 
-/// Options of a single run: a sweep has many.
+/// Options that make sense for a single run only. A sweep has many runs.
 pub const OF_ONE_RUN: [&str; 7] =
     ["out", "log-path", "resume", "overwrite", "trace", "trace-steps", "note-steps"];
 
 /// Keys above the sections.
 const HEAD: [&str; 3] = ["title", "reference", "repeats"];
 
-/// The scale of the file itself, which no section changes.
+/// Name of the file's own scale, which no section changes.
 pub(super) const FULL: &str = "full";
 
-/// Most repeats of a run. A larger number is a slip, and would fill memory.
+/// Largest number of repeats of a run. A larger number is a typing error, and would fill memory.
 const REPEATS: i64 = 1000;
 
 impl SweepFile {
@@ -97,18 +97,19 @@ impl SweepFile {
     }
 }
 
-/// `text` as one line of at most `most` characters: names in a file may be long, and have line ends.
+/// Shortens `text` to one line of at most `most` characters. Names in a file may be long, and have line
+/// breaks.
 pub(super) fn in_short(text: &str, most: usize) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     if line.chars().count() > most { line.chars().take(most).chain(['…']).collect() } else { line }
 }
 
-/// The letters of a name that are compared with known names.
+/// Returns the first 40 characters of a name in lower case, to compare them with known names.
 fn small(name: &str) -> String {
     name.chars().take(40).collect::<String>().to_lowercase()
 }
 
-/// An error of TOML's syntax with its line.
+/// Describes a syntax error of TOML, with its line.
 fn syntax(path: &Path, text: &str, error: &toml::de::Error) -> String {
     let before = error.span().map_or(0, |span| text[..span.start.min(text.len())].matches('\n').count());
     let content = text.lines().nth(before).unwrap_or_default().trim();
@@ -120,8 +121,8 @@ fn syntax(path: &Path, text: &str, error: &toml::de::Error) -> String {
     format!("{}, line {}: {message}", path.display(), before + 1)
 }
 
-/// An error of the TOML parser without the names of its own types, and without a guess at what a word without quotes
-/// was to be: `none` is not a misspelt `nan`.
+/// Removes the names of Rust types from a message of the TOML parser, and the parser's guess at what an
+/// unquoted word means: `none` is not a misspelt `nan`.
 fn without_rust(content: &str, message: &str) -> String {
     let is_word = ["string values must be quoted", "invalid boolean", "invalid float, expected `"];
     if is_word.iter().any(|start| message.starts_with(start)) {
@@ -139,7 +140,7 @@ fn without_rust(content: &str, message: &str) -> String {
     }
 }
 
-/// A file that is being read. Its functions return problems without the file's name.
+/// Reads the sections of a file. Its functions return problems without the file's name.
 struct Reading<'a> {
     path: &'a Path,
     options: &'a TrainOptions,
@@ -187,7 +188,7 @@ impl Reading<'_> {
         if has_title { Ok(file) } else { Err("it has no title: add title = \"...\" above [base]".into()) }
     }
 
-    /// Why there is no key or list of sections of this name above the sections.
+    /// Returns why a key or a list of sections of this name is wrong above the sections.
     fn misplaced(&self, name: &str, value: &Value) -> String {
         match value {
             Value::Array(values) if values.iter().any(Value::is_table) => {
@@ -205,7 +206,7 @@ impl Reading<'_> {
         OWN_KEYS.contains(&name) || self.options.contains_key(name)
     }
 
-    /// A smaller scale.
+    /// Reads the section of a smaller scale.
     fn scale(&self, name: &str, scale: Table) -> Result<Table, String> {
         if let Some(section) = meant(name) {
             return Err(format!("unknown section [{name}]; did you mean {section}?"));
@@ -236,7 +237,7 @@ impl Reading<'_> {
         runs.into_iter().map(run).collect()
     }
 
-    /// The lists of `[vary]`.
+    /// Reads the lists of `[vary]`.
     fn lists(&self, vary: Table) -> Result<Table, String> {
         let list = |(key, value): (String, Value)| {
             self.check_key("[vary]", &key, &OWN_KEYS)?;
@@ -253,7 +254,7 @@ impl Reading<'_> {
         vary.into_iter().map(list).collect()
     }
 
-    /// A section of single values.
+    /// Reads a section of single values. `own` are the keys that it may have beside the options.
     fn single(&self, section: &str, table: Table, own: &[&str]) -> Result<Table, String> {
         let one = |(key, value): (String, Value)| {
             self.check_key(section, &key, own)?;
@@ -283,7 +284,8 @@ impl Reading<'_> {
         Err(unknown(section, key, &known))
     }
 
-    /// A value as its option takes it: `true` and `false` are `on` and `off` for options that take these.
+    /// Converts a value to the form that its option takes: `true` and `false` become `on` and `off` for
+    /// options that take these words.
     fn value(&self, section: &str, key: &str, value: Value) -> Result<Value, String> {
         let wrong = |problem: String| Err(format!("{key} in {section}: {problem}"));
         let option = self.options.get(key).copied().unwrap_or(Takes::Value);
@@ -294,14 +296,15 @@ impl Reading<'_> {
             (Takes::Flag, value @ Value::Boolean(_)) => Ok(value),
             (Takes::Flag, _) => wrong(format!("write {key} = true or false")),
             (Takes::Switch, Value::Boolean(on)) => Ok(if on { "on" } else { "off" }.into()),
-            // `false` of any option leaves it out, such as in [[runs]] what [base] gives.
+            // `false` leaves an option out. For example, a run of [[runs]] drops an option of [base] with it.
             (Takes::Value, Value::Boolean(true)) => wrong("it takes a value, and true is none".into()),
             (_, value) => Ok(value),
         }
     }
 }
 
-/// The section that a scale's name is a slip of: a letter too many, too few or wrong, in capitals, or a relative.
+/// Returns the section that `name` is probably a misspelling of: one letter is added, missing or wrong,
+/// letters are capital, or the name begins like `vary`.
 fn meant(name: &str) -> Option<&'static str> {
     let small = small(name);
     let sections = [("base", "[base]"), ("vary", "[vary]"), ("runs", "[[runs]]")];
@@ -313,7 +316,7 @@ fn meant(name: &str) -> Option<&'static str> {
     }
 }
 
-/// That nothing is called `key` in a section, with the nearest name.
+/// Returns the error that a section has no key of this name, with the nearest known name.
 fn unknown(section: &str, key: &str, known: &[&str]) -> String {
     let small = small(key);
     let near = known.iter().map(|name| (strsim::jaro_winkler(&small, name), name));
@@ -334,7 +337,7 @@ fn text(key: &str, value: Value) -> Result<String, String> {
     }
 }
 
-/// The number of repeats in a section.
+/// Reads the number of repeats in a section.
 pub(super) fn repeats(section: &str, value: &Value) -> Result<usize, String> {
     let number = value.as_integer().filter(|number| (1..=REPEATS).contains(number));
     let problem = || format!("repeats in {section}: must be a whole number from 1 to {REPEATS}");

@@ -1,15 +1,16 @@
-//! The folder of a sweep: what is in it from before, and what it says of runs that failed.
+//! The folder of a sweep: checks what an earlier sweep left in it, and composes lines about failed runs.
 
 use std::path::Path;
 
 use anyhow::{Context, bail};
 use run_record::{RunState, SweepRecord, SweepRun, count};
 
-/// Checks that `folder` is no run's, and that no finished run in it is lost for the report, which shows
-/// the runs of one sweep.
+/// Checks that `folder` is not the directory of a run, and that the report would still show the finished runs
+/// in it. A report shows the runs of one sweep. If only some of the runs are lost to the report, prints a
+/// warning.
 ///
 /// # Errors
-/// If it is a run directory, or has runs of another sweep alone.
+/// If `folder` is a run directory, or if all finished runs in it belong to another sweep.
 pub fn check_folder(folder: &Path, now: &SweepRecord) -> anyhow::Result<()> {
     let shown = folder.display();
     let file = folder.join("run.json");
@@ -18,7 +19,7 @@ pub fn check_folder(folder: &Path, now: &SweepRecord) -> anyhow::Result<()> {
     }
     let before = match SweepRecord::read(folder) {
         Ok(before) => before,
-        // A damaged record is written anew.
+        // A damaged record is replaced.
         Err(error) if error.is_damage() => return Ok(()),
         Err(error) => return Err(error.into()),
     };
@@ -48,7 +49,7 @@ pub fn check_folder(folder: &Path, now: &SweepRecord) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One line for all runs that failed for the same reason, such as a missing data set.
+/// Returns one line about runs that all failed for the same reason, such as a missing data set.
 pub fn failure_line(runs: &[&SweepRun]) -> String {
     let name = |index: usize| runs[index].name.as_str();
     let others = match runs.len() - 1 {

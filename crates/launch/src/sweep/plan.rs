@@ -9,32 +9,34 @@ use super::file::{FULL, in_short, repeats};
 use super::{SweepError, SweepFile};
 use crate::{LauncherKind, Topology};
 
-/// Most runs, with their repeats. A larger number is a slip, and would fill memory.
+/// Largest number of runs, with their repeats. A larger number is a typing error, and would fill memory.
 const RUNS: usize = 10_000;
 
-/// A planned run.
+/// A run of a sweep that is to be started.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlannedRun {
-    /// Name of its directory, such as `2x1-gloo-2`.
+    /// Name of the run's directory, such as `2x1-gloo-2`.
     pub name: String,
     /// Number of the repeat, from 1.
     pub repeat: usize,
     /// Machines x processes per machine.
     pub topology: Topology,
-    /// How it is started.
+    /// How the run is started.
     pub launcher: LauncherKind,
-    /// Options of the training, by name.
+    /// Options of the training: name and value. A flag has no value.
     pub options: Vec<(String, Option<String>)>,
-    /// Options in which it differs from other runs, by name.
+    /// Options in which the run differs from other runs: value by name.
     pub varied: BTreeMap<String, String>,
 }
 
-/// The runs of `file` at `scale`. Repeats are interleaved: the second repeat of every
-/// run follows the first of all, so that a slowdown of the machine affects all runs
-/// alike.
+/// Returns the runs of `file` at `scale`, in the order of execution.
+///
+/// Repeats are interleaved: the second repeat of every run follows the first repeat of all runs. A slowdown
+/// of the machine therefore affects all runs alike.
 ///
 /// # Errors
-/// When a value is invalid or the scale does not exist.
+/// If a value is invalid, the scale does not exist, two runs would have the same name, or there are too many
+/// runs.
 pub fn plan(file: &SweepFile, scale: &str) -> Result<Vec<PlannedRun>, SweepError> {
     let (base, repeats) = base_of(file, scale)?;
     let mut variants = combinations(file)?;
@@ -74,7 +76,7 @@ pub fn plan(file: &SweepFile, scale: &str) -> Result<Vec<PlannedRun>, SweepError
     Ok((1..=repeats).flat_map(round).collect())
 }
 
-/// Options of all runs that `scale` changes: their values, here and at full scale, as text.
+/// Returns the options of all runs that `scale` changes: their values at `scale` and at full scale, as text.
 pub fn scaled(file: &SweepFile, scale: &str) -> BTreeMap<String, (String, String)> {
     let text = |value: Option<&Value>| value.map_or_else(|| "–".to_owned(), text);
     let changed = file
@@ -86,7 +88,7 @@ pub fn scaled(file: &SweepFile, scale: &str) -> BTreeMap<String, (String, String
     changed.map(|(key, value)| (key.clone(), (text(Some(value)), text(file.base.get(key))))).collect()
 }
 
-/// Options of all runs, and the number of repeats.
+/// Returns the options of all runs at `scale`, and the number of repeats.
 fn base_of(file: &SweepFile, scale: &str) -> Result<(Table, usize), SweepError> {
     let mut base = file.base.clone();
     if scale == FULL {
@@ -106,7 +108,7 @@ fn base_of(file: &SweepFile, scale: &str) -> Result<(Table, usize), SweepError> 
     Ok((base, times))
 }
 
-/// Every combination of the lists in `[vary]`, the last list fastest.
+/// Returns every combination of the lists in `[vary]`. The last list changes fastest.
 fn combinations(file: &SweepFile) -> Result<Vec<Table>, SweepError> {
     let mut all = Vec::new();
     for (key, list) in &file.vary {
@@ -165,7 +167,7 @@ fn planned(file: &SweepFile, base: &Table, variant: &Table) -> Result<PlannedRun
     Ok(run)
 }
 
-/// Name of a run: its values, each after its key unless the value tells the key.
+/// Returns the name of a run: its values, each after its key unless the value alone shows the key.
 fn name_of(variant: &Table, varied: &BTreeMap<String, String>) -> String {
     let part = |key: &String| match key.as_str() {
         "topology" | "launcher" | "backend" | "model" => varied[key].clone(),
@@ -257,7 +259,7 @@ mod tests {
         }
     }
 
-    /// Checks that each sweep file is refused with the words beside it.
+    /// Checks that each sweep file is rejected with the words beside it.
     fn refused(cases: &[(&str, &str)]) {
         for (text, words) in cases {
             let message = runs(text, "full").unwrap_err().to_string();

@@ -1,5 +1,6 @@
-//! Checks user-defined modules on every rank: `mpirun -n N target/release/examples/check_modules
-//! [mpi|gloo]...`. Without arguments, checks over all transports of this build.
+//! Checks user-defined modules on every rank:
+//! `mpirun -n N target/release/examples/check_modules [mpi|gloo]...`. Without arguments, checks over all
+//! transports of this build.
 
 mod missing;
 mod own_module;
