@@ -48,7 +48,7 @@ fn train(world: &World) -> Result<(), Box<dyn Error>> {
     );
     let mut optimizer = AdamConfig::new().init();
 
-    // Each rank takes every n-th of the 512 points of one period.
+    // Each of n ranks takes every n-th of the 512 points of one period.
     let xs: Vec<f32> =
         (0..512).skip(world.rank()).step_by(world.size()).map(|i| i as f32 / 512.0 * TAU).collect();
     let ys: Vec<f32> = xs.iter().map(|x| x.sin()).collect();

@@ -52,9 +52,9 @@ impl Wait<'_> {
         )
     }
 
-    /// Names the ranks that keep this rank waiting: first those that do not answer, otherwise those that are
-    /// in no operation. Ranks that wait in an earlier operation are not to blame as long as there are any of
-    /// these: they wait for the same ranks.
+    /// Names the ranks that keep this rank waiting: those that do not answer, or else those that are in no
+    /// operation, or else one that is in another operation. A rank in an earlier operation comes last,
+    /// because it waits for the same missing ranks.
     fn cause(&self) -> String {
         let Self { seen, answers, .. } = *self;
         let others = || (0..answers.len()).filter(|&rank| rank != self.member.rank);

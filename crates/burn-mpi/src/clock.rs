@@ -54,7 +54,7 @@ impl World {
     ///
     /// Rank 0 sends 64 messages to each rank in turn, and the rank replies with its time. Only the shortest
     /// round trip counts. The rank is assumed to read its clock in the middle of it, so the error is at most
-    /// half of the round trip (Cristian's algorithm, 1989). The messages are sent over MPI, also if
+    /// half of the round trip (Cristian's algorithm, 1989). The messages are sent over MPI, even if
     /// [`exchange_over`](Self::exchange_over) has set another transport.
     ///
     /// Clocks drift by some µs per second. Measure the offsets at the start and at the end of a measurement,

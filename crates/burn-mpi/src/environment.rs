@@ -60,7 +60,7 @@ fn settings(launcher: Option<&Launcher>) -> Vec<(&'static str, &'static str)> {
 /// Returns the variables that a single process must remove if no process manager answers.
 ///
 /// # Errors
-/// [`CommError::Inherited`] if the process may be one of several: MPI cannot start it.
+/// [`CommError::Inherited`] if the process may be one of several, which need the process manager.
 fn left_behind(
     launcher: Option<&Launcher>,
     library: &str,

@@ -175,9 +175,9 @@ pub enum SharedError {
         rank: usize,
         /// Its host.
         host: String,
-        /// What it calls.
+        /// The calls that this rank is in.
         calls: String,
-        /// What rank 0 calls.
+        /// The calls that rank 0 is in.
         others: String,
     },
     /// An operation exceeded its deadline.
@@ -215,7 +215,7 @@ pub enum SharedError {
         /// calls named.
         samples: Vec<(usize, usize)>,
     },
-    /// A data set that cannot be divided into batches of all ranks.
+    /// A data set that cannot be divided into batches for all ranks.
     #[error("the data set cannot be sharded: {0}")]
     Sharding(String),
 }
@@ -223,7 +223,7 @@ pub enum SharedError {
 /// Why a parameter has no averaged gradient.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum MissingGradient {
-    /// No step has ended, or the next one has begun.
+    /// No step has ended yet, or the next step has begun.
     #[error("call reduce or finish first, and read it before the next step begins")]
     NoStep,
     /// No rank's loss depends on the parameter in this step.

@@ -118,9 +118,9 @@ impl Launcher {
         daemon().is_some()
     }
 
-    /// Whether this process leaves an error that all ranks have to rank 0 to print. True if it is another
-    /// rank and the launcher started it. If it inherited the variables from a shell, there is no rank 0, and
-    /// it prints the error itself.
+    /// Whether rank 0 prints an error that all ranks have, so that this process does not. True for a rank
+    /// above 0 that the launcher started. A process that inherited the variables from a shell has no rank 0,
+    /// and prints its errors itself.
     pub fn leaves_printing_to_rank_0(&self) -> bool {
         self.rank > 0 && self.has_started_this_process()
     }

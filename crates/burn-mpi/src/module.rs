@@ -36,7 +36,7 @@ pub fn broadcast_module<M: Module>(world: &World, module: M) -> Result<M, CommEr
     tensors::visit(&module, &mut |_, spec, data| {
         described.push(spec.describe());
         lengths.push(match spec.dtype {
-            // Quantized values are packed, and followed by their scales.
+            // Quantized values are packed, and their data includes scales.
             DType::QFloat(_) => data().as_bytes().len(),
             dtype => spec.shape.iter().product::<usize>() * dtype.size(),
         });

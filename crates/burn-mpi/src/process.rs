@@ -120,6 +120,6 @@ pub(crate) fn print_line(line: &str) {
 /// do not interleave.
 pub(crate) fn print_of(kind: &str, line: &str) {
     let line = format!("{}: {}{}\n", name(), messages::tag(kind), line.replace('\n', "; "));
-    // A closed standard error cannot be reported.
+    // If standard error is closed, the failure cannot be reported.
     let _ = std::io::stderr().write_all(line.as_bytes());
 }

@@ -175,7 +175,7 @@ fn write_digest(record: &Path, kind: &str) -> Result<(), RecordError> {
         file.sync_all()
     });
     written.and_then(|()| fs::rename(&new, &file)).map_err(|error| {
-        // The record itself is complete.
+        // The record itself is complete; only its digest is missing.
         let _ = fs::remove_file(&new);
         failed(&file, &error)
     })

@@ -91,7 +91,7 @@ impl World {
         // SAFETY: this thread has started MPI, which only the exit handler finalizes.
         let mpi = unsafe { Mpi::new(Rc::new(member.clone())) };
         finalize::arrange(&mpi)?;
-        // Dropping it would finalize MPI, which is left to the exit handler.
+        // Dropping `universe` would finalize MPI, which is left to the exit handler.
         std::mem::forget(universe);
         process::identify(&member, false);
         let mut link = MpiLink::new(mpi)?;
@@ -250,7 +250,7 @@ fn is_unread(descriptor: libc::c_int) -> bool {
 }
 
 /// Shell script that ends process `$0` after 3 seconds, in which Hydra ends the job by itself if it can.
-/// Hydra may forward the first signal and wait again, so there is a second one.
+/// Hydra may forward the first signal and wait again, so the script sends a second one.
 const END: &str = r#"
     sleep 3
     for signal in TERM KILL; do

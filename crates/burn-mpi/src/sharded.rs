@@ -47,14 +47,14 @@ pub struct ShardedDataset<D> {
     dataset: D,
     plan: ShardPlan,
     rank: usize,
-    /// The indices of this rank's samples in the data set.
+    /// The indices of this rank's samples in the data set, in the order in which the rank uses them.
     numbers: Vec<u32>,
 }
 
 /// This rank's batch of a step.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RankBatch<I> {
-    /// This rank's samples; none if its shard is exhausted.
+    /// This rank's samples; empty if its shard is exhausted.
     pub items: Vec<I>,
     /// Number of samples of all ranks in the step.
     pub total: usize,

@@ -148,7 +148,7 @@ mod tests {
     use super::*;
     use burn::tensor::Device;
 
-    /// The tensors of `module` in visit order, each with its values.
+    /// Reads the tensors of `module` in visit order, each with its values.
     fn read<M: Module>(module: &M) -> Vec<(ParamSpec, TensorData)> {
         let mut tensors = Vec::new();
         visit(module, &mut |_, spec, data| tensors.push((spec, data())));

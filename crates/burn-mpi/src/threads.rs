@@ -95,7 +95,7 @@ pub struct Options {
     /// Number of machines that the ranks pretend to run on: `node0`, `node1`, …. Each has a block of
     /// consecutive ranks, the first ranks on `node0`.
     pub hosts: usize,
-    /// Deadline of an exchange; [`connect`](crate::connect) sets another one.
+    /// Deadline of an exchange, until [`connect`](crate::connect) sets the deadline of its transport.
     pub deadline: Duration,
     /// Time after which a rank prints which ranks it waits for.
     pub stall_warning: Duration,

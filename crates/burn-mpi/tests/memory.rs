@@ -17,7 +17,7 @@ struct Net {
     layers: Vec<Linear>,
 }
 
-/// A line of `/proc/self/status`, in bytes.
+/// Reads a line of `/proc/self/status`, and returns its value in bytes.
 fn status(key: &str) -> usize {
     let text = fs::read_to_string("/proc/self/status").expect("the status");
     let line = text.lines().find_map(|line| line.strip_prefix(key)).expect("a line");

@@ -81,7 +81,7 @@ fn train(world: &World, odd: &str, broadcasts: bool) -> Result<(), CommError> {
     if broadcasts {
         net = broadcast_module(world, net)?;
     }
-    // Several buckets.
+    // Small limits give several buckets.
     let options = SyncOptions { bucket_bytes: 256, first_bucket_bytes: 256, ..SyncOptions::default() };
     let collective = connect(world, Backend::Mpi, &Transport::default())?;
     let mut sync = GradientSync::of_module(world, collective, &net, options);
@@ -127,7 +127,7 @@ fn an_error_inside_a_step_on_one_rank_ends_the_job() {
     }
 }
 
-/// A message has 16 MiB: some tensors share one, two are partly in it, and one is longer.
+/// Each tensor is broadcast in one call, whether it is empty or has 36 MB.
 #[test]
 fn tensors_of_any_size_are_broadcast() {
     let sizes = [0, 1, 3, 4_100_000, 7, 9_000_001, 0, 5, 100];

@@ -237,7 +237,7 @@ pub fn cause_in(log: &Path, code: i32) -> String {
 mod tests {
     use super::*;
 
-    /// A line of a rank.
+    /// Makes a line of a rank, with a tag.
     fn tagged(kind: &str, text: &str) -> Vec<u8> {
         format!("mpiburn: \u{1e}{kind}: \u{1f}{text}\n").into_bytes()
     }

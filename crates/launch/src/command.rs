@@ -41,9 +41,9 @@ impl MpiFlavour {
 /// allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Binding {
-    /// A core.
+    /// One core.
     Core,
-    /// A hardware thread: two ranks may share a core.
+    /// One hardware thread: two ranks may share a core.
     HardwareThread,
     /// Cores that ranks share: they take turns.
     Overload,

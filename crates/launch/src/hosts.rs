@@ -12,7 +12,7 @@ use run_record::files::read_text;
 
 use super::{MpiFlavour, quoted};
 
-/// The machines of a host file, in its order.
+/// The machines of a host file, in the order of the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hosts {
     /// Path of the file.
@@ -24,7 +24,7 @@ pub struct Hosts {
 /// The slots of a host. A host without a number of slots has as many as it has cores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Slots {
-    /// From the file.
+    /// The number in the file.
     Given(usize),
     /// The host is on this many lines without a number of slots.
     Lines(usize),
@@ -44,7 +44,7 @@ impl Slots {
 
 impl Hosts {
     /// Reads a host file in Open MPI's format (`alpha slots=2 max_slots=4`) or MPICH's
-    /// (`alpha:2`); `#` starts a comment. Repeated hosts are summed.
+    /// (`alpha:2`); `#` starts a comment. The slots of repeated hosts are summed.
     ///
     /// # Errors
     /// If the file cannot be read, if a line has neither format, or if Open MPI, which reads the file itself,

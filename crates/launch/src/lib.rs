@@ -1,8 +1,8 @@
 //! Starts MPI jobs on a topology: host files, command lines of the launchers, checks before the start, the end of a job
 //! and its cause, restarts, and sweeps.
 //!
-//! The launcher starts the ranks, and each gets its rank from MPI. The process that runs this code is not part of the
-//! job, and needs no MPI.
+//! The launcher starts processes, and each process gets its rank from MPI. The process that runs this code is
+//! not part of the job, and needs no MPI.
 
 #![forbid(unsafe_code)]
 

@@ -55,8 +55,8 @@ fn check_command(launch: &Launch) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Checks that mpirun reaches each machine, and that the machine has the same binary; returns what the ranks can be
-/// bound to on all of them.
+/// Checks that mpirun reaches each machine, and that each machine has the same binary. Returns what the ranks
+/// can be bound to on all machines.
 fn check_hosts(launch: &Launch, stop: &StopRequest) -> anyhow::Result<Binding> {
     let mut needed = launch.binding;
     let Some(hosts) = &launch.hosts else { return Ok(needed) };

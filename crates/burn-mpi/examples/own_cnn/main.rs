@@ -62,7 +62,7 @@ pub mod fused {
     use burn_fused::{Epilogue, nn, optim};
     include!("network.rs");
 
-    /// Runs the block as one operator. With other imports alone, the block would be four operators, as above.
+    /// Runs the block as one operator. With other imports only, it would be four operators, as above.
     fn forward(block: &Block, x: Tensor<4>) -> Tensor<4> {
         block.conv.forward_norm(x, &block.norm, Epilogue::ReluPool)
     }

@@ -77,7 +77,7 @@ impl Seat {
 /// The transport through memory.
 struct MemoryLink {
     seat: Seat,
-    /// The first of its channels in the hub.
+    /// The first of this link's channels in the hub.
     first: u64,
 }
 

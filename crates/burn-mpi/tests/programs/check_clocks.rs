@@ -46,7 +46,7 @@ fn beginning(since: Instant) -> (i64, i64) {
     (0..1000).map(reading).min_by_key(|(_, uncertain)| *uncertain).expect("readings")
 }
 
-/// The host's monotonic clock, in ns.
+/// Reads the host's monotonic clock, in ns.
 fn host_clock() -> i64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the pointer is valid for the call, which writes one timespec.

@@ -44,11 +44,11 @@ pub struct SweepFile {
     pub reference: Option<String>,
     /// Number of repeats of each run.
     pub repeats: usize,
-    /// Options of all runs.
+    /// Options of all runs: `[base]`.
     pub base: Table,
-    /// Lists of values by option.
+    /// Lists of values by option: `[vary]`.
     pub vary: Table,
-    /// Single runs.
+    /// Single runs: `[[runs]]`.
     pub runs: Vec<Table>,
     /// Smaller scales by name: options and `repeats` that they change.
     pub scales: BTreeMap<String, Table>,
@@ -59,7 +59,7 @@ pub struct SweepFile {
 #[error("{0}")]
 pub struct SweepError(pub String);
 
-/// The options of a training that a sweep may set, by name, and how each is typed.
+/// The options of a training that a sweep may set, by name, and what each takes as its value.
 pub type TrainOptions = BTreeMap<String, Takes>;
 
 /// Keys of a run that are not options of `train`.
@@ -79,7 +79,7 @@ pub(super) const FULL: &str = "full";
 const REPEATS: i64 = 1000;
 
 impl SweepFile {
-    /// Reads a sweep file, and checks all of its keys against `options`, those of `mpiburn train`.
+    /// Reads a sweep file, and checks all of its keys against `options`, the options of `mpiburn train`.
     ///
     /// # Errors
     /// If it cannot be read, is not TOML, or has an unknown key or a value of the wrong kind.

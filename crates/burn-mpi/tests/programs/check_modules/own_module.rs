@@ -85,7 +85,7 @@ fn two_at_once(world: &World, backend: Backend, net: &Net, device: &Device) -> R
     for step in 0..3 {
         let total = BATCH * with_samples;
         let loss = |rank: usize| net.loss(samples(rank, step, device), 1, true);
-        // The loss of zero samples may be any value.
+        // The loss of a rank without samples is ignored.
         let own = if world.rank() < with_samples { BATCH } else { 0 };
         first.backward(&loss(world.rank()), net, own, total, MicroBatch::Last)?;
         second.backward(&loss(world.rank()), net, BATCH, BATCH * world.size(), MicroBatch::Last)?;
