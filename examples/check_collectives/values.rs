@@ -22,17 +22,17 @@ pub fn wire(kind: usize, length: usize, value: impl Fn(usize) -> f32) -> Wire {
     }
 }
 
-/// Small integers, which every type sums without rounding.
+/// Returns a small integer. Every type sums these without rounding.
 pub fn value(rank: usize, index: usize) -> f32 {
     ((rank * 7 + index * 3) % 9) as f32
 }
 
-/// The sum of all ranks' [`value`]s.
+/// Returns the sum of all ranks' [`value`]s.
 pub fn sum(ranks: usize, index: usize) -> f32 {
     (0..ranks).map(|rank| value(rank, index)).sum()
 }
 
-/// Values whose sum depends on the order of addition.
+/// Returns a value. The sum of these depends on the order of addition.
 pub fn awkward(rank: usize, index: usize) -> f32 {
     ((rank * 31 + index * 17) as f32 * 0.37).sin() * 10f32.powi((index % 7) as i32 - 3)
 }

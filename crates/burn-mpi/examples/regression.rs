@@ -114,7 +114,7 @@ pub fn train(
     Ok(model)
 }
 
-/// Each rank predicts its shard; the printed means are over the whole set.
+/// Predicts this rank's shard. The printed means are over the whole set.
 fn validate(
     world: &World,
     model: &Net,

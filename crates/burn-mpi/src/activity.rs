@@ -141,7 +141,7 @@ impl Activity {
         Waiting(Arc::clone(this))
     }
 
-    /// What the rank is doing now.
+    /// Returns what the rank is doing now.
     pub fn now(&self) -> Status {
         let now = self.clock.now();
         self.with(|state| Status {

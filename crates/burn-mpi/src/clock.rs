@@ -24,7 +24,7 @@ impl Clock {
         Self::System(Instant::now())
     }
 
-    /// Time since the clock's start.
+    /// Returns the time since the clock's start.
     pub fn now(&self) -> Duration {
         match self {
             Self::System(beginning) => beginning.elapsed(),

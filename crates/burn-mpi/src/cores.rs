@@ -120,7 +120,7 @@ fn folders(controller: &str) -> Vec<PathBuf> {
     folders_of(controller, &groups, &mounts)
 }
 
-/// As [`folders`], from the texts of `/proc/self/cgroup` and `/proc/self/mountinfo`.
+/// Finds the folders as [`folders`] does, from the texts of `/proc/self/cgroup` and `/proc/self/mountinfo`.
 ///
 /// A line of `groups` is `ID:CONTROLLERS:PATH` (cgroups(7)); version 2 has no controllers. A line of `mounts`
 /// is `… … … ROOT FOLDER … - TYPE SOURCE OPTIONS` (proc(5)).

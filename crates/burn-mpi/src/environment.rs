@@ -109,7 +109,7 @@ mod tests {
 
     const OPEN_MPI: &str = "Open MPI v4.1.4";
 
-    /// The variables that a process has to remove.
+    /// Returns the variables that a process has to remove.
     fn left(variables: &[(&str, &str)], library: &str) -> Result<Vec<&'static str>, String> {
         let get = |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).into());
         left_behind(Launcher::from_variables(get).as_ref(), library, get).map_err(|error| error.to_string())

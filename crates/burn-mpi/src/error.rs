@@ -241,7 +241,8 @@ pub enum MissingGradient {
 }
 
 impl CommError {
-    /// Whether rank 0 prints this error of [`World::init`](crate::World::init), so that this rank does not.
+    /// Returns whether rank 0 prints this error of [`World::init`](crate::World::init), so that this rank
+    /// does not.
     #[cfg(feature = "mpi")]
     pub fn is_rank_0s(&self) -> bool {
         match self {
@@ -253,7 +254,7 @@ impl CommError {
         }
     }
 
-    /// Whether every rank returns this same error at the same point.
+    /// Returns whether every rank returns this same error at the same point.
     pub fn is_shared(&self) -> bool {
         matches!(self, Self::Shared(_))
     }

@@ -95,32 +95,32 @@ impl Launcher {
         })
     }
 
-    /// Name of the variable that contains the rank.
+    /// Returns the name of the variable that contains the rank.
     pub(crate) fn rank_variable(&self) -> &str {
         self.variables.split('=').next().unwrap_or_default()
     }
 
-    /// Whether the launcher belongs to `mpi_library`.
+    /// Returns whether the launcher belongs to `mpi_library`.
     pub fn is_of(&self, mpi_library: &str) -> bool {
         [("Open MPI's", "Open MPI"), ("MPICH's", "MPICH"), ("MVAPICH2's", "MVAPICH")]
             .iter()
             .any(|(name, library)| self.name.starts_with(name) && mpi_library.starts_with(library))
     }
 
-    /// Whether this process may be one of several. True if the size is unknown.
+    /// Returns whether this process may be one of several. True if the size is unknown.
     pub fn has_peers(&self) -> bool {
         self.size != Some(1)
     }
 
-    /// Whether a launcher is the parent of this process. If not, the process may have inherited the variables
-    /// from a shell.
+    /// Returns whether a launcher is the parent of this process. If not, the process may have inherited the
+    /// variables from a shell.
     pub fn has_started_this_process(&self) -> bool {
         daemon().is_some()
     }
 
-    /// Whether rank 0 prints an error that all ranks have, so that this process does not. True for a rank
-    /// above 0 that the launcher started. A process that inherited the variables from a shell has no rank 0,
-    /// and prints its errors itself.
+    /// Returns whether rank 0 prints an error that all ranks have, so that this process does not. True for a
+    /// rank above 0 that the launcher started. A process that inherited the variables from a shell has no
+    /// rank 0, and prints its errors itself.
     pub fn leaves_printing_to_rank_0(&self) -> bool {
         self.rank > 0 && self.has_started_this_process()
     }
@@ -154,8 +154,8 @@ fn daemon() -> Option<String> {
     DAEMONS.iter().any(|daemon| name.starts_with(daemon)).then_some(name)
 }
 
-/// Whether no launcher's variable of the rank is set. The parent of a batch script is a launcher's daemon
-/// too, but the script has a rank variable.
+/// Returns whether no launcher's variable of the rank is set. The parent of a batch script is a launcher's
+/// daemon too, but the script has a rank variable.
 fn is_cleared(get: impl Fn(&str) -> Option<String>) -> bool {
     LAUNCHERS.iter().all(|[_, _, rank, ..]| get(rank).is_none())
 }

@@ -28,7 +28,7 @@ impl Member {
         Activity::enter(&self.activity, transport, operation, bucket)
     }
 
-    /// The time of this rank's clock.
+    /// Returns the time of this rank's clock.
     pub fn now(&self) -> Duration {
         self.activity.clock.now()
     }

@@ -28,12 +28,12 @@ impl Mean {
         }
     }
 
-    /// The mean; NaN without samples.
+    /// Returns the mean; NaN without samples.
     pub fn get(&self) -> f64 {
         self.sum / self.samples as f64
     }
 
-    /// Number of samples.
+    /// Returns the number of samples.
     pub fn samples(&self) -> u64 {
         self.samples
     }

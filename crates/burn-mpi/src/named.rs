@@ -7,7 +7,7 @@ macro_rules! named {
             /// All values, in the order of declaration.
             pub const ALL: [Self; [$($name),+].len()] = [$(Self::$variant),+];
 
-            /// The name in options and files.
+            /// Returns the name in options and files.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Self::$variant => $name),+

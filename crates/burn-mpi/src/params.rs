@@ -35,14 +35,14 @@ pub struct ParamSpec {
 }
 
 impl ParamSpec {
-    /// One line to compare across ranks, such as `out.weight [64, 1] F32`.
+    /// Returns one line to compare across ranks, such as `out.weight [64, 1] F32`.
     pub(crate) fn describe(&self) -> String {
         let is_buffer = self.dtype.is_float() && !self.trainable;
         let gradient = if is_buffer { " without gradient" } else { "" };
         format!("{} {:?} {:?}{gradient}", self.name, self.shape, self.dtype)
     }
 
-    /// Shape in PyTorch's layout.
+    /// Returns the shape in PyTorch's layout.
     pub fn torch_shape(&self) -> Vec<usize> {
         let mut shape = self.shape.clone();
         if self.transposed {
@@ -132,22 +132,22 @@ impl ParamLayout {
         other.or_else(|| self.tied.clone())
     }
 
-    /// The parameters, in visit order.
+    /// Returns the parameters, in visit order.
     pub fn specs(&self) -> &[ParamSpec] {
         &self.specs
     }
 
-    /// Length of the flat buffer: parameters and buffers.
+    /// Returns the length of the flat buffer: parameters and buffers.
     pub fn len(&self) -> usize {
         self.specs.last().map_or(0, |spec| spec.range.end)
     }
 
-    /// Whether the module has no parameter.
+    /// Returns whether the module has no parameter.
     pub fn is_empty(&self) -> bool {
         self.specs.is_empty()
     }
 
-    /// Number of trainable values, as PyTorch counts parameters.
+    /// Returns the number of trainable values, as PyTorch counts parameters.
     pub fn trainable(&self) -> usize {
         let trainable = self.specs.iter().filter(|spec| spec.trainable);
         trainable.map(|spec| spec.range.len()).sum()
@@ -205,7 +205,7 @@ impl ParamLayout {
         })
     }
 
-    /// Whether the module has float values that get no gradients.
+    /// Returns whether the module has float values that get no gradients.
     pub fn has_buffers(&self) -> bool {
         self.specs.iter().any(|spec| !spec.trainable)
     }

@@ -31,7 +31,7 @@ pub fn name_program(name: &str) {
     NAME.get_or_init(|| name.to_owned());
 }
 
-/// The program's name in printed lines.
+/// Returns the program's name in printed lines.
 pub(crate) fn name() -> &'static str {
     NAME.get_or_init(|| {
         let path = std::env::args_os().next();
@@ -73,12 +73,12 @@ pub fn set_stall_warning(after: Duration) {
     ACTIVITY.with(|state| state.stall_warning = after.min(LONGEST));
 }
 
-/// Name of the option that sets the deadline.
+/// Returns the name of the option that sets the deadline.
 pub(crate) fn deadline_setting() -> &'static str {
     DEADLINE.get_or_init(|| "Transport::timeout".to_owned())
 }
 
-/// Name of the option that sets the deadline of MPI's start, which comes before any transport.
+/// Returns the name of the option that sets the deadline of MPI's start, which comes before any transport.
 #[cfg(feature = "mpi")]
 pub(crate) fn start_setting() -> &'static str {
     DEADLINE.get().map_or("burn_mpi::set_deadline", String::as_str)

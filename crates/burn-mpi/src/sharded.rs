@@ -63,12 +63,12 @@ pub struct RankBatch<I> {
 }
 
 impl<I> RankBatch<I> {
-    /// Number of this rank's samples.
+    /// Returns the number of this rank's samples.
     pub fn len(&self) -> usize {
         self.items.len()
     }
 
-    /// Whether this rank has no samples in the step.
+    /// Returns whether this rank has no samples in the step.
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
     }
@@ -128,12 +128,12 @@ impl<D> ShardedDataset<D> {
         Ok(())
     }
 
-    /// Number of samples, number of ranks and batch size.
+    /// Returns the number of samples, the number of ranks and the batch size.
     pub fn plan(&self) -> &ShardPlan {
         &self.plan
     }
 
-    /// Steps of an epoch, the same on every rank.
+    /// Returns the number of steps of an epoch, the same on every rank.
     pub fn steps(&self) -> usize {
         self.plan.steps()
     }

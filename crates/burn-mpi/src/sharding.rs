@@ -30,7 +30,7 @@ pub struct ShardPlan {
 }
 
 impl ShardPlan {
-    /// Number of samples of `rank`'s shard.
+    /// Returns the number of samples in `rank`'s shard.
     pub fn shard_len(&self, rank: usize) -> usize {
         self.samples.saturating_sub(rank).div_ceil(self.world_size)
     }
@@ -43,19 +43,19 @@ impl ShardPlan {
         order.samples(self.samples).into_iter().skip(rank).step_by(self.world_size).collect()
     }
 
-    /// Steps of an epoch, the same on every rank: as many as the largest shard
-    /// (rank 0's) has batches.
+    /// Returns the number of steps of an epoch, the same on every rank: as many as the largest shard (rank
+    /// 0's) has batches.
     pub fn steps(&self) -> usize {
         self.shard_len(0).div_ceil(self.batch_size)
     }
 
-    /// Samples in `rank`'s batch of `step`; 0 if its shard is exhausted.
+    /// Returns the number of samples in `rank`'s batch of `step`; 0 if its shard is exhausted.
     pub fn batch_len(&self, rank: usize, step: usize) -> usize {
         let left = self.shard_len(rank).saturating_sub(step.saturating_mul(self.batch_size));
         left.min(self.batch_size)
     }
 
-    /// Number of samples in all ranks' batches of `step`.
+    /// Returns the number of samples in all ranks' batches of `step`.
     pub fn global_batch_len(&self, step: usize) -> usize {
         (0..self.world_size).map(|rank| self.batch_len(rank, step)).sum()
     }

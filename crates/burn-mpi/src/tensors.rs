@@ -11,7 +11,7 @@ use burn::tensor::{Bool, DType, Int, Tensor, TensorData};
 use crate::ParamSpec;
 
 /// Receives each tensor: its id, its description, and a function that copies its values. The range in the
-/// flat buffer is empty for a tensor that is not of floats.
+/// flat buffer is empty unless the tensor holds floats.
 type Visit<'a> = dyn FnMut(ParamId, ParamSpec, &dyn Fn() -> TensorData) + 'a;
 
 /// Passes the tensors of `module` to `visit`, in visit order. Initialises parameters that have not been used

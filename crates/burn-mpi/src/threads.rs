@@ -104,7 +104,7 @@ pub struct Options {
     pub turns: bool,
     /// Stack size of each rank's thread, in bytes.
     pub stack_bytes: usize,
-    /// Called first on each rank's thread, with the rank; for example, sets up a pool of threads for it.
+    /// Called first on each rank's thread, with the rank as its argument: sets up a thread pool, for example.
     pub on_thread: fn(usize),
 }
 
@@ -136,7 +136,7 @@ pub struct Failure {
     pub lines: Vec<String>,
 }
 
-/// Prints the same text as `Display`, because `unwrap` uses this one.
+/// Prints the same text as `Display`, because `unwrap` prints this one.
 impl fmt::Debug for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -159,7 +159,7 @@ pub fn run<T: Send, E: fmt::Display>(
     run_with_lines(ranks, options, body).map(|(results, _)| results)
 }
 
-/// As [`run`]; also returns the lines that ranks have printed: warnings of stalls.
+/// Runs `body` as [`run`] does; also returns the lines that ranks have printed: warnings of stalls.
 ///
 /// # Errors
 /// As [`run`].

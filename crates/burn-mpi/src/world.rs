@@ -174,32 +174,32 @@ impl World {
         self.member().broken(started, Member::PEER_REASON_TIMEOUT, reason)
     }
 
-    /// This process's rank, from 0.
+    /// Returns this process's rank, from 0.
     pub fn rank(&self) -> usize {
         self.0.member.rank
     }
 
-    /// Number of ranks.
+    /// Returns the number of ranks.
     pub fn size(&self) -> usize {
         self.0.member.size
     }
 
-    /// Whether this is rank 0, which writes the files and shows progress.
+    /// Returns whether this is rank 0, which writes the files and shows progress.
     pub fn is_root(&self) -> bool {
         self.rank() == 0
     }
 
-    /// This rank's host name.
+    /// Returns this rank's host name.
     pub fn host(&self) -> &str {
         &self.0.member.host
     }
 
-    /// Where each rank runs, in rank order.
+    /// Returns where each rank runs, in rank order.
     pub fn places(&self) -> &[Place] {
         &self.0.places
     }
 
-    /// The MPI library in use, such as `Open MPI v4.1.4`; `no MPI` if ranks are threads.
+    /// Returns the MPI library in use, such as `Open MPI v4.1.4`; `no MPI` if ranks are threads.
     pub fn mpi_library(&self) -> &str {
         &self.0.library
     }
@@ -358,7 +358,7 @@ impl World {
         Ok(())
     }
 
-    /// Barrier: returns once every rank has called it.
+    /// Waits until every rank has called it (a barrier).
     ///
     /// # Errors
     /// If the transport fails.

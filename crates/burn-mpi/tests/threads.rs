@@ -14,7 +14,7 @@ use burn_mpi::{
     broadcast_module, chunk_range, connect,
 };
 
-/// `TURNS=off` makes ranks run at the same time, for a thread sanitizer.
+/// Returns options with this seed. `TURNS=off` makes ranks run at the same time, for a thread sanitizer.
 fn with_seed(seed: u64) -> Options {
     let turns = std::env::var("TURNS").map_or(true, |text| text != "off");
     Options { turns, ..simulated(seed) }
@@ -24,7 +24,7 @@ fn simulated(seed: u64) -> Options {
     Options { seed, ..Options::default() }
 }
 
-/// Values that differ between ranks, and whose sums are exact in every type.
+/// Returns values that differ between ranks. Their sums are exact in every type.
 fn values(rank: usize, length: usize) -> Vec<f32> {
     (0..length).map(|at| ((rank * 7 + at) % 5) as f32).collect()
 }
@@ -466,7 +466,7 @@ fn ranks_run_at_the_same_time_without_turns() {
     assert_eq!(failure.unwrap_err().error, "rank 2 on node0: no data");
 }
 
-/// Two steps of averaged gradients; returns the weights.
+/// Makes two steps with averaged gradients, and returns the weights.
 fn trained(world: &World, module: Linear, samples: &[f32]) -> Result<Vec<f32>, CommError> {
     let mut module = broadcast_module(world, module)?;
     let collective = connect(world, Backend::Mpi, &Transport::default())?;

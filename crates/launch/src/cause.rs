@@ -1,8 +1,8 @@
 //! Copies a job's standard error to this process's own, and finds the line with the cause of the job's end.
 //!
 //! If one rank fails, other ranks notice and print lines as well, and so does the launcher. Under
-//! `launch --restart`, a rank tags each line with its [`Kind`]. Lines of launchers have no tags; their words
-//! tell the kind. Of the lines about one fault, the first line of the greatest kind is the cause.
+//! `launch --restart`, a rank tags each line with its [`Kind`]. Lines of launchers have no tags; their kind
+//! follows from their words. Of the lines about one fault, the first line of the greatest kind is the cause.
 
 use std::io::{self, Read, Write};
 use std::path::Path;
@@ -30,7 +30,7 @@ const LONGEST_TAG: usize = 16;
 /// The tag of an error of a rank whose run directory another process uses.
 pub const IN_USE: &str = "in-use";
 
-/// What a line tells of the end of a job. Of the lines about one fault, one of the greatest kind is the
+/// What a line says about the end of a job. Of the lines about one fault, one of the greatest kind is the
 /// cause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
@@ -62,7 +62,7 @@ impl Kind {
 /// The cause of the end of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cause {
-    /// What the line tells.
+    /// What the line says about the end of the job.
     pub kind: Kind,
     /// The line, without the name of the program.
     pub text: String,
@@ -127,12 +127,12 @@ struct Scan {
     gone: Option<Instant>,
 }
 
-/// Whether Open MPI's mpirun announces in this line that it aborts the job. The line has no cause.
+/// Returns whether Open MPI's mpirun announces in this line that it aborts the job. The line has no cause.
 fn aborts(line: &str) -> bool {
     line.trim().starts_with("Primary job ") && line.contains(" terminated normally, but ")
 }
 
-/// Returns the kind of a launcher's line; `None` if it does not tell of the end of a job.
+/// Returns the kind of a launcher's line; `None` if it does not report the end of a job.
 fn kind_of_launchers(line: &str) -> Option<Kind> {
     if let Some(error) = line.strip_prefix("srun: error: ") {
         return Some(if quirks::ends_task(error) { Kind::Launcher } else { Kind::Noticed });

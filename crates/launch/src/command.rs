@@ -28,7 +28,7 @@ pub enum MpiFlavour {
 }
 
 impl MpiFlavour {
-    /// The name that a script in the launcher's place gets in the variable `MPI`.
+    /// Returns the name that a script in the launcher's place gets in the variable `MPI`.
     pub fn name(self) -> &'static str {
         match self {
             Self::OpenMpi => "openmpi",
@@ -182,7 +182,7 @@ pub(super) fn find(command: &str) -> Option<PathBuf> {
     files.iter().find(|file| is_executable(file)).or(files.first()).cloned()
 }
 
-/// Whether this process may execute a file.
+/// Returns whether this process may execute a file.
 pub(super) fn is_executable(file: &Path) -> bool {
     file.is_file() && rustix::fs::access(file, rustix::fs::Access::EXEC_OK).is_ok()
 }
@@ -192,19 +192,19 @@ pub fn line(words: &[String]) -> String {
     words.iter().map(quoted).collect::<Vec<_>>().join(" ")
 }
 
-/// Whether `host` is the name of this machine. Unless `whole`, names that are equal up to the first dot are
-/// accepted too.
+/// Returns whether `host` is the name of this machine. Unless `whole`, names that are equal up to the first
+/// dot are accepted too.
 pub(super) fn has_own_name(host: &str, whole: bool) -> bool {
     let (own, name) = (own_name(), without_user(host));
     own == name || (!whole && own.split('.').next() == name.split('.').next())
 }
 
-/// The name of this machine.
+/// Returns the name of this machine.
 pub(super) fn own_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// A host of a host file without its user.
+/// Returns a host of a host file without its user.
 pub(super) fn without_user(host: &str) -> &str {
     host.rsplit('@').next().unwrap_or(host)
 }

@@ -194,7 +194,7 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// Number of ranks.
+    /// Returns the number of ranks.
     pub fn ranks(&self) -> usize {
         self.nodes * self.ranks_per_node
     }

@@ -96,7 +96,7 @@ fn check_hosts(launch: &Launch, stop: &StopRequest) -> anyhow::Result<Binding> {
 }
 
 /// Sets what the ranks are bound to, by the cores of this machine alone. Returns the other hosts: only their
-/// answers tell how many cores they have.
+/// answers say how many cores they have.
 ///
 /// # Errors
 /// If the hosts have too few slots.

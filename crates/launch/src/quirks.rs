@@ -96,7 +96,7 @@ pub(super) fn check_own(
     Ok(())
 }
 
-/// Whether mpirun needs the option that keeps whole host names. Without the option, mpirun reaches
+/// Returns whether mpirun needs the option that keeps whole host names. Without the option, mpirun reaches
 /// node1.example.com as node1, and recognises this machine by its name up to the first dot. With the option,
 /// mpirun compares whole names.
 pub(super) fn keeps_full_names(hosts: &[&str]) -> bool {
@@ -124,16 +124,17 @@ pub(super) const LOST_HOST: [&str; 3] = [
 
 // Needed with all versions of Slurm so far.
 
-/// Whether a line of srun reports how a task ended: "node1: task 1: Killed", "node0: tasks 0-1: Exited with
-/// exit code 1". Other errors may come from srun's plugins or its network, while the job continues.
+/// Returns whether a line of srun reports how a task ended: "node1: task 1: Killed", "node0: tasks 0-1:
+/// Exited with exit code 1". Other errors may come from srun's plugins or its network, while the job
+/// continues.
 pub(super) fn ends_task(error: &str) -> bool {
     error.split(": ").nth(1).is_some_and(|word| word.starts_with("task ") || word.starts_with("tasks "))
 }
 
 // Needed with all versions of MPICH so far.
 
-/// Whether an exit code may be the number of a signal. If a signal ends a rank, MPICH's mpirun prints a block
-/// of lines on standard output and exits with the signal's number.
+/// Returns whether an exit code may be the number of a signal. If a signal ends a rank, MPICH's mpirun prints
+/// a block of lines on standard output and exits with the signal's number.
 pub(super) fn may_be_signal(code: i32, mpi: MpiFlavour) -> bool {
     mpi == MpiFlavour::Mpich && (4..32).contains(&code)
 }

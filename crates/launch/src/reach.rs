@@ -146,8 +146,8 @@ impl Agent {
         command
     }
 
-    /// Whether the agent may reach a host whose name has no address here. For ssh, `~/.ssh/config` may have
-    /// an address or a proxy for the host. Any other agent may know the host.
+    /// Returns whether the agent may reach a host whose name has no address here. For ssh, `~/.ssh/config`
+    /// may have an address or a proxy for the host. Any other agent may know the host.
     pub(super) fn may_know(&self, host: &str, patience: Patience<'_>) -> bool {
         if !self.is_ssh {
             return true;

@@ -105,7 +105,7 @@ struct Ended {
     cause: Option<Cause>,
     /// The beginning of the line for the user: the number of the attempt and its exit code.
     headline: String,
-    /// The cause in the line for the user: the text of `cause`, or what the exit code tells.
+    /// The cause in the line for the user: the text of `cause`, or what the exit code says.
     cause_text: String,
 }
 
@@ -251,8 +251,8 @@ impl Restarts<'_> {
         Some(format!("{}: {}; not started again: {why}", ended.headline, ended.cause_text))
     }
 
-    /// Whether the run in the directory belongs to these attempts: one of them has written to it, or the
-    /// training resumes it. Otherwise it is an older run.
+    /// Returns whether the run in the directory belongs to these attempts: one of them has written to it, or
+    /// the training resumes it. Otherwise it is an older run.
     fn owns(&self) -> bool {
         self.began || (self.training.resumes && self.original.run_json.is_some())
     }
@@ -302,7 +302,7 @@ impl Restarts<'_> {
     /// `None` after a fault.
     fn no_fault(&self, attempt: &JobAttempt, outcome: Outcome, after: &RunDirState) -> Option<&'static str> {
         const REPEATS: &str = "; not started again: it would end in the same way";
-        // The status that an earlier process has written tells nothing about this attempt.
+        // The status that an earlier process has written says nothing about this attempt.
         let status = after.status.filter(|_| after.run_json != attempt.before.run_json);
         let taken = self.original.occupied && !self.training.resumes && !self.training.overwrites;
         match (outcome.code, status) {

@@ -28,7 +28,7 @@ impl StopRequest {
         Self::listen_to(&SIGNALS)
     }
 
-    /// As [`listen`](Self::listen), for a process that starts jobs.
+    /// Installs handlers as [`listen`](Self::listen) does, and more of them, for a process that starts jobs.
     ///
     /// The ranks of a job are in another process group, and would continue unseen if this process ended. So
     /// the other signals with which a terminal ends a process are recorded too: SIGQUIT (Ctrl-\\) and SIGHUP
@@ -74,7 +74,7 @@ impl StopRequest {
     }
 }
 
-/// Whether a process with this `/proc/PID/status` ignores `signal`.
+/// Returns whether a process with this `/proc/PID/status` ignores `signal`.
 fn ignores(status: &str, signal: i32) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);

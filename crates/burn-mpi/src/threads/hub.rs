@@ -78,7 +78,7 @@ impl Hub {
         }
     }
 
-    /// Where each rank pretends to run.
+    /// Returns where each rank pretends to run.
     pub fn places(&self) -> Vec<Place> {
         let here = Place::of_this_process(0);
         let place = |(rank, host): (usize, &String)| {
@@ -156,7 +156,7 @@ impl Hub {
         Ok(self.time.is_none() || state.draw.below(2) == 0)
     }
 
-    /// Writes the result of a call into `to`. The result has arrived.
+    /// Writes the result of a call into `to`. Call it after the result has arrived.
     pub fn take(&self, rank: usize, ticket: Ticket, to: &mut [u8]) {
         let mut state = self.state.lock();
         state.ranks[rank].open.retain(|open| *open != ticket);

@@ -96,7 +96,7 @@ impl HubState {
         })
     }
 
-    /// Whether a rank may run at this time.
+    /// Returns whether a rank may run at this time.
     pub fn is_runnable(&self, rank: usize, now: Duration) -> bool {
         match self.ranks[rank].phase {
             Phase::Ready => true,
@@ -106,7 +106,7 @@ impl HubState {
         }
     }
 
-    /// Whether all ranks have had their first turn or wait for it, apart from those that have left.
+    /// Returns whether all ranks have had their first turn or wait for it, apart from those that have left.
     pub fn has_begun(&self) -> bool {
         !self.ranks.iter().any(|rank| matches!(rank.phase, Phase::Absent))
     }
@@ -124,7 +124,7 @@ impl HubState {
         (0..self.ranks.len()).filter(is_missing)
     }
 
-    /// Whether `rank` has what it wants.
+    /// Returns whether `rank` has what it wants.
     pub fn has(&self, rank: usize, wanted: Wanted) -> bool {
         let arrived = |ticket: Ticket| self.missing(rank, ticket).next().is_none();
         match wanted {

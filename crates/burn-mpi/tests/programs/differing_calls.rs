@@ -64,7 +64,7 @@ const WAYS: [(&str, Way); 12] = [
     ("later-long-message", |world, backend, odd| messages(world, backend, odd, &[8, 4_000_000])),
 ];
 
-/// Rank 1 sends messages of these lengths in bytes to rank 0, which receives 8 bytes each time.
+/// Sends messages of these lengths in bytes from rank 1 to rank 0, which receives 8 bytes each time.
 fn messages(world: &World, backend: Backend, odd: bool, lengths: &[usize]) -> Result<(), CommError> {
     let mut on = connect_primitives(world, backend, &Transport::default())?;
     for (turn, &length) in lengths.iter().enumerate() {

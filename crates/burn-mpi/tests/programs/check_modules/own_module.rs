@@ -101,7 +101,7 @@ fn two_at_once(world: &World, backend: Backend, net: &Net, device: &Device) -> R
     Ok(())
 }
 
-/// One parameter is used in two fields. Burn's optimizers update only one of them.
+/// Checks that a parameter in two fields is rejected: Burn's optimizers would update only one of the fields.
 fn tied(world: &World, device: &Device) -> Result<(), Box<dyn Error>> {
     let mut net = Net::new(device);
     net.out = net.shared.clone();
@@ -111,8 +111,8 @@ fn tied(world: &World, device: &Device) -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// One step of two micro-batches. Each may use `branch` or not, and rank 1 uses
-/// `shared` once more than the other ranks.
+/// Makes one step of two micro-batches. Each may use `branch` or not, and rank 1 uses `shared` once more than
+/// the other ranks.
 fn step(
     world: &World,
     net: &Net,
@@ -158,7 +158,7 @@ fn compare(net: &Net, found: &GradientsParams, losses: Vec<Tensor<1>>) -> Result
     Ok(())
 }
 
-/// Each rank's batch norm sees different samples, so its statistics differ.
+/// Checks that running statistics of different samples differ, and are equal once they are averaged.
 fn buffers(world: &World, backend: Backend, net: Net, device: &Device) -> Result<(), Box<dyn Error>> {
     let sync = GradientSync::of_module(
         world,

@@ -107,7 +107,7 @@ pub fn check(world: &World, backend: Backend) -> Result<(), Box<dyn Error>> {
     means(world, backend, &device)
 }
 
-/// Float buffers of any type are averaged; integers and booleans are unchanged.
+/// Checks that float buffers of any type are averaged, and that integers and booleans are unchanged.
 fn means(world: &World, backend: Backend, device: &Device) -> Result<(), Box<dyn Error>> {
     let collective = connect(world, backend, &Transport::default())?;
     let trained = LinearConfig::new(2, 1).init(device);
