@@ -18,16 +18,16 @@ Examples:
   mpiburn launch 2x2 --restart 3 -- train --epochs 100 --out results/long
   mpiburn launch 2x1 --dry-run -- bench allreduce     print the command line
 
-SIGTERM, SIGUSR1, SIGUSR2, SIGQUIT, Ctrl-C and the end of the terminal (SIGHUP) are forwarded to the ranks, which \
-write a checkpoint and exit with code 75. srun gets SIGUSR1 for each of them, because it ends its ranks at once upon \
-SIGTERM. A second signal ends the job. The exit code is the launcher's: 2 after an invalid option or value, 75 after \
-SIGUSR1, SIGUSR2, SIGQUIT and SIGHUP, and 1 from Open MPI's mpirun after the other signals.
+launch forwards SIGTERM, SIGUSR1, SIGUSR2, SIGQUIT, Ctrl-C and the end of the terminal (SIGHUP) to the ranks. The ranks \
+write a checkpoint and exit with code 75. srun gets SIGUSR1 for each of these signals, because it ends its ranks at once \
+after SIGTERM. A second signal ends the job. The exit code of launch is the launcher's: 2 after an invalid option or \
+value; 75 after SIGUSR1, SIGUSR2, SIGQUIT and SIGHUP; 1 from Open MPI's mpirun after other signals.
 
---restart starts the job again after any exit code but 0, 2 (invalid option or value), 75 (stopped with a \
-checkpoint), 126 and 127 (program not executable or missing), and not after a signal to launch. It ends \
-with the last attempt's code when N restarts are used, a fault repeats at the same step without a new \
-checkpoint, three attempts in a row do not reach their first step, or another process writes to DIR. DIR \
-must be visible on this machine; failed_attempts in its run.json lists the faults."
+--restart starts the job again after every exit code except 0, 2 (invalid option or value), 75 (stopped with a \
+checkpoint), 126 and 127 (program not executable or missing). It does not start the job again after a signal to launch, \
+after N restarts, if a fault repeats at the same step without a new checkpoint, if three attempts in a row do not reach \
+their first step, or if another process writes to DIR. The exit code is then that of the last attempt. DIR must be \
+visible on this machine; failed_attempts in its run.json lists the faults."
 )]
 pub struct LaunchArgs {
     /// Machines x processes per machine: 1x1, 1x2, 2x1, 2x2, ...
