@@ -139,26 +139,53 @@ fn is_test_name(word: &str) -> bool {
         && word.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
 }
 
-/// Adds the names of all functions in the sources below `folder`.
-fn add_functions(folder: &Path, names: &mut BTreeSet<String>) {
-    for entry in fs::read_dir(folder).expect("a folder") {
-        let path = entry.expect("an entry").path();
-        if path.is_dir() {
-            add_functions(&path, names);
-        } else if path.extension().is_some_and(|ending| ending == "rs") {
-            let text = fs::read_to_string(&path).expect("a source file");
-            let found = text.split("fn ").skip(1).filter_map(|rest| rest.split(['(', '<']).next());
-            names.extend(found.map(str::to_owned));
+/// All Rust sources below the folders `src`, `crates` and `tests`.
+fn sources() -> Vec<PathBuf> {
+    let top = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut folders: Vec<PathBuf> = ["src", "crates", "tests"].map(|folder| top.join(folder)).into();
+    let mut found = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() && path.file_name().is_some_and(|name| name != "target") {
+                folders.push(path);
+            } else if path.extension().is_some_and(|ending| ending == "rs") {
+                found.push(path);
+            }
         }
     }
+    found
+}
+
+#[test]
+fn sources_that_comments_name_exist() {
+    let sources = sources();
+    let is_part = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
+    let exists = |name: &str| sources.iter().any(|path| path.ends_with(name.trim_start_matches("./")));
+    let (mut checked, mut wrong) = (0, Vec::new());
+    for source in &sources {
+        let text = fs::read_to_string(source).expect("a source file");
+        let comments = text.lines().filter(|line| line.trim_start().starts_with("//"));
+        let words =
+            comments.flat_map(|line| line.split(|c| !is_part(c))).map(|word| word.trim_end_matches('.'));
+        for name in words.filter(|word| word.len() > 3 && word.ends_with(".rs") && !word.starts_with("//")) {
+            checked += 1;
+            if !exists(name) {
+                wrong.push(format!("{}: no file {name}", source.display()));
+            }
+        }
+    }
+    assert!(checked > 5, "names are found: {checked}");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]
 fn tests_that_documents_name_exist() {
-    let top = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut functions = BTreeSet::new();
-    for folder in ["src", "crates", "tests"] {
-        add_functions(&top.join(folder), &mut functions);
+    for source in sources() {
+        let text = fs::read_to_string(source).expect("a source file");
+        let found = text.split("fn ").skip(1).filter_map(|rest| rest.split(['(', '<']).next());
+        functions.extend(found.map(str::to_owned));
     }
     let (mut checked, mut wrong) = (0, Vec::new());
     for document in documents() {
