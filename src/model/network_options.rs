@@ -25,8 +25,8 @@ pub struct NetworkOptions {
     /// Batch norm between each convolution and its activation; mlp always has batch norm.
     #[arg(long)]
     pub batch_norm: bool,
-    /// Dropout probability in training. Dropout precedes the last layer; in vgg it precedes the last layer
-    /// but one.
+    /// Dropout probability in training. Dropout precedes the last layer; in vgg it precedes the
+    /// second-to-last layer.
     #[arg(long, value_name = "P", default_value = "0")]
     pub dropout: Below1,
     /// Width of mlp's hidden layer [default: 32].

@@ -20,13 +20,14 @@ Examples:
 
 launch forwards SIGTERM, SIGUSR1, SIGUSR2, SIGQUIT, Ctrl-C and the end of the terminal (SIGHUP) to the ranks. The ranks \
 write a checkpoint and exit with code 75. srun gets SIGUSR1 for each of these signals, because it ends its ranks at once \
-after SIGTERM. A second signal ends the job. The exit code of launch is the launcher's: 2 after an invalid option or \
-value; 75 after SIGUSR1, SIGUSR2, SIGQUIT and SIGHUP; 1 from Open MPI's mpirun after other signals.
+after SIGTERM. A second signal ends the job. launch exits with the code of mpirun or srun: 2 after an invalid \
+option or value; 75 after SIGUSR1, SIGUSR2, SIGQUIT and SIGHUP; 1 from Open MPI's mpirun after other signals.
 
 --restart starts the job again after every exit code except 0, 2 (invalid option or value), 75 (stopped with a \
 checkpoint), 126 and 127 (program not executable or missing). It does not start the job again after a signal to launch, \
 after N restarts, if a fault repeats at the same step without a new checkpoint, if three attempts in a row do not reach \
-their first step, or if another process writes to DIR. The exit code is then that of the last attempt. DIR must be \
+their first step, if another process writes to DIR, or if the job would end in the same way (DIR exists already, or a \
+file in it cannot be read). The exit code is then that of the last attempt. DIR must be \
 visible on this machine; failed_attempts in its run.json lists the faults."
 )]
 pub struct LaunchArgs {
@@ -34,8 +35,8 @@ pub struct LaunchArgs {
     pub topology: Topology,
     #[command(flatten)]
     pub how: HowArgs,
-    /// Host file with one machine per line, such as `alpha slots=2`
-    /// [default: hostfiles/local/TOPOLOGY, or hostfiles/TOPOLOGY if it exists].
+    /// Host file with one machine per line, such as `alpha slots=2` [default: hostfiles/local/TOPOLOGY if it
+    /// exists, otherwise hostfiles/TOPOLOGY].
     #[arg(long, value_name = "FILE")]
     pub hostfile: Option<PathBuf>,
     /// Launcher of the ranks.
@@ -48,8 +49,8 @@ pub struct LaunchArgs {
     /// Print the command line and exit.
     #[arg(long)]
     pub dry_run: bool,
-    /// A subcommand of mpiburn with its options; `--` may precede it. Without -q or -v of its own, it gets
-    /// the -q or -v of launch.
+    /// A subcommand of mpiburn with its options; `--` may precede it. If the command has no -q or -v, those
+    /// given to launch apply to it.
     #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
     pub program: Vec<String>,
 }

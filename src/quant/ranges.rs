@@ -89,10 +89,11 @@ pub struct Quantization {
     /// Scales of the weights: one for each output channel (channel), or one for each layer (tensor).
     #[arg(long, value_name = "SCHEME", default_value = "channel", value_parser = one_of::<WeightScheme>())]
     pub weight_scheme: WeightScheme,
-    /// Freeze all ranges after this many epochs of qat.
+    /// Freeze the ranges of weights and activations after this many epochs of qat.
     #[arg(long, value_name = "EPOCH", default_value = "none", value_parser = or_none::<Positive>)]
     pub freeze_after: Optional<Positive>,
-    /// Use the running statistics of batch norm after this many epochs of qat.
+    /// After this many epochs of qat, fold batch norm into the weights with its running statistics. Before,
+    /// it is folded with the statistics of the batch.
     #[arg(long, value_name = "EPOCH", default_value = "none", value_parser = or_none::<Positive>)]
     pub fold_after: Optional<Positive>,
     /// Training samples that ptq observes at each epoch's end [default: 1024].

@@ -62,7 +62,7 @@ pub struct RunConfig {
     /// Fuse convolution, ReLU and pooling into one operator.
     #[arg(long, value_name = "on|off", default_value = "on", value_parser = on_off(), help_heading = "Model")]
     pub fused: Switch,
-    /// Algorithm of fused convolutions on flex with 16 or more input channels.
+    /// Algorithm of fused convolutions with 16 or more input channels, on the CPU device flex.
     #[arg(
         long,
         value_name = "HOW",
@@ -106,8 +106,8 @@ pub struct RunConfig {
     /// Number of threads per rank.
     #[arg(long, value_name = "N", default_value = "1", help_heading = "Distribution")]
     pub threads: Threads,
-    /// Steps between log lines of training loss and accuracy. A line is the mean over rank 0's samples since
-    /// the last line in this epoch. The line of a whole epoch is the mean over all ranks.
+    /// Steps between log lines of training loss and accuracy. Such a line is the mean over rank 0's samples
+    /// since the previous line, within an epoch. After each epoch, another line has the means over all ranks.
     #[arg(long, value_name = "STEPS", default_value = "100", help_heading = "Results")]
     pub log_every: Positive,
     /// Steps between checkpoints, in addition to the one after each epoch.
@@ -120,7 +120,7 @@ pub struct RunConfig {
     )]
     pub checkpoint_every: Optional<Positive>,
     /// Number of checkpoints to keep: the newest K, and the one with the highest test accuracy [default: the
-    /// newest 3].
+    /// newest 3 only].
     #[arg(
         long,
         value_name = "K",
@@ -332,8 +332,8 @@ pub struct Communication {
     /// Overlap the all-reduce of gradients with backward.
     #[arg(long, value_name = "on|off", default_value = "on", value_parser = on_off())]
     pub overlap: Switch,
-    /// Maximum size of a gradient bucket in MB. The first bucket has at most 1 MB. A network smaller than
-    /// eight buckets is split into eight buckets of at least 1 MB.
+    /// Maximum size of a gradient bucket in MB. The first bucket has at most 1 MB. If the network has fewer
+    /// than eight such buckets, a bucket has an eighth of the gradients, but at least 1 MB.
     #[arg(long, value_name = "MB", default_value = "25")]
     pub bucket_mb: Above0,
     /// Abort the job if a collective takes longer than this many seconds.

@@ -272,7 +272,7 @@ Examples:
   mpiburn report --scaling results/topologies --link results/link.csv
   mpiburn report --scaling results/try --latency-us 50 --bandwidth-mbit 1000
 
-Repeats are shown as their median, times with their minimum and maximum; several seeds of a sweep as one row."
+Repeats are shown as their median, and times also with minimum and maximum. Several seeds of a sweep form one row."
 )]
 pub struct ReportArgs {
     /// Runs (a folder, its run.json, or a checkpoint), sweeps, folders of profiles (`profile --json`), tables

@@ -14,19 +14,19 @@ use crate::import::pictures::picture::{Fit, Size};
     args_override_self = true,
     after_help = "\
 Examples:
-  mpiburn data import pets --out data/pets     pets/cat/*.jpg, pets/dog/*.jpg
-  mpiburn data import pets --out data/pets --size 64 --fit pad     of many sizes
-  mpiburn data import imagewoof --out data/woof --size 64      with train/, val/
-  mpiburn data import iris.csv --out data/iris --label species      one row each
+  mpiburn data import pets --out data/pets   # pets/cat/*.jpg, pets/dog/*.jpg
+  mpiburn data import pets --out data/pets --size 64 --fit pad   # many sizes
+  mpiburn data import imagewoof --out data/woof --size 64   # train/, val/
+  mpiburn data import iris.csv --out data/iris --label species
 
 Classes are numbered in the order of their folders' names, as by torchvision's ImageFolder. Samples are \
 written in an order drawn from the seed, because training reads them in the order of the file."
 )]
 pub struct ImportArgs {
-    /// A folder with a folder of pictures for each class (also below train and test or val), a folder of
-    /// pictures with a table of their classes, a table (.csv, .tsv, .gz of both, .parquet), a folder with
-    /// train.csv and test.csv, NumPy's arrays (.npz, or a folder of .npy), CIFAR's python batches, IDX files,
-    /// or a .zip, .tar or .tar.gz of any of these.
+    /// A folder with a folder of pictures for each class, or such folders inside train and test (or val); a
+    /// folder of pictures with a table of their classes; a table (.csv, .tsv, .gz of both, .parquet); a
+    /// folder with train.csv and test.csv; NumPy's arrays (.npz, or a folder of .npy); CIFAR's python
+    /// batches; IDX files; or a .zip, .tar or .tar.gz of any of these.
     #[arg(value_name = "SOURCE")]
     pub source: PathBuf,
     /// Folder to write the data set to; created if missing.
@@ -41,7 +41,7 @@ pub struct ImportArgs {
     /// Name of the split to test, if SOURCE has several [default: test, otherwise val].
     #[arg(long, value_name = "NAME", hide_short_help = true)]
     pub test_split: Option<String>,
-    /// Order of the samples.
+    /// Order of the samples in the data set.
     #[arg(long, value_enum, default_value = "random", hide_short_help = true)]
     pub order: Order,
     /// Seed of the order and of the test split.
@@ -58,7 +58,7 @@ pub struct ImportArgs {
     /// all pictures have the same size].
     #[arg(long, value_name = "HxW", help_heading = "Pictures")]
     pub size: Option<Size>,
-    /// How to fit pictures of another shape into that size [default: crop].
+    /// How to fit pictures of another shape into --size [default: crop].
     #[arg(long, value_enum, requires = "size", help_heading = "Pictures")]
     pub fit: Option<Fit>,
     /// Make all pictures grey [default: only if all pictures are grey].
@@ -74,15 +74,15 @@ pub struct ImportArgs {
     /// named label, class, target or species]. For arrays, the name of the array of labels.
     #[arg(long, value_name = "COLUMN", help_heading = "Tables")]
     pub label: Option<String>,
-    /// What to do with samples whose label is missing (empty, NA, NaN, null, ?): stop with an error, leave
-    /// them out (drop), or make a class of that name (keep).
+    /// What to do with samples whose label is missing (empty, NA, NaN, null, ?): stop with an error (error),
+    /// leave them out (drop), or make each marker a class (keep).
     #[arg(long, value_enum, default_value = "error", hide_possible_values = true, help_heading = "Tables")]
     #[arg(value_name = "HOW")]
     pub missing_labels: MissingLabels,
     /// Whether the first row has the names of the columns [default: detected].
     #[arg(long, value_name = "yes|no", value_enum, help_heading = "Tables")]
     pub header: Option<Header>,
-    /// Columns to leave out, such as a number of each row.
+    /// Columns to leave out, such as a row number.
     #[arg(long, value_name = "COLUMN,…", value_delimiter = ',', help_heading = "Tables")]
     pub drop: Vec<String>,
 }
