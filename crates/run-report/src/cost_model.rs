@@ -150,12 +150,12 @@ pub fn bucket_limits(params: usize, bucket_mb: f64) -> (usize, usize) {
     (bytes(bucket_mb.min(1.0)) / 4, bytes(bucket_mb).min((4 * params / PARTS).max(LEAST_BYTES)) / 4)
 }
 
-/// Returns the number of values of each bucket, as if parameters could be split anywhere. The first two
-/// buckets contain at most `first` values, the others at most `capacity`.
+/// Returns the number of values of each bucket, as if parameters could be split anywhere. The first bucket
+/// contains at most `first` values, each other bucket at most `capacity`.
 fn buckets(params: usize, first: usize, capacity: usize) -> Vec<usize> {
     let (mut left, mut buckets) = (params.max(1), Vec::new());
     while left > 0 {
-        let limit = if buckets.len() < 2 { first.min(capacity) } else { capacity };
+        let limit = if buckets.is_empty() { first.min(capacity) } else { capacity };
         let size = left.min(limit.max(1));
         buckets.push(size);
         left -= size;
@@ -225,6 +225,6 @@ mod tests {
     #[test]
     fn buckets_contain_every_value_once() {
         assert_eq!(buckets(4266, 262_144, 262_144), [4266 + CONTROL]);
-        assert_eq!(buckets(10, 2, 4), [2, 2, 4, 2 + CONTROL]);
+        assert_eq!(buckets(10, 2, 4), [2, 4, 4 + CONTROL]);
     }
 }
