@@ -1,7 +1,8 @@
 //! Activations of rows, and their gradients.
 //!
-//! The forward pass computes the slope together with the value, because the two have most of their arithmetic
-//! in common. Backward multiplies by the stored slope.
+//! The forward pass computes the derivative of an activation, its slope, together with the value: both share
+//! most of their arithmetic. Backward multiplies the gradient by the stored slope. ReLU needs no stored
+//! slope, because its output shows which gradients pass.
 
 use crate::kernels::epilogue::{passes, relu};
 use crate::kernels::simd::kernel;
@@ -102,8 +103,8 @@ fn rows(
 }
 
 kernel! {
-    /// Turns the gradient of the output of [`activate_rows`] into the gradient of its input. The activation
-    /// is not the identity.
+    /// Turns the gradient of the output of [`activate_rows`] into the gradient of its input. `activation`
+    /// must not be the identity, which leaves gradients unchanged.
     pub(crate) fn apply_slopes<S>(
         _simd: S,
         activation: ActivationFunction,

@@ -1,7 +1,8 @@
-//! Matrix products of an attention head, on matrices that are packed into whole vectors.
+//! Matrix products of an attention head.
 //!
-//! A product reads its first factor one scalar at a time, and its second factor in vectors. For scores, the
-//! second factor is the transposed keys ([`pack_transposed`]). For outputs, it is the values ([`pack`]).
+//! A product reads its first factor one scalar at a time, and its second factor in whole vectors, into which
+//! it is packed. For scores, the second factor is the transposed keys ([`pack_transposed`]). For outputs, it
+//! is the values ([`pack`]).
 
 use crate::kernels::simd::{
     Kernel, Lanes, MAX_LANES, Scalars, Target, kernel, load, multiply_rows, transpose,
@@ -9,7 +10,8 @@ use crate::kernels::simd::{
 
 /// Columns of a panel of a transposed matrix: four of the widest vectors.
 pub const PANEL: usize = 64;
-/// Terms in a block of a product. The vectors of a block stay in the L1 cache while all rows use them.
+/// Maximum number of terms in a block of a product. The vectors of a block stay in the L1 cache while all
+/// rows use them.
 const TERMS: usize = 128;
 
 /// A matrix in the values of a tensor: row `r` begins at `first + r * step`.
@@ -40,8 +42,8 @@ impl<'a> View<'a> {
 kernel! {
     /// Transposes `rows` rows of `width` values, multiplies them by `factor`, and copies them into panels.
     /// The panels have the shape `[panel, width, PANEL]`, with `width` rounded up to a multiple of the widest
-    /// vector. The last column is followed by zeros up to the next such multiple; the rest of the panel is
-    /// not written.
+    /// vector. After the last column, zeros fill the columns up to a multiple of [`MAX_LANES`]; further
+    /// columns of the panel are not written.
     pub fn pack_transposed<S>(
         simd: S,
         matrix: View<'_>,

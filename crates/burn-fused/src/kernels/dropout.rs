@@ -15,8 +15,8 @@ pub(crate) struct DropoutMask {
     scale: f32,
 }
 
-/// The last step of SplitMix64 (Steele et al. 2014). The results for two similar keys differ as much as those
-/// for any two keys.
+/// The last step of SplitMix64 (Steele et al. 2014). The results for two similar keys differ as much as the
+/// results for two random keys.
 fn mix(key: u64) -> u64 {
     let key = (key ^ (key >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let key = (key ^ (key >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -42,8 +42,8 @@ impl DropoutMask {
     #[inline(always)]
     pub fn factor(self, index: usize) -> f32 {
         // The constants come from Ettinger's hash `lowbias32`: each bit of the index changes each bit of the
-        // result with a probability near 1/2. Half of the key enters in the middle. Otherwise the masks of
-        // two keys would be permutations of each other.
+        // result with a probability near 1/2. The second half of the key enters in the middle: if the key
+        // entered only at the beginning, the masks of two keys would be permutations of each other.
         let mut x = index as u32 ^ self.key[0];
         x = (x ^ (x >> 16)).wrapping_mul(0x7feb_352d);
         x = (x ^ (x >> 15) ^ self.key[1]).wrapping_mul(0x846c_a68b);

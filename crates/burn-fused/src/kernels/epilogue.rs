@@ -21,8 +21,8 @@ impl Epilogue {
     }
 }
 
-/// Stored as the argmax of a 2x2 square if ReLU sets the square's maximum to zero. No pixel of that square
-/// gets its gradient.
+/// Stored as the argmax of a 2x2 square if no pixel of the square gets a gradient: ReLU set the square's
+/// maximum to zero, or fake quantization clipped it.
 pub(crate) const NO_MAXIMUM: u32 = 4;
 
 /// ReLU. NaN stays NaN.
@@ -31,7 +31,7 @@ pub(crate) fn relu(x: f32) -> f32 {
     if passes(x) { x } else { 0.0 }
 }
 
-/// Whether ReLU returns `x` unchanged: positive numbers and NaN.
+/// Whether ReLU passes `x` and its gradient: true for positive numbers and NaN.
 #[inline(always)]
 pub(crate) fn passes(x: f32) -> bool {
     x > 0.0 || x.is_nan()

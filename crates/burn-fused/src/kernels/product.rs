@@ -2,11 +2,13 @@
 //!
 //! Each value of a product is a sum of terms. The second factor is packed into panels: for each term, up to
 //! four vectors of neighbouring columns. The first factor is not packed. Its values are read one by one, as
-//! scalars, and multiplied by the vectors of a panel. A block of its rows stays in the L2 cache while all
-//! panels pass: Goto and van de Geijn, "Anatomy of high-performance matrix multiplication" (2008).
+//! scalars, and multiplied by the vectors of a panel. A block of its rows stays in the L2 cache while it is
+//! multiplied by all panels: Goto and van de Geijn, "Anatomy of high-performance matrix multiplication"
+//! (2008).
 //!
-//! A product with a single row or a single column reads each value of the matrix only once, so it packs
-//! nothing.
+//! Packing pays only if packed values are read often. With few rows in the first factor, or few columns in
+//! the second factor, the second factor may be read in place ([`FEW`], [`NEAR`]). A product with a single row
+//! or a single column reads each value of the matrix only once, so it packs nothing.
 
 use std::cell::Cell;
 
@@ -20,25 +22,28 @@ use crate::runtime::memory::Scratch;
 
 /// Maximum number of vectors in a panel.
 const PANEL: usize = 4;
-/// Maximum number of rows in a tile. A block has a multiple of it.
+/// Maximum number of rows in a tile, whose sums stay in registers. The number of rows in a block is a
+/// multiple of this number.
 const TILE: usize = 12;
-/// Terms that are summed before their sum is added to the sum of the earlier terms. The number does not
-/// depend on the sizes of the caches, so that every machine computes the same bits.
+/// Maximum number of terms in one chain of additions. The sum of each chain is added to the sum of the chains
+/// before it. The number is the same for all sizes of caches, so that every machine computes the same bits.
 const TERMS: usize = 512;
-/// Columns that are packed at a time. Their panels take two megabytes of the L3 cache.
+/// Maximum number of columns that are packed at a time. Their panels take two megabytes of the L3 cache.
 const COLUMNS: usize = 1024;
-/// Scalars in a block of rows. They take half a megabyte of the L2 cache.
+/// Approximate maximum number of scalars in a block of rows. They take half a megabyte of the L2 cache.
 const SCALARS: usize = 1 << 17;
 /// A row is prefetched this many rows before it is copied.
 const AHEAD: usize = 4;
 /// Number of f32 values in a cache line.
 const LINE: usize = 16;
-/// If the first factor has at most this many rows, packing the second does not pay.
+/// Maximum number of rows in the first factor for which the second factor is read in place: packing it would
+/// take longer than it saves. A second factor that is transposed, or whose rows are not whole vectors, is
+/// packed in any case.
 const FEW: usize = 12;
-/// If the second factor has at most this many columns, it is not packed: its rows are close together, so the
-/// caches hold the rows of all terms.
+/// Maximum number of columns in the second factor for which it is read in place: its rows are close together,
+/// so the caches hold the rows of all terms. The exceptions of [`FEW`] apply.
 const NEAR: usize = 128;
-/// Multiplications that are worth a thread: a product uses one thread for each `PART` of them.
+/// Minimum number of multiplications per thread, on average, in a product that uses several threads.
 const PART: usize = 1 << 20;
 
 thread_local! {
@@ -48,7 +53,7 @@ thread_local! {
 /// Computes `product = a b`, or `product += a b` if `adds`. The product is stored row by row.
 ///
 /// # Panics
-/// If the sizes of the matrices do not match.
+/// If the sizes of the matrices, or the length of `product`, do not match.
 pub(crate) fn multiply(level: Level, a: Matrix<'_>, b: Matrix<'_>, product: &mut [f32], adds: bool) {
     assert!([a, b].iter().all(|matrix| matrix.values.len() == matrix.rows * matrix.columns));
     let fits = a.columns == b.rows && product.len() == a.rows * b.columns;
@@ -127,7 +132,7 @@ pub(crate) fn multiply(level: Level, a: Matrix<'_>, b: Matrix<'_>, product: &mut
     PANELS.set(scratch);
 }
 
-/// Returns the number of vectors in a panel. If the columns are few, it holds all of them.
+/// Returns the number of vectors in a panel. If there are few columns, one panel holds all of them.
 #[inline(always)]
 fn panel<S: Lanes>(_simd: S, columns: usize) -> usize {
     match columns.div_ceil(S::F32_LANES) {
@@ -141,8 +146,8 @@ kernel! {
     /// Copies a part of `matrix` into panels. `terms` and `columns` each give the first index and the number
     /// of indices. A panel is zero beyond the last column.
     ///
-    /// A transposed matrix is copied in whole squares: `panels` needs room for as many terms after the last
-    /// one as a vector has lanes.
+    /// A transposed matrix is copied in squares, with one row and one column for each lane of a vector. The
+    /// last square may extend beyond the last term, so `panels` needs room for the terms of one more square.
     fn pack<S>(simd: S, matrix: Matrix<'_>, terms: [usize; 2], columns: [usize; 2], panels: &mut [f32]) {
         let ([from, terms], [first, columns]) = (terms, columns);
         let (lanes, width) = (S::F32_LANES, panel(simd, columns) * S::F32_LANES);
@@ -166,7 +171,7 @@ kernel! {
         }
         for at in (0..columns.next_multiple_of(width)).step_by(lanes) {
             for term in (0..terms).step_by(lanes) {
-                // There are no values beyond the last column.
+                // Beyond the last column, there are no values, and `values` is empty.
                 let values =
                     matrix.values.get((first + at) * matrix.rows + from + term..).unwrap_or_default();
                 let size = [columns.saturating_sub(at), terms - term];
@@ -354,8 +359,8 @@ mod tests {
     #[test]
     fn products_of_any_sizes_are_exact_on_every_level_and_the_same_on_several_threads() {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build().unwrap();
-        // The cases have more terms and columns than are packed at a time, more rows than a block, and
-        // matrices that are not packed.
+        // Among the cases are more terms and more columns than are packed at a time, more rows than a block
+        // has, and second factors that are read in place.
         for [rows, terms, columns] in [
             [1, 1, 1],
             [1, 37, 85],

@@ -1,7 +1,7 @@
 //! 2x2 max pooling of planes, with stride 2.
 //!
-//! Vectors compute as many squares as they have lanes. For this, the pixels of even and of odd columns are
-//! first split into two buffers. The four pixels of a square then have the same index in four rows.
+//! Each lane of a vector computes one square. For this, the pixels of even and of odd columns are first split
+//! into two buffers. The four pixels of a square then have the same index in four rows.
 
 use crate::kernels::epilogue::NO_MAXIMUM;
 use crate::kernels::simd::{Lanes, kernel, load};
@@ -112,8 +112,8 @@ impl Squares {
         below.fill(0.0);
     }
 
-    /// Pixels that are split in one loop: a row, or all rows if their width is even, because no pair then
-    /// spans two rows.
+    /// Returns the number of pixels that are split in one loop. If the width is even, no pair of pixels spans
+    /// two rows, so one loop splits all rows; otherwise it splits one row.
     #[inline(always)]
     fn run(&self) -> usize {
         if self.width.is_multiple_of(2) { 4 * self.index.len() } else { self.width }
@@ -164,7 +164,7 @@ pub(crate) fn largest<S: Lanes>(simd: S, values: [S::f32s; 4], relu: bool) -> (S
     )
 }
 
-/// Returns the mask of lanes in which ReLU leaves `x` unchanged: positive numbers and NaN.
+/// Returns the mask of lanes in which ReLU passes `x` and its gradient: positive numbers and NaN.
 #[inline(always)]
 pub(crate) fn passes<S: Lanes>(simd: S, x: S::f32s) -> S::m32s {
     simd.or_m32s(simd.greater_than_f32s(x, simd.splat_f32s(0.0)), is_nan(simd, x))

@@ -24,8 +24,8 @@ use crate::kernels::matrix::Matrix;
 const PAIRS: usize = 16;
 
 /// Whether the processor has the instructions, and Linux permits them to this process. A process has to ask
-/// Linux for the permission (its documentation, arch/x86/xstate.rst). Linux refuses if it does not save the
-/// tiles. The process asks only once.
+/// Linux for the permission (its documentation, arch/x86/xstate.rst). Linux refuses if it cannot save the
+/// tiles when it switches threads. The process asks only once.
 #[cfg(target_os = "linux")]
 pub(crate) fn is_available() -> bool {
     /// Bits of leaf 7's EDX: AMX-BF16 and AMX-TILE.
@@ -81,9 +81,9 @@ unsafe fn adder() -> impl Fn(Operands<'_>) {
     move |operands| tiles.add_products(operands)
 }
 
-/// Adds `a` times `b` to `product`, block by block, with the function that `begin` returns. `begin` is called
-/// after everything is packed and allocated: an allocator may be any code, and could use the tiles that
-/// `begin` configures.
+/// Adds `a` times `b` to `product`, block by block, with the function that `begin` returns. `begin` may
+/// configure tiles, so it is called after everything is packed and allocated: an allocator may be any code,
+/// and could use the tiles itself.
 pub(crate) fn product<A: Fn(Operands<'_>)>(
     a: Bits<'_>,
     b: Bits<'_>,
@@ -125,8 +125,9 @@ pub(crate) fn product<A: Fn(Operands<'_>)>(
     }
 }
 
-/// Packs pairs of neighbouring values of each row as words, into tiles `[rows / 32, steps, 2, 16 x 16]`. In a
-/// tile, rows are `of_row` words apart, and pairs are `of_pair` words apart. Tiles are filled up with zeros.
+/// Packs each row's pairs of neighbouring values as words, into tiles `[rows / 32, steps, 2, 16 x 16]`. A
+/// step is 32 values of each row. In a tile, rows are `of_row` words apart, and pairs are `of_pair` words
+/// apart. Tiles are filled up with zeros.
 fn pack(matrix: Bits<'_>, steps: usize, [of_row, of_pair]: [usize; 2]) -> Vec<u32> {
     let Matrix { values: bits, rows, columns, transposed } = matrix;
     let mut packed = vec![0; rows.div_ceil(BLOCK) * steps * 2 * WORDS];

@@ -22,7 +22,7 @@ pub use setting::MatmulPrecision;
 pub(crate) enum Half {
     /// The range of f32, 8 bits of precision.
     Bf16,
-    /// Values to 65504, 11 bits of precision.
+    /// Values up to 65504, 11 bits of precision.
     F16,
 }
 
@@ -46,8 +46,8 @@ impl Half {
         values
     }
 
-    /// Rounds to nearest, ties to even. NaN and infinity are preserved. f16 rounds magnitudes from 65520 on
-    /// to infinity.
+    /// Rounds to nearest, ties to even. NaN stays NaN, and infinity stays infinity. In f16, a magnitude of
+    /// 65520 or more becomes infinity.
     ///
     /// # Panics
     /// If `values` and `bits` have different lengths.
@@ -71,9 +71,9 @@ impl Half {
         self.widened(level, &self.narrowed(level, values))
     }
 
-    /// Rounds the gradient of weights, which are stored in f32. With bf16 the gradient stays in f32. With f16
-    /// it is rounded to f16, like the gradient of the f16 copy of the weights that PyTorch's autocast makes,
-    /// so that it overflows in the same cases.
+    /// Rounds the gradient of f32 weights to f16 if `self` is f16, and leaves it in f32 if `self` is bf16.
+    /// PyTorch's autocast computes with an f16 copy of the weights, and the copy's gradient is in f16. The
+    /// rounded gradient overflows in the same cases.
     pub(crate) fn weight_gradient(self, level: Level, gradient: &mut [f32]) {
         if self == Self::F16 {
             gradient.copy_from_slice(&self.rounded(level, gradient));
@@ -95,7 +95,8 @@ kernel! {
     fn narrow_bf16<S>(_simd: S, values: &[f32], bits: &mut [u16]) {
         for (bits, &value) in bits.iter_mut().zip(values) {
             let all = value.to_bits();
-            // Adds half of the last place if the upper half is odd, and one less if it is even.
+            // Adds 0x8000 if the upper half is odd, and 0x7fff if it is even. At a tie, the lower half is
+            // 0x8000, so only an odd upper half is rounded up.
             let rounded = all.wrapping_add(0x7fff + ((all >> 16) & 1)) >> 16;
             // If all set bits of a NaN's payload are in the lower half, the upper half alone would be
             // infinity. The quiet bit keeps it NaN.

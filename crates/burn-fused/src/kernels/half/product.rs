@@ -78,11 +78,13 @@ fn fastest() -> Bf16Products {
     Bf16Products::Widened
 }
 
-/// Adds the product of two bf16 matrices to `sums`, row by row. Returns whether it did: false if this process
-/// has no instructions for such products.
+/// Adds the product of two bf16 matrices to `sums`, row by row, and returns true. Returns false and adds
+/// nothing if `level` is not [`Level::Avx512`], or if [`bf16_products`] is
+/// [`Widened`](Bf16Products::Widened).
 ///
 /// # Panics
-/// If `b` does not have as many rows as `a` has columns, or a matrix is empty.
+/// If `b` does not have as many rows as `a` has columns, if a matrix is empty, or if `sums` does not have the
+/// size of the product.
 pub(crate) fn add_product(level: Level, a: Bits<'_>, b: Bits<'_>, sums: &mut [f32]) -> bool {
     assert_eq!(a.columns, b.rows, "{} columns and {} rows", a.columns, b.rows);
     assert!(![a.rows, a.columns, b.columns].contains(&0), "an empty matrix");

@@ -23,8 +23,9 @@ pub enum MatmulPrecision {
     /// Both factors of each product, forward and backward, are rounded to bf16, and products are summed in
     /// f32. Denormal values count as zero. Activations, parameters and gradients remain in f32.
     ///
-    /// Products remain in f32 as well if [`bf16_products`] has no instructions for bf16, or if a layer has
-    /// fewer than 64 inputs, outputs or rows: rounding would take longer than it saves.
+    /// A layer nevertheless multiplies in f32 if the process has no instructions for bf16
+    /// ([`bf16_products`]), or if the layer has fewer than 64 inputs, outputs or rows: rounding would then
+    /// take longer than it saves.
     Bf16,
 }
 

@@ -61,8 +61,9 @@ kernel! {
             row.loss = match classes.smoothing {
                 None => -own,
                 Some(share) => {
-                    // The target's term is not a part of this sum: if the target's probability is 0, its
-                    // logarithm may be infinite.
+                    // The target is not a part of this sum, so that its logarithm is multiplied only once, by
+                    // the sum of its two factors. With a smoothing of 1, one factor is 0, and 0 times an
+                    // infinite logarithm would be NaN.
                     let others = [0..row.target, row.target + 1..classes.number].map(|others| {
                         let scores = &scores[others.clone()];
                         if classes.weights.is_empty() {
@@ -165,8 +166,9 @@ kernel! {
             }
             let own = factor * (1.0 - share) * classes.weight(row.target);
             let (each, own) = if row.is_padding { (0.0, 0.0) } else { (each, own) };
-            // With c_k the factor of class k's log-probability in the loss, the gradient of score j is (sum
-            // of all c_k) * p_j - c_j. `scale` times an exponential is the first term.
+            // The loss is the sum of -c_k * log(p_k) over all classes k, with probability p_k and a factor
+            // c_k. The gradient of score j is therefore (sum of all c_k) * p_j - c_j. `scale` times an
+            // exponential is the first term.
             let scale = (own + each * classes.uniform) / row.sum;
             if classes.weights.is_empty() || share == 0.0 {
                 scores.iter_mut().for_each(|x| *x = exp(*x - row.highest) * scale - each);

@@ -20,12 +20,13 @@ pub(crate) struct Statistics {
     inverse_deviation: f32,
 }
 
-/// Rows in a thread's part. The parameters' gradients are summed over so many rows before the sum is added to
-/// the total, which makes the total more accurate.
+/// Number of rows in a part, which one thread computes. The gradients of gamma and beta are summed over the
+/// rows of a part, and then over parts: short chains of additions are more exact.
 pub(crate) const ROWS: usize = 64;
 
-/// Rows that are computed together. In forward, the last additions of one row's sum overlap with the next
-/// row's additions. In backward, the sums of columns are read and written once for all rows of a group.
+/// Number of rows that are computed together, a group. In forward, the last additions of one row's sum
+/// overlap with the next row's additions. In backward, the sums of columns are read and written once for all
+/// rows of a group.
 const GROUP: usize = 4;
 
 kernel! {
@@ -49,8 +50,8 @@ kernel! {
                 statistics.mean = sum / width as f32;
             }
             for (row, statistics) in rows.clone().zip(&mut *statistics) {
-                // The variance is computed from distances to the mean. As a difference of two large numbers,
-                // it would lose digits.
+                // The variance is computed from distances to the mean. The difference between the mean square
+                // and the squared mean would lose digits.
                 let variance = sum::<S, true>(simd, row, statistics.mean) / width as f32;
                 statistics.inverse_deviation = 1.0 / (variance + rule.epsilon).sqrt();
             }
@@ -104,9 +105,10 @@ fn add_distance<S: Lanes, const SQUARED: bool>(
     if SQUARED { simd.fma(distance, distance, sum) } else { simd.add_f32s(sum, distance) }
 }
 
-/// Backward of [`rows_forward`]: the gradients of its rows and parameters. With `h` the normalised row and
-/// `g` the gradient of `h`, the gradient of the row is `(g - mean(g) - h * mean(g * h)) * inverse deviation`.
-/// Without centring, the term `mean(g)` is left out.
+/// Backward of [`rows_forward`]: the gradients of its rows and parameters. Let `h` be the normalised row,
+/// before gamma, and `dh` its gradient. The gradient of the row is
+/// `(dh - mean(dh) - h * mean(dh * h)) * inverse deviation`. Without centring, the term `mean(dh)` is left
+/// out.
 pub(crate) struct RowsBackward<'a> {
     /// Whether the mean was subtracted.
     pub centred: bool,
@@ -156,8 +158,8 @@ impl Kernel for RowsBackward<'_> {
     }
 }
 
-/// Adds the terms of `R` rows to the gradients of gamma and beta. Returns the sums of `g` and `g * h` for
-/// each row, as in [`RowsBackward`].
+/// Adds the terms of `R` rows to the gradients of gamma and beta. Returns the sums of `dh` and of `dh * h`
+/// for each row, as in [`RowsBackward`].
 #[inline(always)]
 fn column_sums<S: Lanes, const R: usize>(
     simd: S,
@@ -197,7 +199,7 @@ fn column_sums<S: Lanes, const R: usize>(
 struct RowSums<S: Lanes, const R: usize> {
     means: [S::f32s; R],
     inverse_deviations: [S::f32s; R],
-    /// Sums of `g` and of `g * h`, as in [`RowsBackward`].
+    /// Sums of `dh` and of `dh * h`, as in [`RowsBackward`].
     sums: [[S::f32s; 2]; R],
 }
 

@@ -22,8 +22,8 @@ pub(crate) struct BatchShape {
 }
 
 impl BatchShape {
-    /// Reads dimensions `[batch, channels, ...]`. Returns `None` if the input or the output of `epilogue` is
-    /// empty.
+    /// Reads dimensions `[batch, channels, ...]`. Returns `None` if there are fewer than two dimensions, or
+    /// if the output after `epilogue` is empty.
     pub fn from_dims(dims: &[usize], epilogue: Epilogue) -> Option<Self> {
         let [batch, channels, pixels @ ..] = dims else { return None };
         let height = pixels.first().copied().unwrap_or(1);
@@ -94,7 +94,7 @@ impl Moments {
 
 kernel! {
     /// Normalises with the statistics of the batch. Returns the output, the statistics, and the argmax of
-    /// pooling, which is empty unless `backward` is set.
+    /// pooling, which is empty unless `backward` is set and the epilogue pools.
     pub(crate) fn normalised<S>(simd: S, input: Input<'_>, epsilon: f64, backward: bool) -> (Buffer, Moments, Vec<u8>) {
         match input.shape.pixels() {
             1 => rows::forward(input, epsilon),
@@ -163,9 +163,10 @@ struct AffineBackward {
     slope: f32,
 }
 
-/// Returns what [`AffineBackward`] subtracts from a channel's gradients: `level + slope * distance`, with the
-/// distance of the value from the mean. `level` is the mean gradient. `gradients` is the sum of the
-/// gradients, and `distances` is the sum of their products with the distances.
+/// Returns the level and the slope of a channel. [`AffineBackward`] subtracts `level + slope * distance` from
+/// each gradient, where `distance` is the distance of the gradient's value from the mean. The level is the
+/// mean gradient. `gradients` is the sum of the gradients, and `distances` is the sum of each gradient times
+/// its value's distance.
 #[inline(always)]
 pub(crate) fn level_and_slope(inverse: f32, gradients: f64, distances: f64, values: usize) -> [f32; 2] {
     let (values, inverse) = (values as f64, f64::from(inverse));

@@ -10,9 +10,9 @@ use crate::kernels::simd::{Lanes, load};
 use crate::kernels::squares::Squares;
 use crate::runtime::memory::Buffer;
 
-/// Independent partial sums, so that no addition waits for another.
+/// Number of partial sums. They are independent, so that their additions overlap.
 const PARTS: usize = 32;
-/// Values that are summed in f32. The sums of these blocks are summed in f64.
+/// Number of values in a block. A block is summed in f32, and the sums of blocks are added in f64.
 const BLOCK: usize = 1024;
 
 /// See [`normalised`](super::normalised).
@@ -58,7 +58,7 @@ pub(super) fn inference<S: Lanes>(simd: S, input: Input<'_>, moments: &Moments) 
 /// The output, channel by channel.
 struct Target {
     output: Buffer,
-    /// Argmax of pooling; empty if no backward follows.
+    /// Argmax of pooling; empty without pooling, or if no backward follows.
     argmax: Vec<u8>,
     squares: Squares,
     /// A plane before it is pooled.

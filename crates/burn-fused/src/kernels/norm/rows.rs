@@ -85,7 +85,8 @@ pub(super) fn backward(input: Input<'_>, moments: &Moments, gradient: &[f32]) ->
     (of_x, [of_scale, gradients.iter().map(|&sum| sum as f32).collect()])
 }
 
-/// [`Affine`] of all channels, with one `Vec` for each number, so that vectors compute a row.
+/// [`Affine`] of all channels, with one `Vec` for each of its fields, so that a SIMD vector loads a field of
+/// neighbouring channels.
 struct Affines {
     mean: Vec<f32>,
     factor: Vec<f32>,

@@ -7,10 +7,10 @@ use thiserror::Error;
 #[derive(Debug, Clone, PartialEq, Error)]
 #[non_exhaustive]
 pub enum Int8Error {
-    /// A range was computed from no values.
+    /// There are no values to compute a range from, no weights to quantize, or no biases.
     #[error("the range of 0 values was asked for; calibrate with at least one sample")]
     NoValues,
-    /// Values are NaN or infinite, or the ends of a range are.
+    /// Values, or the ends of a range, are NaN or infinite.
     #[error("the values to quantize contain NaN or infinite ones")]
     NonFinite,
     /// Minimum above maximum.
@@ -24,8 +24,7 @@ pub enum Int8Error {
     /// Quantization parameters were requested from an observer that has not observed a batch.
     #[error("the observer was never calibrated: it has seen no values")]
     NotCalibrated,
-    /// A scale that is not positive and finite, or a zero point outside the
-    /// quantized values.
+    /// A scale that is not positive, finite and normal, or a zero point that the scheme does not allow.
     #[error("scale {scale} with zero point {zero_point} is invalid")]
     Parameters {
         /// Scale.
@@ -33,8 +32,8 @@ pub enum Int8Error {
         /// Zero point.
         zero_point: i32,
     },
-    /// A range so wide, or scales so far apart, that no fixed-point multiplier
-    /// represents their ratio.
+    /// A range whose width overflows f32, or scales so far apart that no fixed-point multiplier represents
+    /// their ratio.
     #[error("the scale overflows: a ratio of {ratio:e} has no fixed-point multiplier")]
     ScaleOverflow {
         /// Input scale · weight scale / output scale, or the scale itself.
@@ -56,7 +55,7 @@ pub enum Int8Error {
         /// Number of values that the shape requires.
         expected: usize,
     },
-    /// Sizes of a layer that do not fit its input.
+    /// Sizes of a layer that do not fit its input, or are too large.
     #[error("a {layer} of {sizes} does not fit an input of {input:?} (channels, height, width)")]
     Shape {
         /// Kind of layer.

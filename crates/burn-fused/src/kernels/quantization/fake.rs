@@ -50,8 +50,8 @@ kernel! {
     ) {
         let Grids { each, inner, .. } = grids;
         if *inner == 1 {
-            // Neighbouring values have different grids. The numbers of the grids are repeated in arrays, for
-            // as many whole rows as make the inner loop long.
+            // Neighbouring values have different grids. For each field of a grid, an array repeats the fields
+            // of all grids until it has at least `CHUNK` elements, so that the inner loop is long.
             let period = each.len() * CHUNK.div_ceil(each.len());
             let cycle =
                 |number: fn(&Grid) -> f32| each.iter().map(number).cycle().take(period).collect::<Vec<f32>>();

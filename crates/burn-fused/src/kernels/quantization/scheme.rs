@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Int8Error;
 
-/// Smallest scale, 2^-23, as in PyTorch: ranges of width 0 get it.
+/// Smallest scale, 2^-23, as in PyTorch. A range of width 0 gets this scale.
 pub const SMALLEST_SCALE: f32 = f32::EPSILON;
 
 /// How real values are mapped to 8 bits.
@@ -36,7 +36,8 @@ impl Scheme {
     /// with a scale of at least [`SMALLEST_SCALE`].
     ///
     /// # Errors
-    /// If an end is NaN or infinite, if `min` is above `max`, or if the width of the range overflows f32.
+    /// If an end is NaN or infinite, if `min` is above `max`, or if the width of an affine range overflows
+    /// f32.
     pub fn parameters(self, min: f32, max: f32) -> Result<QParams, Int8Error> {
         if !(min.is_finite() && max.is_finite()) {
             return Err(Int8Error::NonFinite);
@@ -73,8 +74,8 @@ pub struct QParams {
 }
 
 impl QParams {
-    /// Checks that the scale is positive and finite and has an inverse, and that the zero
-    /// point is one of the quantized values.
+    /// Checks that the scale is positive, finite and not subnormal, that its inverse is finite, and that the
+    /// zero point is from 0 to 255, or 0 if `scheme` is symmetric.
     ///
     /// # Errors
     /// If a check fails.

@@ -18,7 +18,8 @@ pub fn quantize(values: &[f32], parameters: QParams, quantized: &mut [u8]) {
 /// `weights`.
 ///
 /// # Panics
-/// If there are no scales, they do not divide the weights, or one is not positive and finite.
+/// If there are no scales, if the number of scales does not divide the number of weights, or if a scale is
+/// invalid for [`Scheme::Symmetric`].
 pub fn quantize_weights(weights: &[f32], scales: &[f32]) -> Vec<i8> {
     let divide = !scales.is_empty() && weights.len().is_multiple_of(scales.len());
     assert!(divide, "{} weights, {} scales", weights.len(), scales.len());
@@ -44,9 +45,8 @@ pub fn dequantize(quantized: &[u8], parameters: QParams, values: &mut [f32]) {
     }
 }
 
-/// 1.5 · 2^23: adding it to a number below 2^22 and subtracting it again rounds the
-/// number to an integer, half to even. The portable level has no instruction for
-/// that.
+/// 1.5 · 2^23. Adding it to a number of magnitude below 2^22, and then subtracting it, rounds the number to
+/// an integer, half to even. The portable level has no instruction that rounds.
 const ROUND: f32 = 12_582_912.0;
 
 /// A quantization grid: scale and bounds, in the form that kernels need.

@@ -30,8 +30,8 @@ pub struct Steps<'a> {
     pub before: Buffer,
     /// Products of the inputs with their weights, `[rows, gates, width]`. The gates replace them.
     pub gates: &'a mut [f32],
-    /// Products of the hidden states with the weights of the new gate, before the reset gate scales them,
-    /// `[rows, width]`. Empty if no backward follows.
+    /// Products of the hidden states with the weights of the new gate, plus their biases, before the reset
+    /// gate scales them, `[rows, width]`. Empty if no backward follows.
     pub saved_products: &'a mut [f32],
     /// Hidden states after each step, `[rows, hidden]`.
     pub output: &'a mut [f32],

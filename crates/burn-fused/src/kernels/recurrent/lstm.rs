@@ -5,7 +5,8 @@
 //! the shapes below, `rows` are all steps of all sequences, and `width` is the number of hidden units rounded
 //! up to whole vectors.
 //!
-//! `G` is the number of gates. If it is 3, there is no forget gate, and its value is 1 minus the input gate.
+//! `G` is the number of gates. If it is 3, there is no forget gate, and 1 minus the input gate takes its
+//! place.
 
 use super::panel::{Columns, Gates};
 use super::sequences::Sequences;
@@ -55,7 +56,7 @@ impl<const G: usize> Kernel for Steps<'_, G> {
                 panel.multiply(simd, first, (batch, &before, width), &mut products);
                 let row = |sequence| sequences.row(sequence, sequences.step(time));
                 // Two loops over the sequences instead of one. A processor looks ahead a few hundred
-                // instructions. In one loop, the functions of a cell and of its hidden state are longer than
+                // instructions. In one loop, a cell and its hidden state would take more instructions than
                 // that, so the next cell would not overlap with them.
                 for (sequence, products) in products.chunks_exact(G * MAX_LANES).enumerate() {
                     let gates = &mut gates[row(sequence) * G * width..][..G * width];

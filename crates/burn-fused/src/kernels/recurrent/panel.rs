@@ -3,11 +3,11 @@
 use crate::kernels::simd::{Lanes, MAX_LANES, Scalars, Target, load, multiply_rows, transpose};
 use crate::runtime::memory::Buffer;
 
-/// Terms in a block of a panel. With four vectors, a block takes 32 KiB; it stays in the L1 cache while all
-/// rows are multiplied by it.
+/// Maximum number of terms in a block of a panel. With four vectors, a block takes 32 KiB; it stays in the L1
+/// cache while all rows are multiplied by it.
 const TERMS: usize = 128;
 
-/// Vectors of columns that [`Columns`] multiplies at a time.
+/// Number of vectors in a group, which [`Columns`] multiplies at a time.
 const GROUP: usize = 4;
 
 /// The weights of forward, packed from `[hidden, hidden]` for each gate. For each vector of units and each
@@ -83,7 +83,8 @@ impl<const G: usize> Columns<G> {
         Self { values, width }
     }
 
-    /// Returns the first value and the number of values of the group of vectors that contains value `at`.
+    /// Returns the group of vectors that contains value `at`: its first value, and its number of values.
+    /// Vectors that do not fill a group of [`GROUP`] are groups of one.
     #[inline(always)]
     fn group<S: Lanes>(at: usize, width: usize) -> (usize, usize) {
         let group = GROUP * S::F32_LANES;

@@ -15,9 +15,9 @@ use crate::kernels::simd::Level;
 use crate::runtime::memory::Buffer;
 use crate::runtime::poll;
 
-/// Equal rows are looked up by this many values at their beginning.
+/// Number of values at the beginning of a row by which it is looked up.
 const BEGINNING: usize = 8;
-/// Shortest rows that are searched. A shorter row takes less time to multiply than to look up.
+/// Minimum length of rows that are searched. A shorter row takes less time to multiply than to look up.
 const LEAST: usize = 16;
 /// Rows that are summed before their sum is added to the total: one long chain of additions is less exact.
 const ROWS: usize = 512;
@@ -32,8 +32,9 @@ pub struct Repeated {
 }
 
 impl Repeated {
-    /// Finds the distinct ones among rows of `width` values. Returns `None` if the rows are short, if more
-    /// than half of them are distinct, or if two different rows have the same beginning.
+    /// Finds the distinct rows among `rows`, which have `width` values each. Returns `None` if `width` is
+    /// below [`LEAST`], if more than half of the rows are distinct, or if two different rows begin with the
+    /// same [`BEGINNING`] values.
     pub fn find(rows: &[f32], width: usize) -> Option<Self> {
         if width < LEAST {
             return None;

@@ -14,8 +14,8 @@ const LN_2: [f32; 2] = [0.693_359_4, -2.121_944_4e-4];
 /// Cephes library.
 const SERIES: [f32; 6] = [1.987_569_1e-4, 1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 5e-1];
 
-/// Returns e^x for x up to 0, or a little above. Below -87, close to the subnormal numbers, it returns 0.
-/// Above 88 the result is meaningless. NaN stays NaN.
+/// Returns e^x for x from -87 to 88. Below -87, where e^x is almost subnormal, it returns 0. Above 88 the
+/// result is meaningless. NaN stays NaN.
 #[inline(always)]
 pub(crate) fn exp(x: f32) -> f32 {
     // e^x = 2^n e^r, with r = x - n ln 2.
@@ -45,7 +45,7 @@ pub(crate) fn sigmoid(x: f32) -> f32 {
 pub(crate) fn tanh(x: f32) -> f32 {
     let power = exp(-2.0 * x.abs());
     let far = ((1.0 - power) / (1.0 + power)).copysign(x);
-    // Near 0 the subtraction above cancels. There, five terms of the Taylor series are exact.
+    // Near 0 the subtraction above cancels. There, five terms of the Taylor series are exact to f32.
     let square = x * x;
     let series = ((62.0 / 2835.0 * square - 17.0 / 315.0) * square + 2.0 / 15.0) * square - 1.0 / 3.0;
     let near = x + x * square * series;

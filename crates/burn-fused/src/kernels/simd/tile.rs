@@ -1,7 +1,8 @@
 //! The inner tile of matrix products: rows of scalars times up to four vectors.
 //!
-//! The sums of a tile stay in registers, up to 12 rows by up to 4 vectors, while the loop runs over all
-//! terms. Each term needs `N` vectors, and one scalar for each row.
+//! The sums of a tile stay in registers while the loop runs over all terms: up to 12 rows by one or two
+//! vectors, or up to 6 rows by three or four vectors. Each term needs `N` vectors, and one scalar for each
+//! row.
 
 use super::lanes::{Lanes, Scalars, add_products, load, store};
 
@@ -12,8 +13,8 @@ pub(crate) struct Target<'a> {
     pub first: usize,
     pub row_step: usize,
     pub vector_step: usize,
-    /// Columns from the tile's first column to the end of the matrix. The last vectors may reach beyond the
-    /// matrix; only these columns are written.
+    /// Number of columns from the tile's first column to the end of the matrix. The last vectors may extend
+    /// beyond the matrix; their values there are not stored.
     pub columns: usize,
     /// Whether the sums are added to `values`, or replace them.
     pub adds: bool,
@@ -21,11 +22,12 @@ pub(crate) struct Target<'a> {
 
 /// Multiplies `rows` rows of scalars by `N` vectors for each term, and stores the sums in `target`. `N` is at
 /// most four. `vectors` holds the values and the distance between the vectors of two successive terms. The
-/// sums start from zero and are added to the target at the end, because one long chain of additions is less
+/// sums start from zero even if they are added to the target, because one long chain of additions is less
 /// exact.
 ///
 /// # Panics
-/// If there are too few scalars or vectors for `terms`, or if the target is too short.
+/// If there are too few scalars or vectors for `terms`, if neither `term_step` nor `row_step` of `scalars` is
+/// 1, or if the target is too short.
 #[inline(always)]
 pub(crate) fn multiply_rows<S: Lanes, const N: usize>(
     simd: S,
