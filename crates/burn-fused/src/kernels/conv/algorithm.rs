@@ -21,9 +21,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Algorithm {
-    /// Winograd F(4x4, 3x3) for the shapes for which it is faster, and im2col + GEMM for the others. Its
-    /// largest error is 1 to 3e-6 of the largest value, which is two to six times the error of im2col + GEMM.
-    /// It runs on one thread.
+    /// Winograd F(4x4, 3x3) for the shapes for which it is faster, and im2col + GEMM for the others. The
+    /// largest error of Winograd is 1e-6 to 3e-6 of the largest value, two to six times the error of im2col +
+    /// GEMM. Winograd runs on one thread.
     Winograd,
     /// im2col + GEMM.
     Gemm,

@@ -35,8 +35,8 @@ impl<'a> Correlation<'a> {
     }
 
     /// Computes all outputs of a block of images. `input` has bordered planes in the layout of `plane`.
-    /// `output` has planes without borders, rounded up to even sizes. `index` receives each argmax if the
-    /// epilogue pools, unless `index` is empty.
+    /// `output` has planes without borders, which are pooled, or rounded up to even sizes if the epilogue
+    /// does not pool. `index` receives each argmax if the epilogue pools, unless `index` is empty.
     ///
     /// # Panics
     /// If `plane` is not [bordered](Plane::bordered), or lengths do not fit.

@@ -14,9 +14,9 @@ pub fn relu<S: Lanes>(simd: S, x: S::f32s) -> S::f32s {
 }
 
 /// Applies the epilogue to a plane of sums, and stores `channels` of its lanes in `target`, `step` values
-/// apart. Each lane is a channel of one image, or an image of one channel. If the epilogue pools and `argmax`
-/// is not empty, it gets the argmax of each pooled pixel, with all lanes side by side. `scratch` has half as
-/// many vectors as the plane.
+/// apart. Each lane is a channel of one image, or an image of one channel. If the epilogue pools, `argmax`
+/// receives the argmax of each pooled pixel, with all lanes side by side, unless `argmax` is empty. `scratch`
+/// has half as many vectors as the plane.
 #[inline(always)]
 pub fn finish<S: Lanes>(
     simd: S,
@@ -52,7 +52,7 @@ pub fn finish<S: Lanes>(
 }
 
 /// Fake-quantizes the pixels of a plane. `argmax` has a byte for each pixel and lane, or is empty. If a value
-/// is clipped, its byte becomes [`NO_MAXIMUM`], so that no pixel before the pooling gets a gradient.
+/// is clipped, its byte becomes [`NO_MAXIMUM`], so that no pixel of its 2x2 square gets a gradient.
 #[inline(always)]
 pub fn fake_quantize<S: Lanes>(_simd: S, grid: Grid, plane: Plane, lanes: &mut [S::f32s], argmax: &mut [u8]) {
     let [height, width] = plane.size;

@@ -124,8 +124,9 @@ impl Group {
     }
 }
 
-/// One tap of the kernel over a part of a plane. The tap reads the same neighbour of each pixel. The fields
-/// say which pixels of the part have this neighbour in the plane, and where the neighbours are.
+/// One tap, a position of the 3x3 kernel, over a part of a plane. The tap reads the same neighbour of each
+/// pixel. The fields say which pixels of the part have this neighbour in the plane, and where the neighbours
+/// are.
 struct Shift {
     /// First pixel of the part that has the neighbour.
     from: usize,
@@ -190,9 +191,9 @@ enum Images<'a> {
 }
 
 kernel! {
-    /// Copies images to columns (im2col): row `9 * input + tap` has that neighbour of each pixel. Or adds
-    /// gradients of columns to images (col2im): each pixel accumulates the gradients of the pixels that it is
-    /// a neighbour of.
+    /// With [`Images::Gather`], copies images to columns (im2col): row `9 * input + tap` has the neighbour
+    /// that the tap reads for each pixel. With [`Images::Scatter`], adds gradients of columns to images
+    /// (col2im): each pixel accumulates the gradients of the columns that it was copied to.
     fn copy_columns<S>(_simd: S, shape: Shape, group: Group, columns: &mut [f32], images: Images<'_>) {
         match images {
             Images::Gather(input) => rows(shape, group, columns, |row, plane, shift| {
@@ -218,8 +219,8 @@ kernel! {
     }
 }
 
-/// Splits a product into one part for each channel and image. Returns the part's range in the product, the
-/// channel, and the part's position in the output.
+/// Splits a product into one part for each channel and image. Returns for each part its range in the product,
+/// its channel, and its position in the output.
 #[inline(always)]
 fn planes(
     shape: Shape,
@@ -302,7 +303,8 @@ kernel! {
     }
 }
 
-/// Returns the sum in 16 independent parts, with the same bits at every SIMD level.
+/// Returns the sum of `values`. It is computed in 16 independent parts, with the same bits at every SIMD
+/// level.
 #[inline(always)]
 fn sum(values: &[f32]) -> f32 {
     let mut parts = [0.0f32; 16];

@@ -21,7 +21,7 @@ const PIXELS: usize = 4096;
 /// Splits a batch into blocks. Returns the first image and the convolution of each block.
 fn blocks(conv: Convolution) -> impl Iterator<Item = (usize, Convolution)> {
     let Shape { height, width, .. } = conv.shape;
-    // A multiple of whole vectors.
+    // A multiple of the lanes of the widest vector.
     let images = (PIXELS / (height * width)).max(IMAGES).next_multiple_of(IMAGES);
     conv.shape.blocks(images).map(move |(first, shape)| (first, Convolution { shape, ..conv }))
 }

@@ -1,9 +1,9 @@
 //! 3x3 convolutions with padding 1: forward and backward, with their epilogue.
 //!
-//! [`Route::for_shape`] selects the algorithm by the shape. With few channels it is the direct convolution
-//! ([`direct`]), with one image in each SIMD lane. With many channels it is Winograd ([`winograd`]), or a
-//! matrix product of copied pixels ([`im2col`]). Images in bf16 are convolved on AMX tiles ([`tiles`]) if the
-//! processor has them.
+//! [`Route::for_shape`] selects the algorithm by the shape and by the setting [`Algorithm`]. With few
+//! channels it is the direct convolution ([`direct`]), with one image in each SIMD lane. With many channels
+//! it is Winograd ([`winograd`]), or a matrix product of copied pixels ([`im2col`]). Images in bf16 are
+//! convolved on AMX tiles ([`tiles`]) if the processor has them.
 
 mod algorithm;
 mod blocks;
@@ -210,10 +210,10 @@ impl Route {
 /// input and 4 to 128 output channels, 13 sizes of images up to 28x28, and batches of 1, 4
 /// and 32, forward and backward together:
 ///
-/// - Transforming the weights takes as long as computing some tens of pixels. Winograd is faster from 64
-///   pixels in a batch on, and up to twice slower below.
-/// - A tile takes as long for one pixel as for its 16. Winograd is faster from 4 pixels in a tile on. It is
-///   slower for images of one pixel.
+/// - Transforming the weights takes as long as computing some tens of pixels. Winograd is faster with 64 or
+///   more pixels in a batch. With fewer, it takes up to twice as long.
+/// - A tile takes the same time whether 1 or all 16 of its pixels are in the image. Winograd is faster if
+///   tiles have 4 or more pixels in the image on average. It is slower for images of one pixel.
 /// - With fewer than 16 input channels, most lanes of a wide vector would be empty.
 fn suits_winograd(shape: Shape) -> bool {
     let tiles = shape.height.div_ceil(4) * shape.width.div_ceil(4);

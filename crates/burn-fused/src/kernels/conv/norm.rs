@@ -281,7 +281,8 @@ fn sums_of<'a, S: Lanes, T: Terms<K>, const K: usize>(
 #[inline(always)]
 fn flush<S: Lanes, const K: usize>(simd: S, parts: [[S::f32s; K]; 4], found: &mut [[f64; MAX_LANES]; K]) {
     for (k, found) in found.iter_mut().enumerate() {
-        // Without `map`: its closure may be compiled as a separate function, as in `total`.
+        // Without `map`: its closure may be compiled as a separate function, without the level's
+        // instructions.
         let sum = total(simd, &[parts[0][k], parts[1][k], parts[2][k], parts[3][k]]);
         let lanes: &[f32] = bytemuck::cast_slice(std::slice::from_ref(&sum));
         found.iter_mut().zip(lanes).for_each(|(found, &lane)| *found += f64::from(lane));
@@ -342,7 +343,8 @@ fn affines<S: Lanes>(layout: Layout, [scale, shift]: [&[f32]; 2], moments: &Mome
     })
 }
 
-/// Returns the normalised value. Nothing is fused, so that ReLU passes the same values on every level.
+/// Returns the normalised value. Multiplication and addition are not fused, so that ReLU passes the same
+/// values on every level.
 #[inline(always)]
 fn apply<S: Lanes>(simd: S, [mean, factor, shift]: [S::f32s; 3], x: S::f32s) -> S::f32s {
     simd.add_f32s(simd.mul_f32s(simd.sub_f32s(x, mean), factor), shift)

@@ -65,8 +65,8 @@ impl Plane {
         self == Self::bordered(height, width)
     }
 
-    /// Returns the vector of the pixel after the pixel of vector `at`. `left` counts the pixels left in the
-    /// row, the one at `at` included.
+    /// Returns the vector of the pixel that follows the pixel in vector `at`. `left` is the number of pixels
+    /// left in the row, including the pixel in vector `at`.
     #[inline(always)]
     fn next(self, at: usize, left: &mut usize) -> usize {
         *left -= 1;

@@ -6,7 +6,8 @@ use bytemuck::Pod;
 
 pub(super) use crate::runtime::memory::Scratch;
 
-/// A buffer that forward passes to backward, and backward returns for the next forward.
+/// A buffer that forward passes to backward. When it is dropped, the thread keeps its memory for the next
+/// forward.
 #[derive(Debug, Default)]
 pub struct Kept(Scratch);
 

@@ -17,7 +17,7 @@ impl Numbers {
     }
 
     /// Returns values from -2 to 2 in steps of `1 / steps`. With few steps, sums of products are exact in
-    /// f32: values that are equal or zero in the reference are so at every level.
+    /// f32: values that are equal or zero in the reference are equal or zero at every level.
     fn values(&mut self, len: usize, steps: u64) -> Vec<f32> {
         (0..len).map(|_| (self.next() % (4 * steps + 1)) as f32 / steps as f32 - 2.0).collect()
     }

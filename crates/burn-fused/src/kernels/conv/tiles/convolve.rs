@@ -8,7 +8,8 @@ use crate::kernels::half::Half;
 use crate::kernels::half::amx::{BLOCK, Operands, TILE, WORDS, tiles};
 use crate::kernels::simd::{Kernel, Lanes};
 
-/// Steps of tiles between two polls: they take some tens of microseconds.
+/// Number of steps ([`Operands::steps`]) between two calls of `between`. These steps take some tens of
+/// microseconds.
 const STEPS: usize = 1024;
 /// Maximum number of steps in a pass over the positions. Their weights stay in the L1 cache.
 const PASS: usize = 18;

@@ -1,12 +1,12 @@
 //! Convolutions of bf16 images on AMX tiles.
 //!
-//! They follow the definition of a convolution: one matrix product for each of the nine taps. This takes four
-//! times as many products as Winograd, at more than eight times their rate. The only error is the rounding of
-//! the values; the instructions treat denormal values as zero.
+//! They follow the definition of a convolution: one matrix product for each of the nine taps, the positions
+//! of the 3x3 kernel. This takes four times as many multiplications as Winograd, at more than eight times the
+//! rate. The only error is the rounding of the values; the instructions treat denormal values as zero.
 //!
 //! The pixels of a block of images are the rows of one matrix. A zero follows each row of an image, and a row
-//! of zeros follows each image ([`Flat`]). The matrix of a tap is then the same matrix from another row on,
-//! so nothing is copied nine times. Products of rows of zeros are computed and ignored.
+//! of zeros follows each image ([`Flat`]). The matrix of each tap is then a part of this matrix that begins
+//! at another row, so pixels are not copied nine times. Products of rows of zeros are computed and ignored.
 //!
 //! A NaN or an infinity in the input reaches the 3x3 outputs around it, and the gradients of all
 //! nine weights of its channel.
@@ -192,8 +192,8 @@ impl Flat {
         self.len() + 2 * self.front()
     }
 
-    /// Returns where the matrix of a tap begins. Row `q` of the matrix is position `q + tap(n)` of all
-    /// positions.
+    /// Returns where the matrix of a tap begins: its row `q` is position `q + tap(n)` of [all](Self::all)
+    /// positions, with `n` the number of the tap.
     #[inline(always)]
     pub fn tap(self, tap: usize) -> usize {
         tap / 3 * (self.size[1] + 1) + tap % 3

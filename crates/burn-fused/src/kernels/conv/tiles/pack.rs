@@ -1,4 +1,4 @@
-//! Packs weights, images and gradients as operands of tiles.
+//! Packs weights, images and gradients in the layouts of [`Operands`](crate::kernels::half::amx::Operands).
 
 use super::super::Shape;
 use super::super::blocks::total;
@@ -9,10 +9,12 @@ use crate::kernels::half::Half;
 use crate::kernels::half::amx::{BLOCK, TILE, WORDS};
 use crate::kernels::simd::{Kernel, Lanes};
 
-/// Packs weights `[outputs, inputs, 3, 3]`, rounded to bf16, as the right matrix of a convolution: two tiles
-/// for each 32 results, each tap and each 32 terms. Results are output channels, and terms are input
-/// channels. With `flipped`, for the gradient of the input, results are input channels, terms are output
-/// channels, and the taps are reversed.
+/// Rounds weights `[outputs, inputs, 3, 3]` to bf16, and packs them as the right matrix of a convolution. A
+/// result of the convolution is an output channel, and a term of its sum is an input channel. The layout is
+/// `[results / 32, tap, terms / 32]`, with two tiles of 16 results each.
+///
+/// With `flipped`, the weights are packed for the gradient of the input: a result is an input channel, a term
+/// is an output channel, and the taps are in reverse order.
 pub fn weights<'a>(shape: Shape, weights: &[f32], flipped: bool, buffer: &'a mut Scratch) -> &'a [u32] {
     let weights = Half::Bf16.narrowed(LEVEL, weights);
     let Shape { inputs, outputs, .. } = shape;
@@ -51,18 +53,18 @@ pub fn weights<'a>(shape: Shape, weights: &[f32], flipped: bool, buffer: &'a mut
     words
 }
 
-/// Packs the planes of a source as operands.
+/// Packs the planes of a source for one block of images.
 pub struct Channels<'a> {
     pub flat: Flat,
-    /// First image.
+    /// Index of the block's first image in the batch.
     pub first: usize,
     pub source: Source<'a, u16>,
     pub lanes: &'a mut Scratch,
     pub wide: &'a mut Scratch,
     /// Receives all positions, with the channels of a position side by side.
     pub pixels: &'a mut [u16],
-    /// If present, the first slice receives one tile for each 16 pairs of neighbouring positions and 16
-    /// channels. The second slice has one sum for each channel, to which all positions are added.
+    /// If present, the first slice receives tiles of 16 pairs of neighbouring positions in 16 channels. The
+    /// second slice has one sum for each channel, to which the values of all positions are added.
     pub pairs: Option<(&'a mut [u32], &'a mut [f32])>,
 }
 
@@ -116,9 +118,9 @@ impl Kernel for Channels<'_> {
     }
 }
 
-/// Loads a group of 16 channels of all images of a block, from image `first` on. Positions between and after
-/// the images become zero, as do channels beyond the last one. `wide` is scratch for three times 16 channels
-/// of an image.
+/// Loads 16 channels of all images of a block, whose first image is `first`. Positions between and after the
+/// images become zero, as do channels beyond the last one. `wide` is scratch for three times 16 channels of
+/// an image.
 #[inline(always)]
 fn load<S: Lanes>(
     simd: S,

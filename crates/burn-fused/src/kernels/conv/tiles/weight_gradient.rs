@@ -6,9 +6,11 @@ use super::super::scratch::Scratch;
 use super::{Flat, padded};
 use crate::kernels::half::amx::{BLOCK, Operands, TILE, WORDS, tiles};
 
-/// Steps in a pass over the taps. The values of both factors stay in the L1 cache.
+/// Number of steps ([`Operands::steps`]) in a pass over the taps. The values of both factors stay in the L1
+/// cache.
 const PASS: usize = 8;
-/// Steps between two calls of `between`, of nine taps each: they take some tens of microseconds.
+/// Number of steps between two calls of `between`. For all nine taps, these steps take some tens of
+/// microseconds.
 const GROUP: usize = 14 * PASS;
 
 /// Sums over blocks, `[taps, inputs, outputs]`, with padded channels.

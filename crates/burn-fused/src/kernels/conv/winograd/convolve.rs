@@ -121,9 +121,9 @@ impl Convolve<'_> {
     }
 }
 
-/// Multiplies tiles by the weights of a panel, at one point. Of all `tiles`, it computes `count` from tile
-/// `first` on. `weights` has `N` vectors for each input channel. Products are stored at vector `at` of the
-/// `vectors` of each tile.
+/// Multiplies tiles by the weights of a panel, at one point. Computes `count` of the `tiles`, beginning with
+/// tile `first`. `weights` has `N` vectors for each input channel. `products` has `vectors` vectors for each
+/// tile; the results are stored from vector `at` on.
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "the index names a register")]
 fn rows<S: Lanes, const R: usize, const N: usize>(
@@ -168,8 +168,8 @@ impl Finish<'_> {
     /// it receives the argmax of each pooled pixel, with as many channels side by side as there are lanes.
     ///
     /// In `products`, the products of a tile are side by side, and points are `step` vectors apart. `lanes`
-    /// is scratch of two planes. All values of these outputs are written. With `kept`, only the sums are
-    /// stored, in `kept`.
+    /// is scratch of two planes. All values of these outputs are written. With `kept`, the sums are stored
+    /// there, before the epilogue, and `output` and `argmax` stay unchanged.
     #[inline(always)]
     fn run<S: Lanes>(
         &self,

@@ -165,8 +165,8 @@ pub fn weight_gradients<S: Lanes>(
     }
 }
 
-/// The layout of 36 matrices, one for each point, of `terms` rows of `vectors` vectors. They are stored in
-/// panels.
+/// The layout of 36 matrices, one for each point. A matrix has `terms` rows of `vectors` vectors, and is
+/// stored in panels.
 #[derive(Debug, Clone, Copy)]
 pub struct Panels {
     /// Number of rows.

@@ -1,19 +1,22 @@
 //! Convolutions by Winograd F(4x4, 3x3), for many channels (Lavin and Gray 2016, "Fast Algorithms for
 //! Convolutional Neural Networks", section 4).
 //!
-//! A 4x4 tile of the output takes 36 products for each pair of channels instead of 144. The 6x6 pixels of the
-//! input around a tile, and each 3x3 weights, are transformed to 36 factors, one for each of 36 points. The
-//! products of these factors, summed over channels, are 36 matrix products. Their results are transformed to
-//! the tile's outputs. Lanes are channels throughout.
+//! A 4x4 tile of the output takes 36 multiplications for each pair of an input and an output channel, instead
+//! of 144. The 6x6 pixels of the input around the tile are transformed to 36 factors, and so are the 3x3
+//! weights. The position of a factor is called a point. At each point, the factors of pixels are multiplied
+//! by the factors of weights and summed over the input channels, which is a matrix product. The results of
+//! the 36 matrix products are transformed to the outputs of the tile. The lanes of all vectors are channels.
 //!
-//! If at most two rows or columns of pixels are left for the last tiles, as in images of 14 pixels, these
-//! tiles are [half](transform::HalfTile) tiles, which have four points in that dimension instead of six.
+//! The last tiles of an image may have only one or two rows, or columns, of pixels, for example in images of
+//! 14x14 pixels. Such a tile is a [half](transform::HalfTile) tile: it has four points in that dimension
+//! instead of six.
 //!
-//! The largest error is 1 to 3e-6 of the largest value, which is two to six times the error of im2col + GEMM.
-//! A NaN or an infinity in the input reaches the 3x3 outputs around it, mostly as NaN. It also reaches up to
-//! 16 outputs of each tile with this pixel among its 6x6 pixels, and the gradients of all nine weights of a
-//! pair of channels. With im2col it reaches the 3x3 outputs alone. A NaN or an infinity in the weights
-//! reaches all outputs of its channel with both algorithms.
+//! The largest error is 1e-6 to 3e-6 of the largest value, two to six times the error of im2col + GEMM.
+//!
+//! A NaN or an infinity in the input reaches the 3x3 outputs around it, mostly as NaN. It may also reach the
+//! other outputs of each tile that has this pixel among its 6x6 pixels; with im2col, it does not. It reaches
+//! the gradients of all weights of its input channel. A NaN or an infinity in the weights reaches all outputs
+//! of its output channel with both algorithms.
 
 mod convolve;
 mod factors;

@@ -64,7 +64,7 @@ impl Block {
 
     /// Returns the position of a tile in the block, and whether its lower and its right half are beyond the
     /// image. Tiles without a right half come first, and tiles without a lower half last, so that the tiles
-    /// that have the same point are contiguous.
+    /// that have a given point are contiguous.
     #[inline(always)]
     pub fn tile(&self, image: usize, row: usize, column: usize) -> (usize, [bool; 2]) {
         let ([rows, columns], all) = (self.whole(), self.columns());
@@ -93,7 +93,7 @@ impl Block {
     }
 
     /// Returns the first row of pixels, and the row after the last, of the block enlarged by `border` rows
-    /// above and below.
+    /// above and below, within the image.
     #[inline(always)]
     pub fn pixels(&self, border: usize) -> [usize; 2] {
         let [first, end] = self.rows.map(|row| row * TILE);
@@ -118,11 +118,12 @@ impl Block {
     }
 }
 
-/// Rows of a bordered plane above and below the tiles. The transform reads only one of them. With two, a
-/// plane begins at an even row, so that no 2x2 square of a pooling is cut.
+/// Number of rows of a bordered plane above, and below, the tiles. The transform reads only one row on each
+/// side. With two rows, a plane begins at an even row, so that no 2x2 square of a pooling is cut.
 pub const BORDER: usize = 2;
 
-/// Multiplications between two calls of the callback: they take some tens of microseconds.
+/// Number of multiplications between two calls of the callback. These multiplications take some tens of
+/// microseconds.
 const EACH: usize = 1 << 21;
 
 /// Calls a callback at regular intervals while products are computed.

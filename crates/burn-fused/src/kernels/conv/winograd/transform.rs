@@ -1,9 +1,9 @@
 //! The transforms of Winograd F(4x4, 3x3). Each is applied to the columns of a square and then to its rows.
 //!
-//! The transposed matrices come from the Toom-Cook algorithm with the points 0, ±a, ±1/a and ∞, a = √½. Pairs
-//! of a point and its inverse lose least to rounding (Alam et al. 2022, "Winograd Convolution for Deep Neural
-//! Networks: Efficient Point Selection", section 4). The largest error is a third of the error with the usual
-//! points 0, ±1, ±2 and ∞, for as many instructions.
+//! The matrices are transposed matrices of the Toom-Cook algorithm with the points 0, ±a, ±1/a and ∞, a = √½.
+//! Pairs of a point and its inverse lose least to rounding (Alam et al. 2022, "Winograd Convolution for Deep
+//! Neural Networks: Efficient Point Selection", section 4). The largest error is a third of the error with
+//! the usual points 0, ±1, ±2 and ∞, with the same number of instructions.
 
 use std::f32::consts::{FRAC_1_SQRT_2, SQRT_2};
 
@@ -138,7 +138,7 @@ pub struct HalfTile<L>(pub L);
 impl LineTransform<6, 6> for HalfTile<InputTransform> {
     #[inline(always)]
     fn apply<S: Lanes>(self, simd: S, [d0, d1, d2, d3, ..]: [S::f32s; 6]) -> [S::f32s; 6] {
-        // At ±A, the factors of the weights are -2/3 of what two outputs need, so the factors of the pixels
+        // At ±A, the factors of the weights are -2/3 of the factors of F(2, 3), so the factors of the pixels
         // are multiplied by -3/2.
         let (even, zero) = (times(simd, -1.5, d2), simd.splat_f32s(0.0));
         [

@@ -108,8 +108,8 @@ impl WeightGradient<'_> {
 }
 
 /// Sums the products of a block's tiles at one point, for each input channel and the output channels of a
-/// panel. Of all `tiles`, it uses `count` from tile `start` on. A block's sum starts from zero and is then
-/// added to the sum of earlier blocks: one long chain of additions is up to four times less exact.
+/// panel. Uses `count` of the `tiles`, beginning with tile `start`. A block's sum starts from zero and is
+/// then added to the sum of earlier blocks: one long chain of additions is up to four times less exact.
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "the index names a register")]
 fn add_rows<S: Lanes, const R: usize, const N: usize>(
