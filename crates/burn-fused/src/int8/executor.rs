@@ -81,7 +81,7 @@ impl Plan {
 
     /// Computes `outputs`, `[images, outputs]`, from `inputs`, `[images, channels, height, width]`, for at
     /// most [`images`](Self::images) images, in the buffers that [`buffers`](Self::buffers) has allocated.
-    /// Calls `watch` at the beginning of each stage.
+    /// Calls `watch` at the beginning of each step and of [`Stage::Output`].
     pub fn run(
         &self,
         instructions: Instructions,

@@ -19,8 +19,9 @@ const MOST_OUTPUTS: usize = 16;
 /// 2x2 max pooling, which is computed together with the product before it.
 pub(super) const POOL: Layer = Layer::MaxPool(MaxPool { kernel: [2; 2], stride: [2; 2] });
 
-/// Whether this layout supports the layers of a model. The first convolution has to be followed by [`POOL`],
-/// because windows are read by pooled outputs.
+/// Whether this layout supports the layers of a model. The first layer has to be a convolution of one
+/// channel, with a horizontal stride of 1 and [`POOL`] after it: each window of pixels then gives two
+/// neighbouring outputs, which are pooled together.
 pub(super) fn support(layers: &[Layer]) -> bool {
     let fits = |layer: &Layer| match layer {
         Layer::Conv(conv) => conv.outputs <= MOST_OUTPUTS,
@@ -37,7 +38,7 @@ fn windows(input: Map) -> usize {
     input.row().div_ceil(2)
 }
 
-/// Number of blocks for all pixels of a map's images, with one more block on both sides.
+/// Number of blocks for all pixels of a map's images, with one more block before and one after them.
 pub(super) fn words(map: Map) -> usize {
     (map.shape[1] * map.shape[2]).div_ceil(4).next_multiple_of(LANES) + 2
 }

@@ -108,7 +108,8 @@ impl Weights {
     /// to multiples of input scale · weight scale, half to even.
     ///
     /// # Errors
-    /// If lengths do not match, values are not finite, parameters are invalid, or biases or ratios overflow.
+    /// If there are no weights or no biases, lengths do not match, values are not finite, parameters are
+    /// invalid, or a bias or a ratio overflows.
     pub fn quantize(
         weights: &[f32],
         bias: &[f32],
@@ -182,7 +183,7 @@ impl Weights {
         let folded = folded.map(|(output, (weights, &bias))| {
             let sum = |keep: fn(i64) -> i64| weights.iter().map(|&w| keep(w.into())).sum::<i64>();
             let folded = i64::from(bias) - i64::from(input.zero_point) * sum(|w| w);
-            // In any order of addition, every partial sum is between these two.
+            // In any order of addition, every partial sum is between these two ends.
             let ends = [folded + 255 * sum(|w| w.min(0)), folded + 255 * sum(|w| w.max(0))];
             if ends.iter().all(|&end| i32::try_from(end).is_ok()) {
                 Ok(folded as i32)
@@ -263,7 +264,8 @@ impl Layer {
     /// Returns channels, height and width of the output.
     ///
     /// # Errors
-    /// If the input does not fit, or a size is above 2^20.
+    /// If the input does not fit the layer, if a size is 0 or above 2^20, if input or output have 2^31 values
+    /// or more, or if padding is not less than the kernel.
     pub fn output_shape(&self, input: [usize; 3]) -> Result<[usize; 3], Int8Error> {
         let [channels, height, width] = input;
         let (layer, sizes, output) = match self {
@@ -339,7 +341,8 @@ pub(super) fn is_sensible(shape: [usize; 3]) -> bool {
         && shape.map(|size| size as u64).iter().product::<u64>() < 1 << 31
 }
 
-/// Returns the number of windows of `kernel` pixels in `size` pixels, or `None` if not even one fits.
+/// Returns the number of windows of `kernel` pixels in `size` pixels. Returns `None` if no window fits, if
+/// `padding` is not less than `kernel`, or if another number is 0 or above [`MOST`].
 fn windows(size: usize, kernel: usize, stride: usize, padding: usize) -> Option<usize> {
     let sensible =
         [size, kernel, stride].iter().all(|number| (1..=MOST).contains(number)) && padding < kernel;

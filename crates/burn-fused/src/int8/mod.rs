@@ -31,7 +31,7 @@
 //!
 //! Training computes with [fake-quantized](crate::fake_quantize) values, so that the loss includes the error
 //! of rounding. Each activation has an [`Observer`] of its range, which is kept from step to step. Ranges of
-//! weights are computed in each step. Gradients pass to the weights in f32, which the optimizer updates.
+//! weights are computed in each step. Gradients pass to the f32 weights, which the optimizer updates.
 //!
 //! ```
 //! use burn::module::Param;

@@ -51,7 +51,8 @@ use crate::kernels::simd::Level;
 /// ```
 #[derive(Debug, Clone)]
 pub struct Model {
-    /// Identifies this model and its clones, which share workspaces.
+    /// Identifies this model. A clone has the same `id`, so that a workspace of this model also fits the
+    /// clone.
     id: u64,
     shape: [usize; 3],
     input: QParams,
@@ -62,7 +63,8 @@ pub struct Model {
 }
 
 /// Buffers for the inference of a model, made by [`Model::workspace`]. They have space for one block of
-/// images, so batches of any size allocate nothing.
+/// images. Inference computes a batch block by block, and therefore allocates nothing for a batch of any
+/// size.
 ///
 /// ```
 /// # use std::alloc::System;
@@ -99,7 +101,7 @@ pub struct Workspace {
 /// A stage of the inference of a block of images.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
-    /// Quantizing the images, in the layout of the executor.
+    /// Quantizing the images, and copying them to the layout of the kernels.
     Input,
     /// The step of [`Model::steps`] with this index.
     Step(usize),
@@ -112,14 +114,15 @@ impl Model {
     /// quantized with the parameters `input`.
     ///
     /// # Errors
-    /// If a layer is invalid: its sizes do not fit the layer before, lengths do not match, multipliers are
-    /// inconsistent with the scales, or sums may overflow 32 bits. The error names the first such layer. Also
-    /// if `input` is invalid, or no layer has weights.
+    /// If a layer is invalid: its sizes are too large or do not fit the layer before, lengths do not match,
+    /// scales or a zero point are invalid, multipliers are inconsistent with the scales, or sums may overflow
+    /// 32 bits. The error names the first invalid layer. Also if `input` is invalid, or no layer has weights.
     pub fn new(shape: [usize; 3], input: QParams, layers: Vec<Layer>) -> Result<Self, Int8Error> {
         Self::planned(shape, input, layers, true)
     }
 
-    /// Does the same as [`new`](Self::new). If `lanes` is false, images are in rows even if lanes are faster.
+    /// Does the same as [`new`](Self::new). If `lanes` is false, the model uses the layout of
+    /// [`rows`](super::rows) even if [`lanes`](super::lanes) supports its layers.
     pub(super) fn planned(
         shape: [usize; 3],
         input: QParams,

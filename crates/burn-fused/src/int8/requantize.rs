@@ -1,7 +1,7 @@
 //! Requantization: the fixed-point formula from a 32-bit accumulator to 8 bits.
 //!
-//! The ratio r = input scale · weight scale / output scale is represented by a multiplier m and a shift s,
-//! with r = m / 2^s:
+//! The ratio r = input scale · weight scale / output scale is rounded to m / 2^s, with a multiplier m and a
+//! shift s:
 //!
 //! ```text
 //! q = clamp(zero point + floor((accumulator · m + 2^(s-1)) / 2^s), lowest, 255)
@@ -17,7 +17,7 @@ use super::{Int8Error, Weights};
 
 /// Smallest and largest shift.
 const SHIFTS: [u8; 2] = [13, 54];
-/// From this shift on, rounding does not need the product's lower 32 bits.
+/// Smallest shift for which the result does not depend on the lower 32 bits of the product.
 const NARROW: u8 = 33;
 /// With a ratio of at least 1/4, an accumulator of this magnitude gives a result outside of 0..=255, for any
 /// zero point.
@@ -26,7 +26,7 @@ const WIDE: i32 = 2048;
 /// Returns multiplier and shift of a ratio of scales.
 ///
 /// # Errors
-/// [`Int8Error::ScaleOverflow`] if the ratio is 2^18 or more, 2^-55 or less, or NaN.
+/// [`Int8Error::ScaleOverflow`] if the ratio is NaN, 2^-55 or less, or, rounded to 31 bits, 2^18 or more.
 ///
 /// ```
 /// assert_eq!(burn_fused::int8::fixed_point(0.75), Ok((3 << 29, 31)));
@@ -59,20 +59,22 @@ pub fn fixed_point(ratio: f64) -> Result<(i32, u8), Int8Error> {
 /// range beyond which the result saturates, so that the shift left does not overflow.
 #[derive(Debug, Clone)]
 pub(super) struct Requantization {
-    /// Whether an output needs clamp and shift left.
+    /// Whether at least one output needs the clamp and the shift left.
     wide: bool,
-    /// The numbers of each output, for a multiple of 16 outputs: lowest and highest accumulator, shift left,
-    /// multiplier, addend, and shift right of the product's high half. The addend is the zero point and the
-    /// rounding, shifted like the product.
+    /// The numbers of each output, in this order: lowest accumulator, highest accumulator, shift left,
+    /// multiplier, addend, and shift right. The addend is added to the high half of the product before the
+    /// shift right. It contains the zero point and the rounding. Additional outputs fill the last vector of
+    /// 16 outputs.
     pub outputs: Vec<[i32; NUMBERS]>,
     lowest: u8,
 }
 
-/// How many numbers an output has.
+/// Length of an element of [`Requantization::outputs`].
 pub(super) const NUMBERS: usize = 6;
 
 impl Requantization {
-    /// Makes the formula of a layer. The results of additional outputs are the zero point after ReLU, else 0.
+    /// Makes the formula of a layer. The result of each additional output is the zero point if ReLU follows,
+    /// else 0.
     pub fn new(Geometry { outputs, output, relu, .. }: Geometry, weights: &Weights) -> Self {
         let Weights { multipliers, shifts, .. } = weights;
         let zero_point = output.zero_point as u8;
@@ -92,8 +94,8 @@ impl Requantization {
         Self { wide, outputs: numbers, lowest: if relu { zero_point } else { 0 } }
     }
 
-    /// Returns the results of `sum`, which are not clamped to 255 yet. `numbers` are the numbers of its
-    /// outputs.
+    /// Applies the formula to a vector of accumulators. Returns results that are not clamped to 255 yet. Lane
+    /// `i` of the vector `numbers[n]` is number `n` of the output that lane `i` of `sum` belongs to.
     #[inline(always)]
     pub fn apply<W: Words>(&self, words: W, mut sum: W::Word, numbers: [W::Word; NUMBERS]) -> W::Word {
         let [low, high, left, multiplier, addend, right] = numbers;

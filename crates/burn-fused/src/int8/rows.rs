@@ -8,7 +8,7 @@ use super::layer::{Geometry, Map, Weights};
 use super::requantize::{NUMBERS, Requantization};
 use super::words::{Block, LANES, Task, Words};
 
-/// Maximum bytes of the maps before and after a layer, for a block of images.
+/// Maximum size in bytes of the maps before and after a layer, for a block of several images.
 const BLOCK_BYTES: usize = 1 << 20;
 /// Number of output pixels that are computed together. With four vectors of outputs, 24 of 32 registers are
 /// accumulators.
@@ -77,7 +77,7 @@ pub(super) struct Product {
     numbers: Vec<[Block; NUMBERS]>,
 }
 
-/// Returns how many vectors of outputs are computed together if this many are left.
+/// Returns how many vectors of outputs are computed together if `left` vectors remain.
 fn vectors_of(left: usize) -> usize {
     match left {
         4.. => 4,

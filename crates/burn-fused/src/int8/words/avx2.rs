@@ -34,8 +34,8 @@ impl Avx2 {
 /// without AVX2.
 macro_rules! halves {
     ($h:ident => $half:expr) => {{
-        // SAFETY: an `Avx2` exists only if `detect` found the instructions, and
-        // references are valid for the bytes of their type.
+        // SAFETY: an `Avx2` exists only if `detect` found the instructions. The expressions compute with
+        // values, and use no pointers.
         unsafe {
             [
                 {
