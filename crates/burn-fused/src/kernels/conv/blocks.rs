@@ -7,7 +7,8 @@ use crate::kernels::epilogue::NO_MAXIMUM;
 use crate::kernels::simd::{Lanes, MAX_LANES};
 
 /// Backward of pooling, for one channel. Stores the gradient of each pooled pixel at its maximum, and zeros
-/// everywhere else. `height` and `width` are the size of the pooled plane. Returns the sum of the gradients.
+/// everywhere else. `height` and `width` are the size of the pooled plane. Returns the sum of the stored
+/// gradients in each lane.
 #[inline(always)]
 pub(super) fn spread<S: Lanes>(
     simd: S,

@@ -1,4 +1,5 @@
-//! Cross-entropy loss, accuracy and gradient, in one pass over the scores.
+//! Cross-entropy loss and accuracy in one pass over the scores. It saves the softmax, from which the gradient
+//! is computed.
 
 use crate::kernels::simd::Level;
 use crate::kernels::simd::math::exp_each;
