@@ -20,7 +20,7 @@ const MOST_OUTPUTS: usize = 16;
 pub(super) const POOL: Layer = Layer::MaxPool(MaxPool { kernel: [2; 2], stride: [2; 2] });
 
 /// Whether this layout supports the layers of a model. The first layer has to be a convolution of one
-/// channel, with a horizontal stride of 1 and [`POOL`] after it: each window of pixels then gives two
+/// channel, with a horizontal stride of 1 and [`POOL`] after it: each window of pixels then serves two
 /// neighbouring outputs, which are pooled together.
 pub(super) fn support(layers: &[Layer]) -> bool {
     let fits = |layer: &Layer| match layer {

@@ -334,7 +334,7 @@ impl Layer {
 /// Largest number of channels, rows or columns.
 const MOST: usize = 1 << 20;
 
-/// Whether all sizes are at least 1, and their product is below 2^31.
+/// Whether all sizes are from 1 to [`MOST`], and their product is below 2^31.
 pub(super) fn is_sensible(shape: [usize; 3]) -> bool {
     // Each size is at most 2^20, so the product of three does not overflow 64 bits.
     shape.iter().all(|size| (1..=MOST).contains(size))

@@ -61,8 +61,8 @@ impl Words for Avx2 {
 
     #[inline(always)]
     fn dot(self, sum: Self::Word, bytes: Self::Word, weights: Self::Word) -> Self::Word {
-        // vpmaddubsw would saturate: two products of 255 · 127 exceed 16 bits. So
-        // bytes are widened, even and odd ones separately.
+        // vpmaddubsw would saturate: the sum of two products of 255 · 127 exceeds 16 bits. Bytes are
+        // therefore widened first, even and odd bytes separately.
         halves!(h => {
             let low = _mm256_set1_epi16(0xff);
             let even = _mm256_madd_epi16(

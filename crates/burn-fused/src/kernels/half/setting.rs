@@ -51,7 +51,7 @@ impl MatmulPrecision {
     /// Computes `product = a b`, stored row by row.
     ///
     /// # Panics
-    /// If the sizes of the matrices do not match.
+    /// If the sizes of the matrices, or the length of `product`, do not match.
     pub(crate) fn multiply(self, level: Level, a: Matrix<'_>, b: Matrix<'_>, product: &mut [f32]) {
         let is_large = a.rows.min(a.columns).min(b.columns) >= LEAST;
         if self == Self::Bf16 && is_large && bf16_products() != Bf16Products::Widened {
