@@ -1,5 +1,5 @@
-//! Times modules of `burn_fused::nn` against the modules of `burn::nn`, forward and backward. The two are
-//! timed in turn. Usage:
+//! Times modules of `burn_fused::nn` against the modules of `burn::nn`, forward and backward. Each
+//! measurement times Burn's module, then the fused one. Usage:
 //!
 //! ```text
 //! cargo run --release --example compare_modules [PART OF A NAME]
@@ -12,10 +12,10 @@ use burn::module::Module;
 use burn::tensor::{Device, Distribution, Int, Tensor};
 use burn_fused::nn as fused;
 
-/// Number of measurements of each side.
+/// Number of measurements of each module.
 const REPEATS: usize = 21;
 
-/// Computes the output to time. The sum of the output is differentiated.
+/// Runs forward and returns the sum of the output, or the loss. The measured time includes its backward.
 type Output = Box<dyn Fn() -> Tensor<1>>;
 
 fn main() {
@@ -40,7 +40,7 @@ fn main() {
     }
 }
 
-/// A name, then the output of Burn's module and of the fused one.
+/// A name, then the function of Burn's module and of the fused one.
 type Pair = (&'static str, Output, Output);
 
 fn pairs(device: &Device) -> Vec<Pair> {
@@ -124,7 +124,7 @@ fn losses(pairs: &mut Vec<Pair>, device: &Device) {
         ));
     }
 
-    // The gradient overwrites scores that nothing else refers to.
+    // Here no other tensor shares the memory of the scores, so the gradient overwrites them.
     let (x, layer) = (random([1, 512, 256], device), burn::nn::LinearConfig::new(256, 8000).init(device));
     let targets = Tensor::<1, Int>::arange(0..512, device);
     let loss = burn::nn::loss::CrossEntropyLossConfig::new().init(device);

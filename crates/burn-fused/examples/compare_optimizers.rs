@@ -1,5 +1,5 @@
-//! Times steps of the optimizers of `burn_fused::optim` against the optimizers of `burn::optim`. The two are
-//! timed in turn. Usage:
+//! Times steps of the optimizers of `burn_fused::optim` against the optimizers of `burn::optim`. Each
+//! measurement times a step of Burn's optimizer, then of the fused one. Usage:
 //!
 //! ```text
 //! cargo run --release --example compare_optimizers [PART OF A NAME]
@@ -17,7 +17,7 @@ use burn::optim::{GradientsParams, ModuleOptimizer};
 use burn::tensor::{Device, Distribution, Tensor};
 use burn_fused::optim as fused;
 
-/// Number of measurements of each side.
+/// Number of measurements of each optimizer.
 const REPEATS: usize = 31;
 
 fn main() {

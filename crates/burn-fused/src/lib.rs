@@ -60,7 +60,7 @@
 //! # Mixed precision
 //!
 //! Convolutions, linear layers and batch normalisation accept activations in bf16 or f16 beside parameters in
-//! f32. [`precision::autocast`] casts the input of a model to such a type, and its scores back to f32 for the
+//! f32. [`precision::autocast`] casts the input of a model to bf16 or f16, and its scores back to f32 for the
 //! loss. Outputs and gradients of activations have the type of the activations, which halves their memory.
 //! Gradients of parameters are f32. See [`precision`].
 //!
@@ -71,20 +71,25 @@
 //!
 //! # SIMD levels
 //!
-//! Each operator has one algorithm, which is compiled for each [`simd::Level`]: AVX-512, AVX2, NEON, and
-//! portable code. The default is the widest level that the processor supports; [`simd::Level::use_level`]
-//! selects another. A level gives the same bits on every machine, so processes that train together should
-//! agree on [`simd::Level::shared`]. A program can compile its own loops for each level with
-//! [`simd::Kernel`]. Products of bf16 also depend on instruction sets that are not part of a level; processes
-//! agree on these products with [`precision::bf16_products`].
+//! Each operator is compiled for each [`simd::Level`]: AVX-512, AVX2, NEON, and portable code. The default is
+//! the widest level that the processor supports; [`simd::Level::use_level`] selects another. A level gives
+//! the same bits on every machine, so processes that train together should agree on [`simd::Level::shared`].
+//! A program can compile its own loops for each level with [`simd::Kernel`]. Products of bf16 also depend on
+//! instruction sets that are not part of a level; processes agree on these products with
+//! [`precision::bf16_products`].
 //!
 //! # Algorithms of convolutions
 //!
-//! Convolutions of few channels, at most 128 pairs of an input and an output channel, run a direct
-//! convolution. Others of 16 or more input channels run Winograd F(4x4, 3x3), three times as fast as im2col +
-//! GEMM and less exact; [`conv::Algorithm`] selects one of the two for the process. The rest, with fewer
-//! input channels or very few pixels, run im2col + GEMM. Images in bf16 run on AMX tiles if the processor has
-//! them and there are 16 or more input and output channels.
+//! The shape of a convolution determines its algorithm. The first that applies runs:
+//!
+//! - Direct convolution, if input channels times output channels is at most 128.
+//! - Winograd F(4x4, 3x3), if there are at least 16 input channels, 64 pixels in the batch, and on average 4
+//!   pixels of the image in a 4x4 tile. Winograd is three times as fast as im2col + GEMM and less exact; with
+//!   [`conv::Algorithm::Gemm`], im2col + GEMM runs instead.
+//! - im2col + GEMM.
+//!
+//! If the processor has AMX, bf16 images with at least 16 input and 16 output channels run on AMX tiles
+//! instead of Winograd or im2col + GEMM.
 //!
 //! # Sources
 //!

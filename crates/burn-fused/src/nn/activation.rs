@@ -1,5 +1,5 @@
-//! Activation layers: everything in [`burn::nn::activation`], with fused layers in place of Burn's of the
-//! same names.
+//! Activation layers: everything in [`burn::nn::activation`], with fused layers that replace Burn's layers of
+//! the same names.
 
 use burn::config::Config;
 use burn::module::Module;
@@ -160,7 +160,7 @@ mod tests {
     use crate::kernels::simd::Level;
     use crate::ops::testing::{Part, assert_close, autodiff_devices, random, results};
 
-    /// Returns outputs and gradients. If `kept`, something else refers to the memory of the layer's input.
+    /// Returns outputs and gradients. If `kept`, another tensor shares the memory of the layer's input.
     fn run<M: Module>(
         layer: &M,
         x: &Tensor<3>,

@@ -108,10 +108,10 @@ impl Conv2d {
 
     /// Returns the outputs, normalised by `norm`, after `epilogue`.
     ///
-    /// In training in f32, this is one operator if the convolution is direct or runs Winograd, and if at
-    /// least 3/4 of the lanes of its vectors of 16 values are used. The lanes of a direct convolution are
-    /// images of the batch; the lanes of Winograd are output channels. There must be 12 to 16, 24 to 32, or
-    /// at least 36 of them. Outputs and gradients differ from the two separate operators by rounding.
+    /// In training in f32, this is one operator if the convolution runs directly on 12 to 16, 24 to 32, or at
+    /// least 36 images, or runs Winograd with one of these numbers of output channels. The images or channels
+    /// then fill at least 3/4 of the lanes of vectors of 16 values. Outputs and gradients differ from the two
+    /// separate operators by rounding.
     ///
     /// # Panics
     /// As [`forward`](Self::forward), or if the layer and `norm` have different numbers of channels.

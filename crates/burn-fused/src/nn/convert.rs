@@ -29,7 +29,8 @@ macro_rules! config {
 }
 
 /// Defines a module with the fields of Burn's: the structure, the conversions, and Burn's display. After
-/// `and` come fields that Burn's module does not have. Their defaults must compute as Burn does.
+/// `and` come fields that Burn's module does not have. With their default values, the module must compute the
+/// same as Burn's.
 macro_rules! module {
     (
         $(#[$meta:meta])* pub struct $name:ident of $burns:ty { $($fields:tt)* }

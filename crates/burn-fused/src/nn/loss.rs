@@ -15,7 +15,8 @@ config! {
         pub pad_tokens: Option<Vec<usize>>,
         /// Class weights, all positive.
         pub weights: Option<Vec<f32>>,
-        /// Label smoothing: the share of each target, from 0 to 1, that is distributed uniformly over all classes.
+        /// Label smoothing: the share of each target, from 0 to 1, that is distributed uniformly over all
+        /// classes.
         pub smoothing: Option<f32>,
         /// Whether inputs are logits rather than probabilities.
         #[config(default = true)]
@@ -94,7 +95,7 @@ mod tests {
         let expected = results(&burns, &x, |loss, x| loss.forward(x[0].clone(), targets.clone()));
         let found = results(ours, &x, |loss, x| loss.forward(x[0].clone(), targets.clone()));
         assert_close(&found, &expected, context);
-        // The gradient overwrites scores that nothing else refers to.
+        // No other tensor shares the product's memory, so the gradient overwrites it.
         let found = results(ours, &x, |loss, x| loss.forward(x[0].clone() * 1.0, targets.clone()));
         assert_close(&found, &expected, context);
     }

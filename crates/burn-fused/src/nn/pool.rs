@@ -106,7 +106,7 @@ mod tests {
     #[test]
     fn maxima_and_gradients_are_burns() {
         for device in autodiff_devices() {
-            // The largest shapes use buffers from the pool, which hold values of an earlier use.
+            // The largest shapes use recycled buffers, which contain values of an earlier use.
             for shape in [[1, 1, 2, 2], [2, 3, 5, 7], [3, 2, 8, 66], [4, 8, 33, 35], [2, 2, 32, 32]] {
                 let x = random(shape, 3, &device);
                 // Rounding makes some values equal; only one of them gets the gradient.

@@ -41,7 +41,7 @@ fn compare<B: Module, O: Module + From<B>, const D: usize, const E: usize>(
     of_ours: impl Fn(&O, Tensor<D>) -> Tensor<E>,
 ) {
     let (burns, x) = (fixed(burns), [x]);
-    // Cases: an input without a gradient; frozen parameters: none, all, or every other one.
+    // Freeze no parameter, all, and every other one; finally, detach the input.
     for (detached, bits) in [(false, 0), (false, !0), (false, 0x5555_5555), (false, 0xaaaa_aaaa), (true, 0)] {
         let burns = burns.clone().map(&mut Freeze(bits));
         let input = |x: &Tensor<D>| if detached { x.clone().detach() } else { x.clone() };

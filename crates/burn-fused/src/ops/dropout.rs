@@ -29,7 +29,7 @@ impl DropoutMask {
     }
 }
 
-/// Sets each value of `x` to zero with this probability, and scales the others. The mask is drawn from the
+/// Sets each value of `x` to zero with probability `prob`, and scales the others. The mask is drawn from the
 /// generator of the device.
 pub(crate) fn dropout<const D: usize>(x: Tensor<D>, prob: f64) -> Tensor<D> {
     if prob == 0.0 {
@@ -162,12 +162,13 @@ mod tests {
             for mask in masks {
                 let mask_kept = kept(mask, 0..COUNT + 4096);
                 assert_share(mask_kept[..COUNT].iter().copied(), keep, "all");
-                // A value and another one at this distance: neighbours, and rows of usual widths.
+                // Pairs of values at this distance: neighbours in a row, and in a column of rows of usual
+                // widths.
                 for distance in [1, 2, 3, 16, 32, 64, 256, 512, 768, 1024, 4096] {
                     let both = (0..COUNT).map(|at| mask_kept[at] && mask_kept[at + distance]);
                     assert_share(both, keep * keep, &format!("{distance} apart"));
                 }
-                // Each position in a row.
+                // Each column of rows of 64 values.
                 for position in 0..64 {
                     let column = (0..COUNT / 64).map(|row| mask_kept[row * 64 + position]);
                     assert_share(column, keep, &format!("position {position}"));

@@ -105,7 +105,8 @@ pub(crate) fn on_flex<F: Saved, T, const N: usize>(
         return Ok(DispatchTensor { kind: DispatchTensorKind::Flex(output), autodiff });
     }
     let nodes = nodes.map(|node| node.expect("one for each"));
-    // A checkpointing strategy has an effect only on operators that backward computes again; this one is not.
+    // With checkpointing, backward computes the outputs of memory-bound operators again instead of storing
+    // them. This operator is compute-bound and never computed again, so the strategy does not matter.
     let prepared = Fused(PhantomData::<fn(Backward<F, N>)>).prepare::<NoCheckpointing>(nodes).compute_bound();
     let output = match prepared.stateful() {
         OpsKind::Tracked(prepared) => {
@@ -118,8 +119,8 @@ pub(crate) fn on_flex<F: Saved, T, const N: usize>(
     Ok(DispatchTensor { kind: DispatchTensorKind::Autodiff(Box::new(output)), autodiff })
 }
 
-/// Runs [`on_flex`]. If the operator does not support the tensors, logs that for the module `name`, and
-/// returns `composed` of the tensors, which computes the same with Burn's operators.
+/// Runs [`on_flex`]. If the operator does not support the tensors, logs the reason for the module `name` and
+/// returns `composed(tensors)`, which computes the same with Burn's operators.
 pub(crate) fn on_flex_or<F: Saved, T, const N: usize, const D: usize>(
     name: &str,
     tensors: [DispatchTensor; N],

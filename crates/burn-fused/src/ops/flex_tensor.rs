@@ -44,9 +44,10 @@ pub(crate) fn unshared(tensor: FlexTensor) -> FlexTensor {
     if tensor.is_unique() { tensor } else { Buffer::copy_of(values(&tensor)).into_tensor(&tensor.shape()) }
 }
 
-/// Returns the tensor to write a result to, and the tensor to read if that is another one. If nothing else
-/// refers to the memory of `tensor`, the operator works in place: `tensor` and `None`. Otherwise: a new
-/// tensor of the same shape with arbitrary values, and `tensor`. `tensor` is contiguous and f32.
+/// Returns the tensor to which an operator writes, and the tensor that it reads. If no other tensor shares
+/// the memory of `tensor`, the operator works in place: `(tensor, None)`. Otherwise, the first is a new
+/// tensor of the same shape with arbitrary values, and the second is `tensor`. `tensor` is contiguous and
+/// f32.
 pub(crate) fn target_of(tensor: FlexTensor) -> (FlexTensor, Option<FlexTensor>) {
     if tensor.is_unique() {
         (tensor, None)

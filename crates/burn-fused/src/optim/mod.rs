@@ -3,8 +3,9 @@
 //! Everything in [`burn::optim`] is here at the same paths. [`AdamW`], [`Adam`] and [`Sgd`] replace Burn's: a
 //! step reads the parameter, its gradient and its moments once, and writes parameter and moments once, in
 //! place. Burn's optimizers make a pass over memory for each operation. The fused optimizers run in Burn's
-//! [`ModuleOptimizer`], with its parameter groups and gradient clipping. Records of either load into the
-//! other. [`flat`] has the same passes for slices.
+//! [`ModuleOptimizer`], with its parameter groups and gradient clipping. A record of Burn's optimizer loads
+//! into the fused optimizer, and a record of the fused one into Burn's. [`flat`] has the same passes for
+//! slices.
 //!
 //! Results equal those of Burn's optimizers within rounding. Parameters of a type other than f32, or on a
 //! backend other than flex, are updated by Burn's operators.

@@ -29,8 +29,8 @@ pub fn is_supported<'a, const D: usize>(
     })
 }
 
-/// Returns the parameter and its moments after a step, in the memory of the old ones if nothing else refers
-/// to it.
+/// Returns the parameter and its moments after a step. The head of this module says which memory holds the
+/// parameter; moments stay in their memory unless another tensor shares it.
 ///
 /// # Panics
 /// If the tensors are not [supported](is_supported).
@@ -41,7 +41,7 @@ pub fn update_tensors<const D: usize, const M: usize>(
     moments: [Tensor<D>; M],
 ) -> (Tensor<D>, [Tensor<D>; M]) {
     let [mut parameter, mut gradient] = [parameter, gradient].map(primitive);
-    // A copy of the optimizer may refer to a moment.
+    // A moment that a copy of the optimizer shares is copied.
     let mut moments = moments.map(|moment| unshared(primitive(moment)));
     let slices = moments.each_mut().map(slice_mut);
     let parameter = if parameter.is_unique() {

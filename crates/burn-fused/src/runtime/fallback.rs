@@ -15,7 +15,7 @@ pub(crate) fn unsupported(module: &str, what: &str) {
     }
 }
 
-/// Logs the first reason that holds with [`unsupported`], and returns whether a reason holds.
+/// Calls [`unsupported`] with the first reason that holds, and returns whether a reason holds.
 pub(crate) fn any_unsupported(module: &str, reasons: &[(bool, &str)]) -> bool {
     let reason = reasons.iter().find(|(holds, _)| *holds);
     reason.inspect(|(_, what)| unsupported(module, what)).is_some()

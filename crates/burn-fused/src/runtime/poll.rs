@@ -11,8 +11,8 @@ fn nothing() {}
 ///
 /// The backward of one convolution takes milliseconds, and a message library such as MPI makes progress only
 /// inside its own calls. A `poll` that makes such a call overlaps communication with backward. It is called
-/// every few tens of microseconds, so it should return at once if there is nothing to do. It may use
-/// operators of this crate.
+/// every few tens of microseconds, in attention every 200 µs, so it should return at once if there is nothing
+/// to do. It may use operators of this crate.
 ///
 /// ```
 /// use std::sync::atomic::{AtomicUsize, Ordering};

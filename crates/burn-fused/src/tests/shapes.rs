@@ -89,7 +89,7 @@ fn refused(what: &str, ours: &Outcome) {
 }
 
 /// Asserts that `ours` equal `burns` within `error` of the largest value, or that both are panics. The panic
-/// of `ours` must have the message of a check, or of Burn's operator if that ran.
+/// of `ours` must have the message of a check, or the same message as the panic of `burns`.
 fn agree(what: &str, ours: &Outcome, burns: &Outcome, error: f32) {
     let (found, expected) = match (ours, burns) {
         (Ok(found), Ok(expected)) => (found, expected),
@@ -268,7 +268,8 @@ fn images_without_pixels_are_refused() {
 #[test]
 fn pairs_of_convolutions_are_burns() {
     for (device, types) in devices() {
-        // Channels of the images and of both layers, and values of the second's bias.
+        // Channels of the images, then inputs and outputs of both layers, and the number of values of the
+        // second layer's bias.
         for ([images, a, b, c, d], biases) in [
             ([1, 1, 4, 4, 8], 8),
             ([1, 1, 4, 5, 8], 8),
@@ -344,7 +345,8 @@ fn linear_layers_of_any_operands_are_burns_or_are_refused() {
                 };
                 let ours = run(x(columns, &device).cast(dtype), linear);
                 let what = format!("{columns} to {outputs} of {kind}, bias {bias:?}, {dtype:?}, {device:?}");
-                // Burn would broadcast a bias of one value, or an output of one column to several.
+                // If the length of the bias does not fit, Burn may broadcast the bias or the output instead
+                // of panicking.
                 if bias.is_none_or(|len| len == outputs) {
                     agree(
                         &what,

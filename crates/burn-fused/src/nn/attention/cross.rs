@@ -78,7 +78,7 @@ impl CrossAttentionConfig {
     /// Creates a cross-attention with new parameters.
     ///
     /// # Panics
-    /// If `n_heads_kv` does not divide `n_heads`.
+    /// If `n_heads_kv` does not divide `n_heads`, or `dropout` is not in the range [0, 1).
     pub fn init(&self, device: &Device) -> CrossAttention {
         assert_eq!(self.n_heads % self.n_heads_kv, 0, "Query heads must be divisible by KV heads");
         let root = (self.d_head as f64).sqrt();
@@ -109,7 +109,8 @@ impl CrossAttention {
     /// hidden.
     ///
     /// # Panics
-    /// If `query` and `context` have different batch sizes, or another axis does not fit.
+    /// If `query` and `context` have different batch sizes, if their last axes are not `d_model` and
+    /// `d_context`, or if `mask` does not fit.
     pub fn forward(&self, query: Tensor<3>, context: Tensor<3>, mask: Option<Tensor<2, Bool>>) -> Tensor<3> {
         let batch = query.dims()[0];
         assert_shape!(context, [batch, _, _]);
@@ -117,8 +118,8 @@ impl CrossAttention {
         self.attend(query, key, value, mask)
     }
 
-    /// As [`forward`](Self::forward), with the keys and values of the cache. These belong to the first
-    /// `context`: later contexts are ignored.
+    /// As [`forward`](Self::forward), but computes keys and values only from the first `context`, and keeps
+    /// them in the cache. Later contexts are ignored.
     ///
     /// # Panics
     /// As [`forward`](Self::forward).

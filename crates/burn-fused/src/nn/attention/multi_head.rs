@@ -43,6 +43,9 @@ config! {
     }
 
     /// Creates an attention with new parameters.
+    ///
+    /// # Panics
+    /// If `n_heads` is 0, or `dropout` is not in the range [0, 1).
     pub fn init(&self, device: &Device) -> MultiHeadAttention;
 }
 
@@ -160,13 +163,14 @@ impl MultiHeadAttention {
     /// Computes the attention of all queries.
     ///
     /// # Panics
-    /// If the last axis of queries, keys or values is not `d_model`, if their batch sizes differ, or if the
-    /// numbers of keys and values differ.
+    /// If the last axis of queries, keys or values is not `d_model`, if their batch sizes differ, if the
+    /// numbers of keys and values differ, or if a mask does not fit.
     pub fn forward(&self, input: MhaInput) -> MhaOutput {
         self.output_of(input, None)
     }
 
-    /// As [`forward`](Self::forward), for inputs with all tokens but the last in the cache.
+    /// As [`forward`](Self::forward), but projects only the last token of `input`, and takes the projections
+    /// of the tokens before it from the cache. If the cache is empty, projects all tokens.
     ///
     /// # Panics
     /// As [`forward`](Self::forward).
@@ -179,7 +183,7 @@ impl MultiHeadAttention {
         MhaOutput { weights: weights.expect("they are wanted"), context }
     }
 
-    /// Returns only the context, so that the weights need not be computed.
+    /// Returns the context, without computing the weights.
     pub(in crate::nn) fn context(&self, input: MhaInput, cache: Option<&mut MhaCache>) -> Tensor<3> {
         self.attend(input, cache, false).0
     }

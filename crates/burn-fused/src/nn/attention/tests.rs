@@ -10,7 +10,7 @@ use super::*;
 use crate::kernels::simd::Level;
 use crate::ops::testing::{Part, assert_close, autodiff_devices, fixed, numbers, random, results};
 
-/// Returns a mask that is true with this probability.
+/// Returns a mask that is true with probability `share`.
 fn mask<const D: usize>(shape: [usize; D], share: f32, seed: u64) -> Tensor<D, Bool> {
     let values = numbers(shape.iter().product(), seed).into_iter().map(|x| x < 2.0 * share - 1.0);
     Tensor::from_data(TensorData::new(values.collect::<Vec<_>>(), shape), &Device::flex())
@@ -29,8 +29,8 @@ struct Masks {
     attn: Option<Tensor<3, Bool>>,
 }
 
-/// An input of one or the other module, from queries, keys and values. If `x` has fewer tensors, its last
-/// tensor stands for the missing ones.
+/// Creates an input of Burn's module or of ours, from queries, keys and values. If `x` has fewer than three
+/// tensors, its last tensor stands for the missing ones.
 macro_rules! input {
     ($attention:ident, $x:expr, $masks:expr) => {{
         let (x, masks) = ($x, $masks);
@@ -46,7 +46,7 @@ macro_rules! input {
     }};
 }
 
-/// Returns outputs and gradients: of the context, and if `both` also of the weights.
+/// Returns the context, if `both` also the weights, and the gradients.
 fn burns_results(burns: &burns::MultiHeadAttention, x: &[Tensor<3>], masks: &Masks, both: bool) -> Vec<Part> {
     results(burns, x, |layer, x| {
         let found = layer.forward(input!(burns, x, masks));
@@ -126,7 +126,7 @@ fn outputs_and_gradients_are_those_of_burns_module() {
 #[test]
 fn self_attention_with_hidden_blocks_of_keys() {
     let device = Device::flex().autodiff();
-    // More keys than a block of backward has.
+    // More keys than one block of backward.
     let (batch, length) = (3, 270);
     let ours = fixed(config(6, 2).init(&device));
     let burns = burns::MultiHeadAttention::from(ours.clone());

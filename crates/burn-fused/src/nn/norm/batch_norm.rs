@@ -33,13 +33,14 @@ config! {
 }
 
 module! {
-    /// Batch normalisation. It is one operator in training, and in inference without autodiff. Replaces
-    /// [`burn::nn::BatchNorm`].
+    /// Batch normalisation as one operator. Replaces [`burn::nn::BatchNorm`]. Inference on a device with
+    /// autodiff, as in a frozen layer, is composed of Burn's operators.
     ///
-    /// The running statistics include a batch as soon as it is normalised. The statistics of Burn's layer are
-    /// one batch late unless `valid` is called, and average the batches of several threads into one batch. An
-    /// empty batch, such as the batch of a process without samples in a step, does not change the statistics.
-    /// With Burn's layer, it turns them into NaN.
+    /// Forward updates the running statistics with its batch before it returns. In Burn's layer, a batch
+    /// changes the running statistics only at the next batch or when `valid` is called, and batches of
+    /// several threads are averaged into one. An empty batch, such as the batch of a process without samples
+    /// in a step, leaves the running statistics unchanged. In Burn's layer, an empty batch turns the running
+    /// statistics into NaN.
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};
@@ -59,7 +60,9 @@ module! {
         pub gamma: Param<Tensor<1>>,
         /// Summand of each channel.
         pub beta: Param<Tensor<1>>,
-        /// Whether the layer is in training mode on a device with autodiff.
+        /// On a device with autodiff: whether the layer normalises a batch by the statistics of the batch,
+        /// and updates the running statistics. On other devices, the layer always uses its running
+        /// statistics.
         pub training: Param<Flag>,
         /// Running mean of each channel.
         pub running_mean: RunningState<Tensor<1>>,
@@ -133,8 +136,9 @@ impl BatchNorm {
         }
     }
 
-    /// Returns the layer in inference as `x * factor + shift`, both `[channels]`, to fold it into the layer
-    /// before it. Gamma and beta get gradients through factor and shift.
+    /// Returns `[factor, shift]`, each `[channels]`: in inference, the layer computes `x * factor + shift`. A
+    /// program can fold factor and shift into the weights of the layer before. Gamma and beta get gradients
+    /// through factor and shift.
     pub fn running_affine(&self) -> [Tensor<1>; 2] {
         let [mean, variance] = [&self.running_mean, &self.running_var].map(RunningState::value);
         let factor = self.gamma.val() / (variance + self.epsilon).sqrt();
@@ -143,7 +147,7 @@ impl BatchNorm {
     }
 
     /// Moves the running statistics towards the statistics of a batch with `values` values in each channel.
-    /// An empty batch has statistics of NaN, so it does not change the running statistics, as in PyTorch.
+    /// Ignores an empty batch, as PyTorch does, because its mean and variance are NaN.
     fn keep<const D: usize>(&self, batch: Normalised<D>, values: usize) -> Tensor<D> {
         if values == 0 {
             return batch.output;
@@ -162,8 +166,8 @@ impl BatchNorm {
     }
 }
 
-/// Moves a running statistic towards the statistic of a batch, times `factor`. [`RunningState::update`] does
-/// not serve, because its change is visible only after the next update.
+/// Moves a running statistic towards `factor` times the statistic of a batch. This is a mapper because a
+/// change by [`RunningState::update`] becomes visible only at the next update.
 struct Follow {
     /// The statistic of the batch; `None` after the mapping.
     batch: Option<Tensor<1>>,

@@ -1,5 +1,5 @@
-//! Normalisation layers: everything in [`burn::nn::norm`], with fused layers in place of Burn's of the same
-//! names.
+//! Normalisation layers: everything in [`burn::nn::norm`], with fused layers that replace Burn's layers of
+//! the same names.
 
 mod batch_norm;
 mod normalization;
@@ -59,7 +59,8 @@ pub struct LayerNorm {
 
 impl From<LayerNorm> for burn::nn::LayerNorm {
     fn from(ours: LayerNorm) -> Self {
-        // The size does not matter: parameters are initialised at first use, and these are replaced before.
+        // The size 1 does not matter: parameters are initialised at their first use, and the next lines
+        // replace them before that.
         let config = burn::nn::LayerNormConfig::new(1).with_epsilon(ours.epsilon);
         let mut burns = config.with_bias(false).init(&Device::flex());
         (burns.gamma, burns.beta) = (ours.gamma, ours.beta);

@@ -59,6 +59,9 @@ macro_rules! normalisations {
 
         impl NormalizationConfig {
             /// Creates a layer with new parameters.
+            ///
+            /// # Panics
+            /// As `init` of the layer's configuration.
             pub fn init(&self, device: &Device) -> Normalization {
                 match self {
                     Self::Identity => Identity::new().into(),

@@ -77,8 +77,8 @@ impl Gru {
             .unwrap_or_else(|| burn::nn::Gru::from(self.clone()).forward(batched_input, state))
     }
 
-    /// Runs [`forward`](Self::forward) by the operator; `None` if the operator does not support this layer or
-    /// this input.
+    /// Runs [`forward`](Self::forward) with the operator; `None` if the operator does not support this layer
+    /// or this input.
     fn run(&self, input: &Tensor<3>, state: &Option<Tensor<2>>, order: Order) -> Option<Tensor<3>> {
         let gate = matches!(self.gate_activation, Activation::Sigmoid(_));
         let tanh = matches!(self.hidden_activation, Activation::Tanh(_));

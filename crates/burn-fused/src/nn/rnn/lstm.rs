@@ -108,8 +108,8 @@ impl Lstm {
             .unwrap_or_else(|| burn::nn::Lstm::from(self.clone()).forward(batched_input, state))
     }
 
-    /// As [`forward`](Self::forward), for an iterator of steps `[batch, 1, d_input]` with their numbers. It
-    /// is composed of Burn's operators.
+    /// As [`forward`](Self::forward), but the input comes from an iterator, which yields the number of each
+    /// step and its input `[batch, 1, d_input]`. Burn's operators compute it.
     ///
     /// # Panics
     /// As [`forward`](Self::forward), or if the number of a step is not below `seq_length`.
@@ -126,8 +126,8 @@ impl Lstm {
         burns.forward_iter(input_timestep_iter, state, batch_size, seq_length, device)
     }
 
-    /// Runs [`forward`](Self::forward) by the operator; `None` if the operator does not support this layer or
-    /// this input.
+    /// Runs [`forward`](Self::forward) with the operator; `None` if the operator does not support this layer
+    /// or this input.
     fn run(
         &self,
         input: &Tensor<3>,

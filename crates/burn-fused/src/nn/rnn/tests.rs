@@ -31,7 +31,7 @@ fn state(tensors: &[Tensor<3>]) -> Option<LstmState<2>> {
     Some(LstmState::new(cell.clone().squeeze_dim(0), hidden.clone().squeeze_dim(0)))
 }
 
-/// Joins output and states, so that each value has another weight in the gradient.
+/// Joins output and states to one tensor, so that each value has a different weight in the gradient.
 fn joined((output, state): (Tensor<3>, LstmState<2>)) -> Tensor<1> {
     let parts = [output.flatten(0, 2), state.hidden.flatten(0, 1), state.cell.flatten(0, 1)];
     Tensor::cat(parts.to_vec(), 0)

@@ -18,6 +18,9 @@ stack! {
     /// [`burn::nn::transformer::TransformerDecoderConfig`].
     config TransformerDecoderConfig,
     /// Creates a decoder with new parameters.
+    ///
+    /// # Panics
+    /// If `n_heads` is 0, or `dropout` is not in the range [0, 1).
     init,
     /// Decoder of a transformer: Vaswani et al., "Attention is all you need" (2017). Replaces
     /// [`burn::nn::transformer::TransformerDecoder`].
@@ -78,7 +81,8 @@ impl TransformerDecoder {
         self.layers.iter().fold(input, |input, layer| layer.forward(input)).target
     }
 
-    /// As [`forward`](Self::forward), for an input with all tokens but the last in the cache.
+    /// As [`forward`](Self::forward), but computes only the last token. The results of the tokens before it
+    /// come from the cache. If the cache is empty, all tokens are computed.
     ///
     /// # Panics
     /// As [`forward`](Self::forward), and if the cache belongs to a decoder with fewer layers.
@@ -111,7 +115,7 @@ module! {
         pub norm_1: LayerNorm,
         /// Normalisation before the feed-forward network.
         pub norm_2: LayerNorm,
-        /// Normalisation before self-attention, or of the output.
+        /// Normalisation before self-attention if `norm_first`, otherwise of the output.
         pub norm_3: LayerNorm,
         /// Dropout of the outputs of attention and feed-forward network.
         pub dropout: Dropout,
@@ -134,7 +138,8 @@ impl TransformerDecoderLayer {
         self.run(input, None)
     }
 
-    /// As [`forward`](Self::forward), for an input with all tokens but the last in the cache.
+    /// As [`forward`](Self::forward), but computes only the last token. The results of the tokens before it
+    /// come from the cache. If the cache is empty, all tokens are computed.
     ///
     /// # Panics
     /// As [`forward`](Self::forward).

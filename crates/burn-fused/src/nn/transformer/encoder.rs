@@ -18,6 +18,9 @@ stack! {
     /// [`burn::nn::transformer::TransformerEncoderConfig`].
     config TransformerEncoderConfig,
     /// Creates an encoder with new parameters.
+    ///
+    /// # Panics
+    /// If `n_heads` is 0, or `dropout` is not in the range [0, 1).
     init,
     /// Encoder of a transformer: Vaswani et al., "Attention is all you need" (2017). Replaces
     /// [`burn::nn::transformer::TransformerEncoder`].
@@ -63,7 +66,8 @@ impl TransformerEncoder {
         self.layers.iter().fold(tensor, |x, layer| layer.run(x, &masks, None))
     }
 
-    /// As [`forward`](Self::forward), for an input with all tokens but the last in the cache.
+    /// As [`forward`](Self::forward), but computes only the last token. The results of the tokens before it
+    /// come from the cache. If the cache is empty, all tokens are computed.
     ///
     /// # Panics
     /// As [`forward`](Self::forward), and if the cache belongs to an encoder with fewer layers.
@@ -93,7 +97,7 @@ module! {
         pub pwff: PositionWiseFeedForward,
         /// Normalisation before the feed-forward network.
         pub norm_1: LayerNorm,
-        /// Normalisation before attention, or of the output.
+        /// Normalisation before attention if `norm_first`, otherwise of the output.
         pub norm_2: LayerNorm,
         /// Dropout of the outputs of attention and feed-forward network.
         pub dropout: Dropout,
@@ -122,7 +126,8 @@ impl TransformerEncoderLayer {
         self.run(input, &Masks { pad: mask_pad, attn: mask_attn }, None)
     }
 
-    /// As [`forward`](Self::forward), for an input with all tokens but the last in the cache.
+    /// As [`forward`](Self::forward), but computes only the last token. The results of the tokens before it
+    /// come from the cache. If the cache is empty, all tokens are computed.
     ///
     /// # Panics
     /// As [`forward`](Self::forward).

@@ -28,13 +28,16 @@ config! {
     }
 
     /// Creates a network with new parameters.
+    ///
+    /// # Panics
+    /// If `dropout` is not in the range [0, 1).
     pub fn init(&self, device: &Device) -> PositionWiseFeedForward;
 }
 
 module! {
     /// Two linear layers with an activation between them; replaces
-    /// [`burn::nn::transformer::PositionWiseFeedForward`]. The operator of the first layer includes ReLU and
-    /// GELU.
+    /// [`burn::nn::transformer::PositionWiseFeedForward`]. If the activation is ReLU or GELU, the operator of
+    /// the first layer computes it.
     ///
     /// As with Burn's module, a record does not include parameters of the activation.
     pub struct PositionWiseFeedForward of burns::PositionWiseFeedForward {

@@ -10,8 +10,9 @@ use burn::tensor::{Bool, Tensor};
 use super::{Block, Sizes};
 use crate::kernels::simd::{Level, kernel};
 
-/// Masks `[batch, queries, keys]`. A key is hidden if at least one mask hides it. Masks are read in place,
-/// expanded ones too.
+/// Masks `[batch, queries, keys]`. A key is hidden if at least one mask hides it. A mask in which the keys of
+/// a row are adjacent in memory is read in place, even if its batch or queries are expanded. Other masks are
+/// copied.
 #[derive(Debug, Clone, Default)]
 pub struct Masks(Vec<Mask>);
 
@@ -72,8 +73,8 @@ impl Masks {
         }
     }
 
-    /// Returns the range from the first to the last key that a row of the block sees, rounded to whole
-    /// chunks; all keys if no row sees a key.
+    /// Returns the range from the first to the last key that any row of the block sees, rounded to whole
+    /// chunks. If no row sees a key, returns all keys.
     pub fn seen(&self, block: &Block, level: Level) -> Range<usize> {
         let keys = block.keys.end;
         let mut hidden = vec![true; keys.div_ceil(CHUNK)];
@@ -90,8 +91,8 @@ impl Masks {
 }
 
 kernel! {
-    /// Clears `hidden` for each chunk that has a visible key, which no mask hides. `rows` has each mask's row
-    /// for one query.
+    /// Clears `hidden` for each chunk with a key that no mask hides. `rows` has one row of each mask, all of
+    /// the same query.
     fn clear_shown<S>(_simd: S, rows: &[&[u8]], hidden: &mut [bool]) {
         for (chunk, hidden) in hidden.iter_mut().enumerate().filter(|(_, hidden)| **hidden) {
             let mut keys = [0; CHUNK];

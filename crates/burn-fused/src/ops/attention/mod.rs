@@ -1,14 +1,14 @@
 //! Scaled dot-product attention as one operator: Vaswani et al., "Attention is all you need" (2017).
 //!
-//! The operator reads queries, keys and values in the layout that linear layers write,
-//! `[batch, sequence, heads * width]`, and writes the context in this layout, so nothing is transposed. It
-//! computes the scores of a few queries at a time, which fit in cache. Of each softmax, forward saves only
-//! the maximum and the sum; backward computes the weights again (Dao et al., "FlashAttention", 2022). Memory
+//! The operator reads queries, keys and values in the layout that linear layers write, `[batch, sequence,
+//! heads * width]`, and writes the context in this layout, so nothing is transposed. It computes the scores
+//! of a few queries at a time, which fit in cache. Of each softmax, forward saves only the maximum and the
+//! reciprocal of the sum; backward computes the weights again (Dao et al., "FlashAttention", 2022). Memory
 //! therefore grows with the length of a sequence, not with its square.
 //!
 //! The work is divided into parts and blocks. A part is some heads of one sample, and one thread computes it.
-//! A block is some queries of one head. If masks hide a key from all queries of a block, such as in a causal
-//! model, the block leaves the key out, provided that its weight would be exactly 0.
+//! A block is some queries of one head. If masks hide a key from all queries of a block, as in a causal
+//! model, the block leaves the key out, provided that the key's weight would be exactly 0.
 
 mod backward;
 mod forward;
@@ -46,8 +46,8 @@ pub(crate) struct Attention {
     pub quiet_softmax: bool,
     /// Probability that dropout sets a weight to zero; 0 if dropout is inactive.
     pub dropout: f64,
-    /// Each mask is `true` at the keys that it hides. Its shape is `[batch, queries, keys]`, with 1 for an
-    /// axis on which the mask does not depend.
+    /// Each mask is `true` at the keys that it hides. Its shape is `[batch, queries, keys]`. The size of
+    /// batch or queries is 1 if the mask does not depend on them.
     pub masks: Vec<Tensor<3, Bool>>,
 }
 

@@ -11,8 +11,8 @@ kernel! {
         simd: S,
         setup: &Setup,
         block: &Block,
-        // Scores of the block's keys, which become weights after dropout. Each row is padded to whole
-        // vectors.
+        // On entry, the scores of the block's keys; on return, their weights, with dropout applied. Each row
+        // is padded to whole vectors.
         scores: &mut [f32],
         // Distance between rows, in values.
         step: usize,
@@ -56,10 +56,11 @@ kernel! {
 pub struct SoftmaxBackward<'a> {
     pub setup: &'a Setup,
     pub block: &'a Block,
-    /// Scores of the block's keys, which become weights after dropout. Row `r` begins at `r * step`.
+    /// On entry, the scores of the block's keys; on return, their weights, with dropout applied. Row `r`
+    /// begins at `r * step`.
     pub scores: &'a mut [f32],
-    /// Gradient of the weights after dropout, which becomes the gradient of the products of queries and keys.
-    /// Rows as in `scores`.
+    /// On entry, the gradient of the weights with dropout applied; on return, the gradient of the products of
+    /// queries and keys. Rows as in `scores`.
     pub gradient: &'a mut [f32],
     /// Distance between rows, in values.
     pub step: usize,

@@ -29,7 +29,7 @@ fn mask(shape: [usize; 3], share: f32) -> Tensor<3, Bool> {
     Tensor::from_data(TensorData::new(hidden.collect::<Vec<_>>(), shape), &Device::flex())
 }
 
-/// Calls `run` with this number of threads.
+/// Calls `run` in a pool of `threads` threads.
 fn on_threads<T: Send>(threads: usize, run: impl FnOnce() -> T + Send) -> T {
     rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads").install(run)
 }

@@ -1,5 +1,5 @@
 //! Two convolutions of few channels, each with ReLU and pooling, as one operator of Burn. The activations
-//! between the two stay in the cache.
+//! between the convolutions stay in the cache.
 //!
 //! The operator exists only on flex. On other backends, and for shapes and types that it does not support,
 //! two operators run instead.
@@ -25,8 +25,9 @@ use crate::runtime::poll;
 /// Applies [`conv_relu_pool`] with `first`, then with `second`: `[batch, channels, height, width]` to
 /// `[batch, outputs, height / 4, width / 4]`.
 ///
-/// It is one operator on flex if height and width are multiples of 4 and each layer has at most 128 pairs of
-/// an input and an output channel. Values and gradients have the same bits as two operators give.
+/// This is one operator on flex if height and width are multiples of 4 and if, in each layer, input channels
+/// times output channels is at most 128. Values and gradients are bit-identical to those of two calls of
+/// [`conv_relu_pool`].
 ///
 /// ```
 /// use burn::nn::PaddingConfig2d;
@@ -55,9 +56,10 @@ pub fn conv_relu_pool_twice(images: Tensor<4>, first: &impl ConvLayer, second: &
 }
 
 /// [`conv_relu_pool_twice`] with [fake quantization](fake_quantize) of the activations between the two
-/// convolutions. `quantize` gets the minimum and maximum of these activations over the batch, or the reason
-/// why there are none. It returns the parameters of [`Scheme::Affine`], or `None` to leave the activations
-/// unquantized. Values and gradients have the same bits as the separate operators give.
+/// convolutions. `quantize` gets the minimum and maximum of these activations over the batch, or the error if
+/// there are no activations or one is NaN or infinite. It returns the parameters of [`Scheme::Affine`], or
+/// `None` to leave the activations unquantized. Values and gradients are bit-identical to those of separate
+/// operators.
 ///
 /// ```
 /// use burn::nn::PaddingConfig2d;
@@ -86,7 +88,7 @@ pub fn conv_relu_pool_twice(images: Tensor<4>, first: &impl ConvLayer, second: &
 /// ```
 ///
 /// # Panics
-/// As [`conv_relu_pool_twice`], or if parameters are invalid.
+/// As [`conv_relu_pool_twice`], or if `quantize` returns invalid parameters.
 #[track_caller]
 pub fn conv_relu_pool_twice_quantized(
     images: Tensor<4>,

@@ -1,8 +1,8 @@
 //! The operator of [`super::operator`] on libtorch. It runs libtorch's own backward, because Burn's backward
 //! is composed of several convolutions.
 //!
-//! Forward computes on leaves of a small graph in libtorch's autograd, which has only this operator. The node
-//! in Burn's graph keeps the small graph, and the node's backward runs libtorch's backward on it.
+//! Forward runs in a small graph of libtorch's autograd that contains only this operator. The node in Burn's
+//! graph keeps the small graph, and the node's backward runs libtorch's backward on it.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -19,7 +19,8 @@ use tch::Kind;
 
 use crate::kernels::epilogue::Epilogue;
 
-/// Returns the operator's output, on Burn's graph; `None` on other backends, and without the graph.
+/// Returns the operator's output as a node of Burn's graph; `None` on other backends, and for tensors without
+/// autodiff.
 pub(super) fn conv_epilogue(
     maps: [&Tensor<4>; 2],
     bias: &Tensor<1>,
@@ -69,8 +70,8 @@ fn apply(leaves: &[tch::Tensor], epilogue: Epilogue) -> tch::Tensor {
 struct Graph {
     result: tch::Tensor,
     leaves: Vec<tch::Tensor>,
-    /// References to Burn's tensors, which libtorch's graph still reads: Burn changes a tensor in place if
-    /// nothing else refers to it.
+    /// References to Burn's tensors, which libtorch's graph still reads. Without these references, Burn could
+    /// change the tensors in place.
     _kept: (Vec<TchTensor>, TchTensor),
 }
 
@@ -94,7 +95,7 @@ impl Backward<LibTorch, 3> for LibtorchBackward {
             .collect();
         let leaves: Vec<&tch::Tensor> = wanted.iter().map(|(_, leaf)| *leaf).collect();
         let found = tch::with_grad(|| {
-            // A scalar with the gradient `gradient` with respect to the result.
+            // The gradient of this scalar with respect to `result` is `gradient`.
             let product = (&graph.result * gradient).sum(Kind::Float);
             tch::Tensor::run_backward(&[product], &leaves, false, false)
         });

@@ -2,9 +2,9 @@
 //!
 //! Quantization-aware training computes with quantized and dequantized values, by the formulas of
 //! [`int8`](crate::int8). As in PyTorch's `fake_quantize`, the gradient of a value passes if the value is
-//! within the quantized range, and is 0 if the value is clipped. Forward saves only the list of clipped
-//! values, which is short if the ranges follow the values. Values and gradients are the same bits on every
-//! SIMD level.
+//! within the quantized range, and is 0 if the value is clipped. Forward saves only a list of the clipped
+//! values, which is short if the quantized range covers most values. Values and gradients are the same bits
+//! on every SIMD level.
 
 use std::sync::Arc;
 
@@ -28,11 +28,12 @@ use crate::runtime::memory::Buffer;
 ///
 /// (clamp(round(x · (1 / scale)) + zero point) - zero point) · scale.
 ///
-/// `parameters` are one pair for all values, or one pair for each index of the dimension `axis`. NaN stays
-/// NaN. The output has the type of `x`; 16-bit values are quantized in f32.
+/// `parameters` has one pair of scale and zero point for all values, or one pair for each index of the
+/// dimension `axis`. NaN stays NaN. The output has the type of `x`; 16-bit values are quantized in f32.
 ///
 /// # Panics
-/// If there is neither one pair of parameters nor one for each index of `axis`, or a pair is invalid.
+/// If there is neither one pair of parameters nor one for each index of `axis`, if a pair is invalid, or if
+/// `x` has 2^32 values or more.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
@@ -95,7 +96,7 @@ fn forward(
     let x = contiguous(x);
     let values = values(&x);
     let (mut output, mut clipped) = (Buffer::new(values.len()), Vec::new());
-    // Without values, there may be no grids, and a part may have no length.
+    // If `x` is empty, there may be no grid, and the length of a part may be 0.
     if !values.is_empty() {
         quantize_parts(Level::current(), values, grids, &mut output, &mut clipped);
     }

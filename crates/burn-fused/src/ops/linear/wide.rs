@@ -1,5 +1,8 @@
-//! A linear layer in f32 with its activation: three matrix products, and one pass for bias and activation in
-//! each direction.
+//! A linear layer in f32 with its activation.
+//!
+//! Forward computes one matrix product, then bias and activation in one pass. Backward multiplies the
+//! gradient by the activation's slopes and sums the gradient of the bias in one pass, then computes two
+//! matrix products.
 
 use burn::backend::TensorMetadata;
 use burn::backend::flex::FlexTensor;
@@ -36,8 +39,8 @@ pub fn forward(
     let mut output = separate.then(|| Buffer::new(inner.len()));
     let target = output.as_deref_mut();
     activate_rows(level, activation, outputs, values(&bias), None, &mut inner, target);
-    // `inner` has the values from which backward computes the activation's slopes. It is `None` without
-    // backward, and if all slopes are 1.
+    // From now on, `inner` is what backward needs to apply the activation's slopes: the outputs of ReLU, or
+    // the slopes of GELU. It is `None` without backward, and for the identity.
     let (output, inner) = match output {
         Some(output) => {
             (output.into_tensor(&sizes.output_shape(&x)), Some(inner.into_tensor(&[batch, outputs])))
@@ -71,8 +74,8 @@ pub fn forward(
     (output, backward)
 }
 
-/// Returns the gradient of the activation's input, and adds its sums over rows to `of_bias`. The activation's
-/// slopes are computed from `known`; without it, they are all 1.
+/// Returns the gradient of the activation's input, and adds its sums over rows to `of_bias`. `known` has the
+/// outputs of ReLU or the slopes of GELU; `None` stands for the identity.
 fn before_activation(
     level: Level,
     activation: ActivationFunction,

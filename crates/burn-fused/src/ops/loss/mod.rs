@@ -24,8 +24,8 @@ pub struct Score {
     pub loss: Tensor<1>,
     /// The value of the loss, in nats.
     pub value: f64,
-    /// Number of correct samples: the highest score is the score of the sample's class. Of equal scores, the
-    /// first counts as the highest, as in PyTorch.
+    /// Number of samples whose highest score is the score of their class. Of equal scores, the first counts
+    /// as the highest, as in PyTorch.
     pub correct: usize,
 }
 
@@ -45,7 +45,7 @@ pub struct Score {
 /// ```
 ///
 /// # Panics
-/// If a label is not below `classes`, if there are not as many labels as rows, or if the scores cannot be
+/// If a label is not below `classes`, if the numbers of labels and rows differ, or if the scores cannot be
 /// read as f32.
 #[track_caller]
 pub fn cross_entropy(scores: Tensor<2>, labels: &[u16]) -> Score {
@@ -67,7 +67,7 @@ pub fn cross_entropy(scores: Tensor<2>, labels: &[u16]) -> Score {
 /// ```
 ///
 /// # Panics
-/// As [`cross_entropy`], and if `smoothing` is not between 0 and 1.
+/// As [`cross_entropy`], or if `smoothing` is not between 0 and 1.
 #[track_caller]
 pub fn smoothed_cross_entropy(scores: Tensor<2>, labels: &[u16], smoothing: f64) -> Score {
     weighted_cross_entropy(scores, labels, smoothing, None)
@@ -78,7 +78,7 @@ pub fn smoothed_cross_entropy(scores: Tensor<2>, labels: &[u16], smoothing: f64)
 /// divides by the sum of the batch's weights. Without `weights`, all weights are 1.
 ///
 /// # Panics
-/// As [`smoothed_cross_entropy`], and if there is not a weight for each class.
+/// As [`smoothed_cross_entropy`], or if the numbers of weights and classes differ.
 #[track_caller]
 pub fn weighted_cross_entropy(
     scores: Tensor<2>,
@@ -156,8 +156,8 @@ fn composed(scores: Tensor<2>, labels: &[u16], smoothing: f64, weights: Option<V
     Score { loss, value, correct }
 }
 
-/// Returns the gradient of the scores: `gradient`, which is valid for a loss gradient of 1, times the actual
-/// loss gradient, `upstream`.
+/// Returns the gradient of the scores, from the gradient `upstream` of the loss. `gradient` is the gradient
+/// of the scores for an `upstream` of 1.
 fn scaled(mut gradient: FlexTensor, upstream: &FlexTensor) -> FlexTensor {
     let factor = upstream.as_slice::<f32>().map_or(1.0, |values| values[0]);
     if factor != 1.0 {

@@ -1,6 +1,6 @@
 //! Layer normalisation, and RMS normalisation, which is layer normalisation without the mean.
 //!
-//! In Burn, each of the two consists of a dozen operators, and each operator is a pass over memory. Here,
+//! Burn composes each normalisation of a dozen operators, and each operator is a pass over memory. Here,
 //! forward reads each row once from memory and saves two numbers of it. Backward reads each row and its
 //! gradient once.
 

@@ -1,9 +1,9 @@
 //! Mixed precision: activations in a 16-bit floating-point type beside parameters in f32.
 //!
-//! Operators accept activations in bf16 or f16 beside weights in f32. They round the weights to the type of
-//! the activations, sum products of the rounded values in f32, and round the output. Layers that have no
-//! operator here run Burn's operators in f32, with the weights as they are, and round the output. Gradients
-//! of activations have the type of the activations.
+//! Operators accept activations in bf16 or f16 beside parameters in f32. Linear layers and convolutions round
+//! the weights to the type of the activations, sum products of the rounded values in f32, and round the
+//! output. Normalisation layers, and convolutions that have no operator here, compute in f32 with unrounded
+//! parameters and round only the output. Gradients of activations have the type of the activations.
 //!
 //! Micikevicius et al., "Mixed precision training" (2018).
 
@@ -85,7 +85,7 @@ pub(crate) fn tensor_of(dtype: DType, level: Level, values: Buffer, shape: &[usi
 /// Returns the product of `a` and `b`, row-major, in f32.
 ///
 /// # Panics
-/// If `b` does not have as many rows as `a` has columns, or a matrix is empty.
+/// If the numbers of rows of `b` and columns of `a` differ, or a matrix is empty.
 pub(crate) fn multiply(level: Level, half: Half, a: Bits<'_>, b: Bits<'_>) -> Buffer {
     let mut product = Buffer::zeroed(a.rows * b.columns);
     if half == Half::Bf16 && add_product(level, a, b, &mut product) {

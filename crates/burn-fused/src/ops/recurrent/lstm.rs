@@ -137,8 +137,9 @@ struct Kept<const G: usize> {
     cell: FlexTensor,
     repeated: Option<Repeated>,
     output: FlexTensor,
-    /// The cells of each step, then the gates of each step.
+    /// The cells of each step.
     cells: Buffer,
+    /// The gates of each step.
     gates: Buffer,
 }
 

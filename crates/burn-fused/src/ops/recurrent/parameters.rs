@@ -58,7 +58,7 @@ impl<const G: usize> Parameters<G> {
     /// Takes the tensors of the gates, four for each gate. Further tensors are ignored.
     ///
     /// # Panics
-    /// If there are fewer than four for each gate.
+    /// If there are fewer than four tensors for each gate.
     pub fn new(tensors: impl IntoIterator<Item = FlexTensor>) -> Self {
         let mut tensors = tensors.into_iter().map(contiguous);
         let mut next = |_| tensors.next().expect("four for each gate");
@@ -115,7 +115,8 @@ impl<const G: usize> Parameters<G> {
         }
     }
 
-    /// Returns the gradient of the inputs `x`, from the gradient of their products, `gates`.
+    /// Returns the gradient of the inputs `x`. `gates` is the gradient of the products that
+    /// [`multiply_inputs`](Self::multiply_inputs) returns.
     pub fn of_inputs(&self, level: Level, gates: &[f32], x: &FlexTensor, sequences: Sequences) -> FlexTensor {
         let (rows, columns) = (sequences.rows(), G * sequences.width());
         let weights = self.input_weights(sequences);

@@ -128,10 +128,10 @@ pub fn update<const M: usize>(
     share(Level::current(), rule, weights, gradients, moments);
 }
 
-/// Number of weights that are worth a thread.
+/// Minimum number of weights for a thread.
 const PART: usize = 1 << 16;
 
-/// Halves the slices as long as both halves are worth a thread, and updates the parts.
+/// Halves the slices while each half has at least [`PART`] weights, and updates the parts in parallel.
 fn share<const M: usize>(
     level: Level,
     rule: impl UpdateRule<M>,

@@ -68,7 +68,7 @@ impl AdamOptions {
     }
 }
 
-/// The numbers of a step. PyTorch divides the root of the second moment by its bias correction. Here the
+/// The constants of a step. PyTorch divides the root of the second moment by its bias correction. Here the
 /// correction is part of `step_size` and `epsilon` (section 2 of Kingma and Ba), because divisions take most
 /// of the time of a pass.
 #[derive(Clone, Copy)]
@@ -88,8 +88,8 @@ struct AdamRule {
 }
 
 impl AdamRule {
-    /// Returns the weight and both moments after the step. The update is divided by the root of
-    /// `largest(second)`.
+    /// Returns the weight and both moments after the step. `largest` maps the second moment to the moment by
+    /// whose root the update is divided.
     #[inline(always)]
     fn step(
         self,
@@ -166,7 +166,7 @@ fn adam_pass<const M: usize>(
 pub struct SgdOptions {
     /// Learning rate.
     pub lr: f64,
-    /// Factor of the old velocity in a step (Polyak, 1964), for weights with a velocity.
+    /// Factor of the old velocity in a step (Polyak, 1964). It has no effect on weights without a velocity.
     pub momentum: f64,
     /// Dampening: the gradient enters the velocity with the factor `1 - dampening`. PyTorch and Burn do not
     /// dampen the first gradient: set 0 in the first step.
@@ -237,7 +237,7 @@ pub struct RmspropOptions {
     pub alpha: f64,
     /// Number that is added to the root of the mean square.
     pub epsilon: f64,
-    /// Factor of the old velocity in a step, for weights with a velocity.
+    /// Factor of the old velocity in a step. It has no effect on weights without a velocity.
     pub momentum: f64,
     /// L2 penalty: this multiple of the weight is added to its gradient.
     pub weight_decay: f64,

@@ -3,9 +3,8 @@
 //! The pool keeps freed buffers because the operating system would otherwise clear their pages again at the
 //! next use. Buffers in use and idle buffers of the pool together never exceed 1.5 times the most that was in
 //! use at one time. The factor is above 1 because gradients have other sizes than the activations that
-//! backward frees before them, so an idle buffer often does not fit. The counters of allocations and live
-//! bytes count a buffer that is taken from the pool as allocated, and a buffer that returns to the pool as
-//! freed.
+//! backward frees before them, so an idle buffer often does not fit. The counters of allocated and live bytes
+//! count a buffer that is taken from the pool as allocated, and a buffer that returns to the pool as freed.
 
 use std::alloc::Layout;
 use std::fmt;
@@ -91,7 +90,7 @@ impl fmt::Debug for Buffer {
 /// Lets a tensor own a buffer as its memory.
 impl AllocationController for Buffer {
     fn alloc_align(&self) -> usize {
-        // The default allocator makes copies of this memory, and aligns them to at most this many bytes.
+        // The default allocator makes copies of this memory, and cannot align them to more bytes than this.
         align_of::<u128>()
     }
 
@@ -160,7 +159,7 @@ impl Pool {
         new
     }
 
-    /// Returns the most lines that used and idle buffers may have together.
+    /// Returns the maximum number of lines that used and idle buffers may have together.
     fn limit(&self) -> usize {
         self.most + self.most / 2
     }

@@ -25,8 +25,7 @@ impl Counts {
 }
 
 thread_local! {
-    // Constant and never dropped: counting must not allocate, and must work while a thread
-    // starts and ends.
+    // Constant and never dropped: counting must not allocate, and must work while a thread starts and ends.
     static COUNTS: Counts = const {
         Counts { allocations: Cell::new(0), bytes: Cell::new(0), freed: Cell::new(0), peak: Cell::new(0) }
     };
@@ -56,9 +55,9 @@ pub fn peak() -> i64 {
     COUNTS.with(|counts| counts.peak.get())
 }
 
-/// Sets the maximum that [`peak`] returns. To measure an operator, set it to [`live_bytes`] at the operator's
-/// beginning. To measure nested operators, save [`peak`] before, and at the end set the larger of the saved
-/// and the new one.
+/// Sets the maximum that [`peak`] returns. To measure an operator, set it to [`live_bytes`] when the operator
+/// begins. To measure an operator inside another, save [`peak`] before the inner operator, and set the larger
+/// of the saved and the new peak after it.
 pub fn set_peak(bytes: i64) {
     COUNTS.with(|counts| counts.peak.set(bytes));
 }

@@ -116,8 +116,8 @@ pub(crate) fn statistics<const D: usize>(output: Tensor<D>, moments: &Moments) -
 }
 
 /// Normalises `x` by the given mean and variance, and otherwise as [`batch_norm`] does. Returns `None` if a
-/// tensor is on an autodiff device, if the output is empty, and for other backends and types than flex in
-/// f32, bf16 or f16.
+/// tensor is on an autodiff device or on another backend than flex, if the output is empty, if `x` is not
+/// f32, bf16 or f16, or if another tensor is not f32.
 pub(crate) fn batch_norm_inference<const D: usize>(
     x: &Tensor<D>,
     [mean, variance, scale, shift]: [Tensor<1>; 4],

@@ -101,7 +101,8 @@ fn reference(sizes: [usize; 5], half: Half, epilogue: Epilogue) -> [Vec<f64>; 4]
     all
 }
 
-/// Batches of one block and of several blocks; few channels and many channels.
+/// Batch, input channels, output channels, height and width. Batches of one block and of several blocks; few
+/// channels and many channels.
 const SIZES: [[usize; 5]; 4] = [[3, 1, 4, 8, 8], [161, 4, 8, 6, 5], [19, 12, 13, 17, 16], [5, 3, 17, 9, 4]];
 
 /// Numbers of channels that are multiples of a tile and that are not, images of one block and of several
