@@ -8,11 +8,11 @@ use crate::communicator::{Communicator, Pending};
 
 /// Collective operations over NCCL, between ranks with one GPU each.
 ///
-/// Operations run on the GPU, in one stream, without help of the processor. So [`poll`](Collective::poll) is
-/// not needed to overlap them with other work. An all-reduce with [`Reduction::Ordered`] gathers the buffers
-/// of all ranks, which takes as many times the memory as there are ranks, and sums them on the processor.
+/// Operations run on the GPU, in one stream, without help of the processor. They therefore overlap with other
+/// work without calls of [`poll`](Collective::poll). An all-reduce with [`Reduction::Ordered`] gathers the
+/// buffers of all ranks, which needs the memory of one buffer for each rank, and sums them on the processor.
 ///
-/// It implements [`Primitives`] as well.
+/// The type also implements [`Primitives`].
 pub struct NcclCollective {
     communicator: Communicator,
     /// Operations that were started and not waited for.
@@ -29,7 +29,7 @@ struct InFlight {
 }
 
 impl InFlight {
-    /// Takes the result from the communicator if it is there.
+    /// If the operation is complete, takes its result from the communicator.
     fn advance(&mut self, communicator: &mut Communicator) -> Result<(), CommError> {
         let Some(pending) = &self.pending else { return Ok(()) };
         let is_complete = communicator.is_complete(pending);
@@ -74,7 +74,8 @@ impl NcclCollective {
         self.in_flight.iter().position(|op| op.operation.bucket == bucket)
     }
 
-    /// Checks the buffer of an operation, and describes the operation, which starts now.
+    /// Checks the buffer of an operation that is about to start. Returns the description of the operation,
+    /// for errors.
     fn check(&self, operation: Operation, buffer: &Wire) -> Result<Started, CommError> {
         let world = self.world();
         let started = world.started(NAME, operation.call.name(), operation.bucket, buffer.bytes().len());
@@ -82,7 +83,8 @@ impl NcclCollective {
         checked.map(|()| started).map_err(|reason| world.failed(&started, reason))
     }
 
-    /// Starts an operation that was checked. Pads the buffer to equal parts, because NCCL supports no others.
+    /// Starts an operation that was checked. Pads the buffer so that the parts of all ranks have the same
+    /// length, as NCCL requires.
     fn begin(&mut self, started: Started, operation: Operation, mut buffer: Wire) -> Result<(), CommError> {
         let Operation { call, order, element, length, .. } = operation;
         let size = self.world().size();

@@ -16,7 +16,7 @@ use crate::library::{Comm, Nccl, SUM, datatype};
 
 /// Name of the communicator's start in errors.
 const START: &str = "communicator start";
-/// How long NCCL may take to end a communicator; it may wait for peers that are gone.
+/// Maximum time to wait until NCCL has ended a communicator. NCCL may wait for peers that are gone.
 const END: Duration = Duration::from_secs(5);
 
 /// A communicator of all ranks, which make its calls in the same order. Gather, scatter and all-to-all are
@@ -87,7 +87,7 @@ impl Communicator {
         self.comm.ok_or_else(|| format!("the communicator broke earlier: {}", reason()))
     }
 
-    /// Starts `call` on values of type `element`, which reads `mine` and writes `written` bytes. An
+    /// Starts `call` on values of type `element`. The call reads `mine` and writes `written` bytes. An
     /// all-reduce and a broadcast are in place.
     pub fn start_call(
         &mut self,
@@ -149,8 +149,8 @@ impl Communicator {
         state.map_err(|reason| self.fail(reason))
     }
 
-    /// Yields the core between two tests, while this rank waits. If the job is ending, aborts the operations
-    /// instead, and does not return.
+    /// Yields the core between two tests whether an operation is complete. If the job is ending, aborts the
+    /// operations instead, and does not return.
     pub fn look_again(&mut self) {
         if self.world.is_ending() {
             self.abort();
@@ -291,8 +291,8 @@ impl Communicator {
 }
 
 impl Drop for Communicator {
-    /// Frees everything if there was no error and nothing is in flight. Otherwise memory is leaked, because
-    /// the GPU may still use it.
+    /// Frees the blocks and the stream if there was no error or panic and nothing is in flight. Otherwise
+    /// they are leaked, because the GPU may still use them.
     fn drop(&mut self) {
         if self.in_flight > 0 || std::thread::panicking() {
             return self.abort();

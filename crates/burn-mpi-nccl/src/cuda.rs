@@ -116,8 +116,8 @@ impl Cuda {
 /// Bytes of a page. Blocks are whole pages.
 pub const PAGE: usize = 4096;
 
-/// A block of equal length on host and GPU. It is not freed on drop: after an error, copies may
-/// still be in flight, and its memory is then leaked.
+/// A block of equal length on host and GPU. Dropping a block leaks its memory, because copies may still be in
+/// flight after an error.
 pub struct Block {
     cuda: &'static Cuda,
     pub device: DevicePointer,
@@ -130,7 +130,7 @@ impl Block {
     /// Allocates a block of at least `bytes`.
     ///
     /// # Errors
-    /// If memory is short. What was allocated before stays allocated until the process exits.
+    /// If memory is short. An event or memory that this call has allocated before the error is leaked.
     ///
     /// # Safety
     /// The context of the GPU is current.

@@ -35,9 +35,9 @@ pub struct Gpu {
     pub name: String,
 }
 
-/// The lowest rank that cannot use NCCL, and why; `None` if all ranks can. The result is the same on all ranks, and
-/// [`NcclCollective::connect`](crate::NcclCollective::connect) with the same `gpu` returns it as an error. All ranks must
-/// call it.
+/// Returns the lowest rank that cannot use NCCL, and why; `None` if all ranks can. The result is the same on
+/// all ranks, and [`NcclCollective::connect`](crate::NcclCollective::connect) with the same `gpu` returns it
+/// as an error. All ranks must call this function.
 ///
 /// # Errors
 /// If ranks cannot exchange which libraries and GPUs they have.

@@ -22,7 +22,7 @@ const SUCCESS: c_int = 0;
 const IN_PROGRESS: c_int = 7;
 /// `ncclSum`.
 pub const SUM: c_int = 0;
-/// The first version with a sum of bf16, as `ncclGetVersion` counts.
+/// NCCL 2.10, the first version that sums bf16, as `ncclGetVersion` returns it.
 const OLDEST: c_int = 21_000;
 
 // Names and types of nccl.h; enums are C ints.
@@ -113,7 +113,7 @@ impl Nccl {
 
     /// Makes `calls` in one group until one fails, and returns the code of that call, or of the group. NCCL
     /// runs all messages of a group at the same time. If messages ran one after the other, ranks would wait
-    /// for each other.
+    /// for each other forever.
     pub fn group(&self, mut calls: impl Iterator<Item = c_int>) -> c_int {
         // SAFETY: groups may be begun at any time, and are ended below.
         let begun = unsafe { (self.group_start)() };
