@@ -8,8 +8,8 @@ use crate::quant::padding;
 /// Makes the ONNX file of `network`. Omits dropout. Constants have PyTorch's names and layouts.
 ///
 /// # Panics
-/// If a convolution or a pooling is grouped, dilated, without bias, or has asymmetric padding. No network
-/// here has one.
+/// If a convolution is grouped, dilated or without bias, if a pooling is dilated or in ceil mode, or if their
+/// padding is not symmetric. No network of this program has such a layer.
 pub fn float_network(network: &Network) -> OnnxFile {
     let layout = network.parameters();
     let flat = layout.read(network);

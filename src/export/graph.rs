@@ -32,8 +32,8 @@ fn first_opset(op: &str, attributes: &[(&str, Attribute)]) -> i64 {
     }
 }
 
-/// Returns the format of the first ONNX release with this operator set. From format 4 on, constants need not
-/// be inputs of the graph.
+/// Returns the format of the first ONNX release with this operator set. Format 4 is the first in which
+/// constants do not have to be inputs of the graph.
 fn ir_version(opset: i64) -> i64 {
     match opset {
         ..=9 => 4,

@@ -33,9 +33,9 @@ fn windows(
     ]
 }
 
-/// Appends average pooling from height and width `input` to `output`. ONNX has no operator for windows of
-/// different sizes, so the pooling is written as two matrix products: with weights of columns on the right,
-/// and of rows on the left.
+/// Appends average pooling from height and width `input` to `output`. Its windows may differ in size, which
+/// ONNX's AveragePool does not support. So two matrix products with constants compute the means: a constant
+/// on the right averages columns, and a constant on the left averages rows.
 fn average(graph: &mut Graph, name: &str, input: [usize; 2], output: [usize; 2]) {
     let names = ["columns", "rows"].map(|side| format!("{name}.{side}"));
     for (side, axis) in [(0, 1), (1, 0)] {

@@ -6,9 +6,9 @@ use burn_fused::nn::PaddingConfig2d;
 use super::{Layer, NamedLayer};
 
 impl Layer {
-    /// Returns the shape of one sample after the layer, and the layer's number of multiply-adds, for a sample
-    /// of `shape` before it. Padding counts as pixels. Norms, activations and dropout are negligible;
-    /// comparisons are not counted.
+    /// For a sample that has the shape `shape` before the layer, returns its shape after the layer, and the
+    /// number of multiply-adds of the layer. Padding counts as pixels. Norms, activations and dropout are
+    /// negligible; comparisons are not counted.
     pub(crate) fn cost(&self, shape: &[usize]) -> (Vec<usize>, u64) {
         match self {
             Self::Conv(conv) => {

@@ -69,9 +69,9 @@ pub(super) fn linear(inputs: usize, outputs: usize, device: &Device) -> Layer {
     Layer::Linear(LinearConfig::new(inputs, outputs).init(device))
 }
 
-/// If the first of `layers` is a convolution or a batch norm, returns the epilogue (ReLU, pooling) that its
-/// operator includes. Also returns the suffix of the operator's name, and the number of layers in the
-/// operator.
+/// Returns the epilogue (ReLU, pooling) in the operator of the first of `layers`, the suffix of the
+/// operator's name, and the number of layers in the operator. Only a convolution and a batch norm have an
+/// epilogue.
 fn epilogue(layers: &[&Layer]) -> (Epilogue, &'static str, usize) {
     use Layer::{Activation as Then, Conv, Norm, Pool};
     match layers {
@@ -85,8 +85,9 @@ fn epilogue(layers: &[&Layer]) -> (Epilogue, &'static str, usize) {
 
 /// Applies the layers to `images` and returns class scores `[batch, classes]`.
 ///
-/// With `fused`, convolutions, batch norms and linear layers are `burn_fused` operators, fused with a ReLU
-/// and a pooling that directly follow. Without `fused`, all layers except batch norms and dropout are Burn's.
+/// With `fused`, layers are `burn_fused` operators, and the operator of a convolution or a batch norm
+/// includes a ReLU and a pooling that directly follow. Without `fused`, all layers are Burn's, except batch
+/// norms, dropout, and linear layers on 16-bit features.
 pub(super) fn apply(
     layers: &[NamedLayer<'_>],
     images: Tensor<4>,

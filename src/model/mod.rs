@@ -114,8 +114,8 @@ struct Made {
     kind: ModelKind,
     /// Sizes of the network's input and output.
     dimensions: Dimensions,
-    /// Whether convolution, ReLU and pooling are one fused operator each
-    /// (the default) or separate Burn operators.
+    /// Whether each convolution, with its ReLU and pooling, is one fused operator (the default) rather than
+    /// separate operators of Burn.
     fused: bool,
     /// PyTorch's names of the layers.
     names: Arc<[String]>,
@@ -204,8 +204,8 @@ impl Network {
         Flop::of_layers(&self.input_shape(), &self.layers())
     }
 
-    /// Returns the network with convolution, ReLU and pooling as one fused operator each (the default), or as
-    /// separate Burn operators.
+    /// Sets whether each convolution, with its ReLU and pooling, is one fused operator (the default) rather
+    /// than separate operators of Burn.
     #[must_use]
     pub fn fused(mut self, on: bool) -> Self {
         self.made.fused = on;

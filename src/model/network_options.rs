@@ -71,7 +71,7 @@ pub enum ActivationKind {
 display_names!(ActivationKind);
 
 impl ActivationKind {
-    /// Returns the activation function of `burn-fused` that this name stands for.
+    /// Returns the kind of an activation layer of one of the networks.
     pub fn from_layer(layer: &Activation) -> Self {
         match layer {
             Activation::Relu(_) => Self::Relu,

@@ -1,7 +1,8 @@
 //! Rows of a profile's tables: operators, kinds and collectives.
 //!
-//! Time that backward hides is not part of the wall time, so a collective has two times: hidden (in flight
-//! during backward) and exposed (the calls that start it and wait for it).
+//! While a collective is in flight during backward, it takes no wall time of its own. A collective therefore
+//! has two times: hidden (in flight during backward) and exposed (in the calls that start it and wait for
+//! it).
 
 use std::time::Duration;
 
@@ -38,7 +39,8 @@ impl SortKey {
 pub struct MeasuredProfile {
     /// Time of all batches, in ms.
     pub wall_ms: f64,
-    /// Operators in the order of their first call. The rest is first.
+    /// The row of the rest, then operators in the order in which the recorder first met them, then
+    /// collectives.
     pub operators: Vec<ProfileRow>,
 }
 
@@ -47,8 +49,8 @@ fn ms(time: Duration) -> f64 {
 }
 
 impl MeasuredProfile {
-    /// Makes the rows of what `recorder` has measured. `buckets` are the buckets of a training on `ranks`
-    /// ranks with `steps` steps.
+    /// Makes the rows from the sums of `recorder`. `buckets` are the buckets of a training on `ranks` ranks
+    /// with `steps` steps.
     pub fn new(recorder: &SpanRecorder, buckets: &[BucketReport], ranks: usize, steps: usize) -> Self {
         let wall_ms = recorder.sums().next().map_or(0.0, |rest| ms(rest.total));
         let mut operators: Vec<ProfileRow> = recorder

@@ -12,7 +12,8 @@ use burn_fused::nn::{BatchNorm, Linear};
 
 use super::{Group, Product};
 
-/// Flattens the images of the last group with a convolution to features, after its average pooling.
+/// Flattens `images`, the output of the last group with a convolution, to features. If the group has average
+/// pooling, applies the pooling first.
 pub(super) fn flat(last: Option<&Group<'_>>, images: Tensor<4>) -> Tensor<2> {
     match last.and_then(|group| group.average) {
         Some(size) => adaptive_avg_pool2d(images, size).flatten(1, 3),
@@ -21,8 +22,9 @@ pub(super) fn flat(last: Option<&Group<'_>>, images: Tensor<4>) -> Tensor<2> {
 }
 
 impl Group<'_> {
-    /// Applies a convolution and its group. Weights are fake-quantized with `parameters`, if given. With
-    /// `folded`, batch norm's running statistics are folded into the weights.
+    /// Applies the group's convolution, batch norm, ReLU and max pooling. `parameters` are the scales and
+    /// zero points for fake quantization of the weights; `None` leaves the weights in float. If `folded`,
+    /// batch norm is not a layer but is folded into the weights, with its running statistics.
     pub(super) fn images(&self, x: Tensor<4>, parameters: Option<&[QParams]>, folded: bool) -> Tensor<4> {
         let layer = self.convolution(parameters, folded);
         let epilogue = if self.pool.is_some() { Epilogue::ReluPool } else { Epilogue::Relu };
@@ -41,12 +43,14 @@ impl Group<'_> {
         Conv2d { weight, bias, ..layer.clone() }
     }
 
-    /// Whether one operator computes the group's convolution, ReLU and pooling.
+    /// Whether the group is a convolution, ReLU and pooling without a separate batch norm, so that one
+    /// operator computes it.
     pub(super) fn is_conv_relu_pool(&self, folded: bool) -> bool {
         self.pool.is_some() && (folded || self.norm.is_none())
     }
 
-    /// Applies a linear layer and its group, as [`images`](Self::images) does a convolution.
+    /// Applies the group's linear layer, batch norm and ReLU. The parameters are as in
+    /// [`images`](Self::images).
     pub(super) fn features(&self, x: Tensor<2>, parameters: Option<&[QParams]>, folded: bool) -> Tensor<2> {
         let x = self.linear(parameters, folded).forward(x);
         match self.norm.filter(|_| !folded) {
@@ -66,8 +70,8 @@ impl Group<'_> {
         Linear { weight, bias }
     }
 
-    /// Returns weights and biases; if `folded`, with the batch norm's running statistics folded in. The
-    /// gradients of the norm's own weight and bias flow through them.
+    /// Returns weights and biases. If `folded`, the batch norm is folded in with its running statistics, and
+    /// gradients flow through weights and biases to gamma and beta of the norm.
     fn fold<const D: usize>(
         &self,
         weight: Tensor<D>,
@@ -89,8 +93,8 @@ impl Group<'_> {
         (parameter(weight), bias.map(parameter))
     }
 
-    /// Returns the float weights and biases in evaluation, with batch norm folded in. Weights are outputs
-    /// first, as in PyTorch's layout.
+    /// Returns the weights and biases in float, with batch norm folded in with its running statistics. The
+    /// weights have PyTorch's layout, in which outputs are the first axis.
     pub(super) fn folded(&self) -> [Vec<f32>; 2] {
         let (weights, bias) = match self.product {
             Product::Conv(_) => {

@@ -51,7 +51,7 @@ impl Product<'_> {
 /// Returns the groups of `network`, in the order of forward.
 ///
 /// # Errors
-/// If a layer cannot be quantized. The error names the first such layer.
+/// If a layer cannot be quantized. The error names one such layer.
 pub fn groups(network: &Network) -> Result<Vec<Group<'_>>, QuantError> {
     let mut groups: Vec<Group<'_>> = Vec::new();
     for NamedLayer { name, layer } in network.layers() {
@@ -110,8 +110,8 @@ fn is_fused(pool: &MaxPool2d) -> bool {
     is_plain && [pool.kernel_size, pool.stride] == [[2, 2]; 2]
 }
 
-/// Returns the rows above and below, and the columns to the left and to the right. `None` if padding is not
-/// symmetric.
+/// Returns the rows above and below, and the columns to the left and to the right. `None` for padding that is
+/// not symmetric, and for [`PaddingConfig2d::Same`].
 pub fn padding(padding: &PaddingConfig2d) -> Option<[usize; 2]> {
     match *padding {
         PaddingConfig2d::Valid => Some([0, 0]),

@@ -19,8 +19,8 @@ pub(super) const VERSION: u32 = 1;
 /// Names of the tensors with scales and zero points of the input and of each layer with weights.
 const SCALES: &str = "activation.scale";
 const ZERO_POINTS: &str = "activation.zero_point";
-/// Maximum size of a dimension. Sums of this many products fit into 32 bits, and products of three sizes into
-/// 64.
+/// Maximum size of a dimension. A sum of 2^16 products of 8-bit integers fits into 32 bits, and a product of
+/// three sizes into 64 bits.
 pub(super) const LARGEST: usize = 1 << 16;
 
 /// A quantized network as stored: the metadata entry, and the values of the tensors.
@@ -32,7 +32,7 @@ pub struct Int8File {
     pub method: Method,
     /// Name of the network: `convnet`, `vgg` or `mlp`.
     pub network: String,
-    /// SHA-256 of the float weights from which it was made, as in `run.json`.
+    /// SHA-256 of the float weights from which the network was made, as in `run.json`.
     pub weights_sha256: String,
     /// Channels, height and width of a sample.
     pub input_shape: [usize; 3],
@@ -41,7 +41,7 @@ pub struct Int8File {
     /// SHA-256 of the file, computed with zeros in place of these 64 digits. In memory, the digits are always
     /// zeros.
     pub(super) sha256: String,
-    /// Scale and zero point of the input and of the output of each layer with weights.
+    /// Scale and zero point of the input, then of the output of each layer with weights.
     #[serde(skip)]
     pub activations: Vec<QParams>,
 }
@@ -179,8 +179,8 @@ impl Int8File {
         Ok(int8)
     }
 
-    /// Reads the values of the layers from the tensors. Limits all sizes, so that later computations with
-    /// them do not overflow.
+    /// Reads the values of the layers from the tensors. Rejects sizes above [`LARGEST`], so that later
+    /// computations with them do not overflow.
     fn fill(&mut self, tensors: &SafeTensors<'_>) -> Result<(), String> {
         use StoredLayer::{AveragePool, Conv, Linear, MaxPool};
         let sizes = self.layers.iter().flat_map(|layer| match layer {

@@ -1,5 +1,4 @@
-//! Post-training quantization: int8 models of a float network, made after its training or after each epoch of
-//! it.
+//! Post-training quantization: makes int8 models of a float network, after its training or after each epoch.
 //!
 //! The ranges of activations are observed on calibration samples, which are the first training samples.
 
@@ -38,7 +37,8 @@ pub struct PostQuantizer {
 }
 
 impl PostTraining {
-    /// Reads the calibration samples, at most `trained`, the number of samples on which the run trains.
+    /// Reads the calibration samples, at most `trained`. This is the number of samples on which the run
+    /// trains; `None` stands for all.
     ///
     /// # Errors
     /// If the samples cannot be read.
@@ -61,7 +61,8 @@ impl PostQuantizer {
     /// Makes the int8 model of `network`, which must be on a device without autodiff.
     ///
     /// # Errors
-    /// If a layer cannot be quantized, or values are NaN or infinite.
+    /// If a layer cannot be quantized, if weights or activations are NaN or infinite, or if a range is too
+    /// wide.
     pub fn quantize(&self, network: &Network) -> Result<Quantized, QuantError> {
         let groups = groups(network)?;
         let mut ranges = Ranges::for_groups(groups.len());
@@ -75,8 +76,8 @@ impl PostQuantizer {
 }
 
 impl Ranges {
-    /// Extends the ranges of the input and of each group's output by the values that `samples`
-    /// `[batch, channels, height, width]` give in the float network, as PyTorch's `MinMaxObserver` does. The
+    /// Runs `samples` `[batch, channels, height, width]` through the float network, and extends the ranges of
+    /// the input and of each group's output by the values that occur, as PyTorch's `MinMaxObserver` does. The
     /// order of batches has no effect.
     ///
     /// The network must be on a device without autodiff, so that batch norms use their running statistics. An

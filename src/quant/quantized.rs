@@ -102,7 +102,7 @@ impl Quantized {
     /// in `scores` and sets its length.
     ///
     /// # Panics
-    /// If the length of `samples` is not a multiple of a sample's.
+    /// If the length of `samples` is not a multiple of the length of one sample.
     // `make icount` counts the instructions between entry and return of this function, so it must not be
     // inlined.
     #[inline(never)]
@@ -146,7 +146,7 @@ impl Int8File {
     }
 }
 
-/// A placeholder for layers without weights, and if only the sizes of a layer matter.
+/// A placeholder for layers without weights, and for layers of which only the sizes matter.
 const NO_WEIGHTS: Weights = Weights {
     values: Vec::new(),
     scales: Vec::new(),

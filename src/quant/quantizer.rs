@@ -30,9 +30,9 @@ pub struct Quantizer {
     options: Quantization,
     ranges: Ranges,
     /// Scales and zero points with which each group's weights are quantized before its batch norm is applied;
-    /// `None` if they are not finite.
+    /// `None` if a weight is not finite or a scale is invalid.
     weights: Vec<Option<Vec<QParams>>>,
-    /// For each group, the number of weight ranges with a batch norm folded in.
+    /// For each group with a batch norm, the number of its weight ranges; 0 for other groups.
     normed: Vec<usize>,
     /// Buffer of the ranges that are averaged over ranks: input, outputs, weights with a batch norm folded
     /// in.
@@ -48,7 +48,7 @@ impl Quantizer {
     /// Makes a quantizer of `network` with unobserved ranges.
     ///
     /// # Errors
-    /// If a layer cannot be quantized. The error names the first such layer.
+    /// If a layer cannot be quantized. The error names one such layer.
     pub fn new(network: &Network, options: Quantization) -> Result<Self, QuantError> {
         let groups = groups(network)?;
         let normed = groups.iter().map(|group| match group.norm {
@@ -161,7 +161,8 @@ impl Quantizer {
     }
 
     /// Updates the range of the input, or of a group's output, with the range that `found` returns, unless
-    /// ranges are frozen. Returns its scale and zero point, or `None` if values are not finite.
+    /// ranges are frozen. Returns the scale and zero point of the range. Returns `None` if values are not
+    /// finite, or if the range is frozen before any batch was observed.
     fn parameters(
         &mut self,
         group: Option<usize>,
@@ -236,7 +237,6 @@ impl Group<'_> {
     /// The batch norm multiplies the weights of a channel by a factor. The returned scale is the scale of the
     /// folded weights divided by the factor's absolute value, so quantization before and after folding gives
     /// the same integers.
-    /// |factor| of the batch norm, so that both quantizations give the same integers.
     fn observe_weights(
         &self,
         ranges: &mut GroupRanges,
@@ -266,7 +266,8 @@ impl Group<'_> {
         factors.iter().enumerate().map(parameters).collect()
     }
 
-    /// Returns ranges of the folded weights: one for each output channel, or one for all.
+    /// Returns the ranges of the weights after folding: one for each output channel, or one for all.
+    /// `factors` are the batch norm's factors, if there is one.
     fn weight_ranges(&self, factors: Option<&[f32]>, scheme: WeightScheme) -> Result<Vec<Range>, Int8Error> {
         if let (None, WeightScheme::Tensor) = (factors, scheme) {
             return Ok(vec![match self.product {

@@ -1,4 +1,4 @@
-//! Log of single spans, for a time line. Tables need only their sums.
+//! Log of single spans, for a time line. Tables need only the sums of spans.
 
 use std::ops::RangeInclusive;
 use std::time::Instant;
@@ -26,7 +26,7 @@ pub struct Log {
     /// Spans of buckets in flight during backward. The flag says whether a span ended because the all-reduce
     /// was complete; otherwise it ended because backward did.
     pub(crate) in_flight: Vec<(Logged, bool)>,
-    /// Each plan of buckets, and its first step.
+    /// Each plan, which says what parameters each bucket has, and the first step with this plan.
     plans: Vec<(usize, Vec<BucketReport>)>,
 }
 

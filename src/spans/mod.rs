@@ -11,7 +11,7 @@
 //! **Backward** runs inside Burn's autodiff, where nothing can be wrapped. While spans are recorded,
 //! [`layer`] therefore appends an identity operator to each operator ([`burn_fused::stamp_backward`]). The
 //! backward of the identity runs just before the operator's own backward. It ends the span of the operator
-//! before it in backward, and begins the operator's span.
+//! whose backward ran last, and begins the span of its own operator.
 //!
 //! **Gradients and collectives.** `GradientSync` reports its events ([`burn_mpi::SyncEvent`]) to a callback,
 //! which is set while spans are recorded.
@@ -121,8 +121,8 @@ pub fn forward<T>(body: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Returns `apply(input)`, recorded as a span in forward and a span in backward. `operator` names it, and is
-/// called only in the first batch.
+/// Returns `apply(input)`, recorded as a span in forward and a span in backward. `operator` returns the
+/// operator's name and kind, and is called only in the first batch.
 #[inline]
 pub fn layer<const I: usize, const O: usize>(
     operator: impl FnOnce() -> Operator,
@@ -162,7 +162,8 @@ pub fn end_batch() {
     with(SpanRecorder::end_all);
 }
 
-/// Begins a training step, counted from 1. Its spans are recorded only if the log covers the step.
+/// Begins training step `step`, counted from 1. If there is a log that does not cover the step, nothing is
+/// recorded in the step.
 pub fn begin_step(step: usize) {
     RECORDER.with_borrow_mut(|recorder| {
         if let Some(recorder) = recorder
@@ -186,7 +187,7 @@ pub fn log_buckets(sync: &GradientSync) {
     with(|recorder| recorder.log.as_mut().map(|log| log.buckets(&sync.report().buckets)));
 }
 
-/// Adds a row for `operator` in `phase`, and returns it; 0 if nothing is recorded.
+/// Adds a row for `operator` in `phase`, and returns the number of the row; 0 if nothing is recorded.
 pub fn register(operator: Operator, phase: Phase) -> usize {
     with(|recorder| recorder.register(operator, phase)).unwrap_or(REST)
 }

@@ -94,8 +94,8 @@ impl SpanRecorder {
         row
     }
 
-    /// Returns the rows of the network's next operator in forward and backward; `None` outside of forward. In
-    /// the first batch, adds them for `operator`.
+    /// Returns the two rows of the network's next operator, for its forward and its backward; `None` outside
+    /// of forward. In the first batch, adds these rows for `operator`.
     pub(crate) fn next_layer(&mut self, operator: impl FnOnce() -> Operator) -> Option<[usize; 2]> {
         let index = self.next_layer?;
         self.next_layer = Some(index + 1);

@@ -167,7 +167,7 @@ pub(super) fn computed(rank: &RankTrace) -> Vec<(String, &str, &Logged)> {
     all
 }
 
-/// Makes an event of a thread. `times` are its begin and duration in ns, which the file has in µs.
+/// Makes an event of a thread. `times` are its begin and duration in ns; the file gives them in µs.
 fn event(pid: usize, tid: usize, [name, category]: [&str; 2], times: [i64; 2], args: Value) -> Value {
     let [ts, dur] = times.map(|ns| ns as f64 / 1e3);
     json!({"name": name, "cat": category, "ph": "X", "ts": ts, "dur": dur, "pid": pid, "tid": tid, "args": args})

@@ -24,7 +24,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Returns an upper bound of the error, in ns: the larger one of the two comparisons.
+    /// Returns an upper bound of the error, in ns: the larger error of the two comparisons.
     pub fn error_ns(&self) -> u64 {
         self.start.error_ns.max(self.end.error_ns)
     }
@@ -71,7 +71,8 @@ struct Bucket {
 }
 
 impl RankTrace {
-    /// Converts what `recorder` has logged to rank 0's clock. Empty if there is no log.
+    /// Returns the spans and buckets that `recorder` has logged, with times on rank 0's clock. Without a log,
+    /// there are none.
     pub fn new(recorder: &SpanRecorder, clock: &Clock) -> Self {
         let operators =
             recorder.operators().map(|(operator, phase)| (title(operator, phase), phase.to_string()));

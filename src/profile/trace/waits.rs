@@ -8,8 +8,9 @@ use run_record::count;
 
 /// Returns a line such as `rank 0 waited 12.3 ms for rank 1 in 20 steps (…)`, or `None` if no rank waited.
 ///
-/// The line is about the longest wait for the slowest rank, by median compute time of a step. If no rank
-/// waited for the slowest rank, it is about the longest wait of all.
+/// The slowest rank has the longest median compute time of a step. The line reports the longest total wait of
+/// one rank for the slowest rank. If no rank waited for the slowest rank, the line reports the longest total
+/// wait of one rank for another.
 ///
 /// An all-reduce cannot complete before the last rank has started it. A rank's call counts as waiting from
 /// its beginning until this start.
@@ -78,8 +79,8 @@ mod tests {
     use crate::profile::trace::Bucket;
     use crate::spans::REST;
 
-    /// Makes a rank with steps of 10 ms. Each pair is when a step starts its only bucket, and until when it
-    /// waits, in ms.
+    /// Makes a rank with steps of 10 ms. Each pair has two times of a step in ms: when the step starts its
+    /// only bucket, and when its wait ends.
     fn rank(steps: &[[i64; 2]]) -> RankTrace {
         let mut trace = RankTrace { operators: Vec::new(), spans: Vec::new(), buckets: Vec::new() };
         for (at, &[start, end]) in steps.iter().enumerate() {
