@@ -12,16 +12,16 @@
 //! | operator | computes |
 //! | --- | --- |
 //! | [`conv::conv`] | 3x3 convolution with padding 1, and bias |
-//! | [`conv::conv_relu`] | the same, then ReLU |
-//! | [`conv::conv_relu_pool`] | the same, then 2x2 max pooling |
-//! | [`conv::conv_relu_pool_twice`] | two such blocks with few channels |
-//! | [`conv::conv_relu_pool_twice_quantized`] | the same, with fake quantization between them |
+//! | [`conv::conv_relu`] | 3x3 convolution, bias and ReLU |
+//! | [`conv::conv_relu_pool`] | 3x3 convolution, bias, ReLU and 2x2 max pooling |
+//! | [`conv::conv_relu_pool_twice`] | `conv_relu_pool` with two layers of few channels |
+//! | [`conv::conv_relu_pool_twice_quantized`] | the same, with fake quantization between the two layers |
 //! | [`norm::batch_norm`] | batch normalisation in training, with an [`Epilogue`] |
 //! | [`linear::linear`], [`linear::linear_activated`] | linear layer, and its activation |
 //! | [`fake_quantize::fake_quantize`] | fake quantization, with straight-through gradients |
 //! | [`loss::cross_entropy`], [`loss::smoothed_cross_entropy`] | loss, gradient and accuracy of class scores |
 //! | [`optim`] | AdamW, Adam and SGD: parameters and moments in one pass |
-//! | [`optim::flat`] | the same passes over slices, and RMSprop |
+//! | [`optim::flat`] | AdamW, Adam, SGD and RMSprop over slices |
 //! | [`int8::quantize`], [`int8::Model`] | quantization of slices; inference on 8-bit integers |
 //!
 //! If an operator does not support a shape, a type or a backend, it is composed of Burn's operators instead.

@@ -225,8 +225,8 @@ mod tests {
         let epilogues = [Epilogue::Identity, Epilogue::Relu, Epilogue::ReluPool];
         for device in autodiff_devices() {
             // In this order: direct convolution, with lanes that have no image; Winograd, with lanes that
-            // have no channel and with blocks of a part of an image; and sizes that the operator does not
-            // support.
+            // have no channel and with blocks that are parts of an image; and sizes that the operator does
+            // not support.
             for (channels, [batch, height, width]) in [
                 ([1, 32], [29, 9, 7]),
                 ([3, 5], [14, 8, 8]),

@@ -17,7 +17,7 @@
 //! | [`loss::CrossEntropyLoss`] | one pass forward; backward in the memory of the scores |
 //! | [`conv::Conv2d`] | 3x3 convolution and bias; [with ReLU and max pooling](conv::Conv2d::forward_with) |
 //! | [`BatchNorm`] | statistics and output; [with ReLU and max pooling](BatchNorm::forward_with) |
-//! | `Conv2d`, `BatchNorm` | [all in one operator](conv::Conv2d::forward_norm), with ReLU and max pooling |
+//! | `Conv2d`, `BatchNorm` | [both in one operator](conv::Conv2d::forward_norm), with ReLU and max pooling |
 //! | [`pool::MaxPool2d`] | 2x2 maxima, and the position of each maximum in one byte |
 //! | [`Lstm`], [`BiLstm`], [`Gru`], [`BiGru`] | all steps and gates; gradients of weights and inputs are one product each |
 //!

@@ -55,7 +55,7 @@ pub struct CrossAttention {
 
 /// Cache of a [`CrossAttention`], for inference with one context.
 pub struct CrossAttentionCache {
-    /// Keys `[batch, context, heads, d_head]`.
+    /// Keys `[batch, context, n_heads_kv, d_head]`.
     pub k: TensorCache<4>,
     /// Values, in the shape of the keys.
     pub v: TensorCache<4>,

@@ -215,7 +215,7 @@ impl MultiHeadAttention {
             (cache.key.extend(key, key_of), cache.value.extend(value, value_of))
         };
         if !wants_weights && !cache.output.is_empty() {
-            // The outputs of the other queries are cached.
+            // Compute only the last query: the outputs of the other queries are cached.
             query = last(query);
             masks.attn = masks.attn.map(|mask| {
                 let queries = mask.dims()[1];

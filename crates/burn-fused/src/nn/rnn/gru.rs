@@ -31,7 +31,7 @@ config! {
         /// Activation of the new gate.
         #[config(default = "ActivationConfig::Tanh")]
         pub hidden_activation: ActivationConfig,
-        /// Maximum magnitude of a hidden state.
+        /// Maximum magnitude of a hidden state; unlimited if `None`.
         pub clip: Option<f64>,
     }
 
@@ -60,7 +60,7 @@ module! {
         pub gate_activation: Activation,
         /// Activation of the new gate.
         pub hidden_activation: Activation,
-        /// Maximum magnitude of a hidden state.
+        /// Maximum magnitude of a hidden state; unlimited if `None`.
         pub clip: Option<f64>,
     }
 }
@@ -123,7 +123,7 @@ config! {
         /// Activation of the new gate.
         #[config(default = "ActivationConfig::Tanh")]
         pub hidden_activation: ActivationConfig,
-        /// Maximum magnitude of a hidden state.
+        /// Maximum magnitude of a hidden state; unlimited if `None`.
         pub clip: Option<f64>,
     }
 

@@ -28,7 +28,7 @@ config! {
         /// Whether time runs from the last step to the first.
         #[config(default = false)]
         pub reverse: bool,
-        /// Maximum magnitude of a cell.
+        /// Maximum magnitude of a cell; unlimited if `None`.
         pub clip: Option<f64>,
         /// Whether the forget gate is one minus the input gate.
         #[config(default = false)]
@@ -69,7 +69,7 @@ pub struct Lstm {
     pub batch_first: bool,
     /// Whether time runs from the last step to the first.
     pub reverse: bool,
-    /// Maximum magnitude of a cell.
+    /// Maximum magnitude of a cell; unlimited if `None`.
     pub clip: Option<f64>,
     /// Whether the forget gate is one minus the input gate.
     pub input_forget: bool,
@@ -171,7 +171,7 @@ config! {
         /// Whether inputs are `[batch, steps, d_input]` rather than `[steps, batch, d_input]`.
         #[config(default = true)]
         pub batch_first: bool,
-        /// Maximum magnitude of a cell.
+        /// Maximum magnitude of a cell; unlimited if `None`.
         pub clip: Option<f64>,
         /// Whether the forget gate is one minus the input gate.
         #[config(default = false)]

@@ -26,7 +26,7 @@ pub struct State {
     pub setup: Arc<Setup>,
     pub q: FlexTensor,
     pub k: FlexTensor,
-    /// For each row, the maximum of its scores and the factor of its exponentials.
+    /// For each row, the maximum score and the reciprocal of softmax's denominator.
     pub stats: Arc<Vec<[f32; 2]>>,
     /// The context, or the weights.
     pub output: FlexTensor,

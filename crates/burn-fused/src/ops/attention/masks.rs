@@ -26,7 +26,8 @@ struct Mask {
 }
 
 impl Mask {
-    /// Reads a mask with these sizes; the axes of batch and queries may also have size 1.
+    /// Reads a mask of these sizes, in which batch and queries may also have size 1. Returns `None` for other
+    /// sizes and other backends than flex.
     fn from_tensor(mask: Tensor<3, Bool>, sizes: &Sizes) -> Option<Self> {
         let mask = mask.without_autodiff().try_into_primitive::<Flex>().ok()?;
         let shape = mask.shape();

@@ -1,10 +1,10 @@
 //! Scaled dot-product attention as one operator: Vaswani et al., "Attention is all you need" (2017).
 //!
-//! The operator reads queries, keys and values in the layout that linear layers write, `[batch, sequence,
-//! heads * width]`, and writes the context in this layout, so nothing is transposed. It computes the scores
-//! of a few queries at a time, which fit in cache. Of each softmax, forward saves only the maximum and the
-//! reciprocal of the sum; backward computes the weights again (Dao et al., "FlashAttention", 2022). Memory
-//! therefore grows with the length of a sequence, not with its square.
+//! The operator reads queries, keys and values in the layout that linear layers write,
+//! `[batch, sequence, heads * width]`, and writes the context in this layout, so nothing is transposed. It
+//! computes the scores of a few queries at a time, which fit in the cache. Of each softmax, forward saves
+//! only the maximum and the reciprocal of the sum; backward computes the weights again (Dao et al.,
+//! "FlashAttention", 2022). Memory therefore grows with the length of a sequence, not with its square.
 //!
 //! The work is divided into parts and blocks. A part is some heads of one sample, and one thread computes it.
 //! A block is some queries of one head. If masks hide a key from all queries of a block, as in a causal
@@ -242,7 +242,7 @@ impl Setup {
     }
 
     /// Returns whether blocks may leave out keys that are masked for all their queries and have weights of 0.
-    /// They may not if a value is not finite, because 0 times this value is NaN.
+    /// They must not if a value is not finite, because 0 times this value is NaN.
     fn skips(&self, values: &[&[f32]]) -> bool {
         !self.masks.is_empty() && values.iter().all(|values| all_finite(self.level, values))
     }

@@ -16,7 +16,7 @@ kernel! {
         scores: &mut [f32],
         // Distance between rows, in values.
         step: usize,
-        // For each row, its maximum and the factor of the exponentials.
+        // For each row, the maximum score and the reciprocal of softmax's denominator.
         stats: &mut [[f32; 2]],
         // The weights of all keys, or empty.
         weights: &mut [f32],
@@ -64,7 +64,7 @@ pub struct SoftmaxBackward<'a> {
     pub gradient: &'a mut [f32],
     /// Distance between rows, in values.
     pub step: usize,
-    /// For each row, its maximum and the factor of the exponentials, from [`softmax`].
+    /// For each row, the maximum score and the reciprocal of softmax's denominator, from [`softmax`].
     pub stats: &'a [[f32; 2]],
     /// For each row, the sum of the products of weights and their gradients.
     pub means: &'a [f32],
