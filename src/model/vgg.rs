@@ -16,7 +16,8 @@ const LARGEST: usize = 64;
 /// 256→256→256. The head is Linear 256·⌊h/8⌋·⌊w/8⌋→256 · ReLU · 256→32 · ReLU · 32→classes.
 ///
 /// For images above 64 pixels, average pooling precedes the head, as in torchvision's VGG, and limits ⌊h/8⌋
-/// and ⌊w/8⌋ to 8. Batch norms, if any, follow the convolutions, and dropout the first ReLU of the head.
+/// and ⌊w/8⌋ to 8. Batch norms, if any, follow the convolutions. Dropout, if any, follows the first ReLU of
+/// the head.
 pub(super) fn layers(
     options: &NetworkOptions,
     dimensions: Dimensions,

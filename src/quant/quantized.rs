@@ -35,9 +35,9 @@ impl Quantized {
 
     /// Quantizes `network`, which must be on a device without autodiff.
     ///
-    /// Batch norm is folded into the weights by its running statistics. Weights are quantized by `scheme`,
-    /// activations by `ranges`. If ranges of weights were never observed, the ranges of the current weights
-    /// are used.
+    /// Batch norm is folded into the weights with its running statistics. Weights and activations are
+    /// quantized with `ranges`. If the ranges of a layer's weights were never observed, the ranges of its
+    /// current weights are used: one for each output or one for all, by `scheme`.
     ///
     /// # Errors
     /// If a layer cannot be quantized. If ranges of activations were never observed or are too wide. If

@@ -69,7 +69,7 @@ pub struct SpanRecorder {
 }
 
 impl SpanRecorder {
-    /// Makes a recorder of every batch. A `log` keeps each span for a time line.
+    /// Makes a recorder that records every batch. A `log` keeps each span for a time line.
     pub fn new(log: Option<Log>) -> Self {
         let (open, pending) = (Vec::with_capacity(8), VecDeque::with_capacity(64));
         let mut recorder = Self { open, pending, log, ..Self::default() };

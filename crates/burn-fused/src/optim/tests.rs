@@ -51,7 +51,8 @@ impl Parameters {
     }
 }
 
-/// Registers a random gradient for each parameter. In some steps, some gradients are missing; some are views.
+/// Registers a random gradient for each parameter. Some gradients are missing in some steps, and some are
+/// views.
 struct RandomGradients {
     gradients: GradientsParams,
     step: u64,

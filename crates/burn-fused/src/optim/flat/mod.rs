@@ -28,9 +28,9 @@
 //! assert!(weights.iter().all(|weight| (weight - 0.47).abs() < 1e-4));
 //! ```
 //!
-//! The arithmetic is that of `torch.optim`: numbers that depend only on the step are computed in f64,
-//! everything else element by element in f32. Elements are independent of each other, so a result has the
-//! same bits on every SIMD level and on any number of threads.
+//! The arithmetic is that of `torch.optim`: the constants of a step are computed in f64, everything else
+//! element by element in f32. Elements are independent of each other, so a result has the same bits on every
+//! SIMD level and on any number of threads.
 
 mod gradients;
 mod rules;

@@ -1,8 +1,8 @@
 //! A pool of tensor buffers: a buffer that one step frees is used again by the next step.
 //!
 //! The pool keeps freed buffers because the operating system would otherwise clear their pages again at the
-//! next use. Buffers in use and idle buffers of the pool together never exceed 1.5 times the most that was in
-//! use at one time. The factor is above 1 because gradients have other sizes than the activations that
+//! next use. Buffers in use and idle buffers of the pool together never exceed 1.5 times the maximum that was
+//! in use at one time. The factor is above 1 because gradients have other sizes than the activations that
 //! backward frees before them, so an idle buffer often does not fit. The counters of allocated and live bytes
 //! count a buffer that is taken from the pool as allocated, and a buffer that returns to the pool as freed.
 
