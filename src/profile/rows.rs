@@ -1,6 +1,6 @@
 //! Rows of a profile's tables: operators, kinds and collectives.
 //!
-//! While a collective is in flight during backward, it takes no wall time of its own. A collective therefore
+//! While a collective is in flight during backward, it takes no additional wall time. A collective therefore
 //! has two times: hidden (in flight during backward) and exposed (in the calls that start it and wait for
 //! it).
 

@@ -93,7 +93,7 @@ impl Group<'_> {
         (parameter(weight), bias.map(parameter))
     }
 
-    /// Returns the weights and biases in float, with batch norm folded in with its running statistics. The
+    /// Returns the weights and biases in float, with batch norm folded in by its running statistics. The
     /// weights have PyTorch's layout, in which outputs are the first axis.
     pub(super) fn folded(&self) -> [Vec<f32>; 2] {
         let (weights, bias) = match self.product {

@@ -149,8 +149,8 @@ impl Communicator {
         state.map_err(|reason| self.fail(reason))
     }
 
-    /// Yields the core between two tests whether an operation is complete. If the job is ending, aborts the
-    /// operations instead, and does not return.
+    /// Yields the core before the caller tests again whether an operation is complete. If the job is ending,
+    /// aborts the operations instead, and does not return.
     pub fn look_again(&mut self) {
         if self.world.is_ending() {
             self.abort();

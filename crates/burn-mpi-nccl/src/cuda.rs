@@ -130,7 +130,8 @@ impl Block {
     /// Allocates a block of at least `bytes`.
     ///
     /// # Errors
-    /// If memory is short. An event or memory that this call has allocated before the error is leaked.
+    /// If the driver cannot create the event or allocate the memory. What this call has created before the
+    /// error is leaked.
     ///
     /// # Safety
     /// The context of the GPU is current.
