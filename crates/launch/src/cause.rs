@@ -13,30 +13,30 @@ use rustix::io::ioctl_fionbio;
 
 use super::{explain, quirks};
 
-/// Lines that are at most this far apart belong to one fault. Other ranks notice the loss after the first
-/// line; the last guard reports it some 20 s later.
+/// Maximum time between two lines about the same fault. The first line is an error of a rank. Other ranks
+/// report the loss of this rank later: the last guard does so some 20 s after the error.
 const TOGETHER: Duration = Duration::from_secs(30);
-/// Longest line that is kept, in bytes.
+/// Maximum bytes of a line that are kept.
 const LONGEST: usize = 1000;
-/// Most reads in one call. Together they hold more than a pipe does.
+/// Maximum number of reads in one call. Together they read more bytes than a pipe holds.
 const READS: usize = 16;
 
 /// Byte before a rank's tag, as in `burn_mpi::messages`.
 const TAG: u8 = 0x1e;
 /// Byte after the tag, before the text.
 const TEXT: u8 = 0x1f;
-/// Most bytes of a tag. A longer one is text, and so is one with an unknown kind.
+/// Maximum bytes of a tag. A longer tag, or a tag with an unknown kind, counts as text.
 const LONGEST_TAG: usize = 16;
-/// The tag of an error of a rank whose run directory another process uses.
+/// Tag of a rank's error if another process uses the run directory.
 pub const IN_USE: &str = "in-use";
 
-/// What a line says about the end of a job. Of the lines about one fault, one of the greatest kind is the
-/// cause.
+/// What a line says about the end of a job. Kinds are in ascending order: of the lines about one fault, the
+/// first line of the greatest kind is the cause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// A rank waits. The wait may still end well.
     Waits,
-    /// A rank or srun notices another rank's fault.
+    /// A rank notices another rank's fault, or srun prints an error that does not end a task.
     Noticed,
     /// The launcher reports a process that ended.
     Launcher,
@@ -98,12 +98,14 @@ impl Watched {
         }
     }
 
-    /// Returns how long ago the launcher reported that a process ended. The launcher ends the job then.
+    /// Returns how long ago the launcher reported that a process ended; `None` if it has not. After this
+    /// report, the launcher ends the job.
     pub(super) fn gone_for(&self) -> Option<Duration> {
         self.scan.gone.map(|at| at.elapsed())
     }
 
-    /// Copies the rest of the output, and returns the cause. Call it after the job has ended.
+    /// Copies the bytes that were kept back as a possible tag, and returns the cause. Call it after the job
+    /// has ended.
     pub(super) fn cause(mut self) -> Option<Cause> {
         let _ = io::stderr().lock().write_all(&self.scan.take_no_tag(Instant::now()));
         self.scan.held
@@ -127,7 +129,8 @@ struct Scan {
     gone: Option<Instant>,
 }
 
-/// Returns whether Open MPI's mpirun announces in this line that it aborts the job. The line has no cause.
+/// Returns whether Open MPI's mpirun announces in this line that it aborts the job. The line does not say
+/// why.
 fn aborts(line: &str) -> bool {
     line.trim().starts_with("Primary job ") && line.contains(" terminated normally, but ")
 }
@@ -218,8 +221,8 @@ impl Scan {
     }
 }
 
-/// Returns the line of a log with the reason of a failure: the program's error, or else the first line of
-/// mpirun's framed message, or srun's error. Without such a line, explains the exit code.
+/// Returns the line of a log with the reason of a failure: the program's last error, or else the first line
+/// of mpirun's framed message, or else srun's last error. Without such a line, explains the exit code.
 pub fn cause_in(log: &Path, code: i32) -> String {
     let text = std::fs::read_to_string(log).unwrap_or_default();
     let own =

@@ -21,12 +21,12 @@ pub struct Hosts {
     pub entries: Vec<(String, Slots)>,
 }
 
-/// The slots of a host. A host without a number of slots has as many as it has cores.
+/// The slots of a host. A host on a single line without a number of slots has one slot for each core.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Slots {
     /// The number in the file.
     Given(usize),
-    /// The host is on this many lines without a number of slots.
+    /// Number of lines that name the host, if they have no number of slots.
     Lines(usize),
 }
 

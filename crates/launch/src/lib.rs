@@ -1,5 +1,5 @@
-//! Starts MPI jobs on a topology: host files, command lines of the launchers, checks before the start, the end of a job
-//! and its cause, restarts, and sweeps.
+//! Starts MPI jobs on a topology: host files, command lines of the launchers, checks before the start, the
+//! end of a job and its cause, restarts, and sweeps.
 //!
 //! The launcher starts processes, and each process gets its rank from MPI. The process that runs this code is
 //! not part of the job, and needs no MPI.

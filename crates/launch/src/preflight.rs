@@ -70,7 +70,7 @@ fn check_hosts(launch: &Launch, stop: &StopRequest) -> anyhow::Result<Binding> {
             let here: Vec<IpAddr> = match addresses(host, patience) {
                 // A socket can be bound only to an address of this machine.
                 Ok(all) => all.into_iter().filter(|&ip| UdpSocket::bind((ip, 0)).is_ok()).collect(),
-                // Only ssh or another agent may know this name.
+                // The name has no address here, but the agent (usually ssh) may know it.
                 Err(_) if agent()?.may_know(host, patience) => Vec::new(),
                 Err(reason) => bail!(
                     "cannot resolve host {host} of {} ({reason}): check its spelling, or add it to /etc/hosts or \
@@ -115,8 +115,8 @@ pub fn bind_here(launch: &mut Launch) -> anyhow::Result<Vec<String>> {
     Ok(others)
 }
 
-/// Returns what `ranks` ranks can be bound to on a machine with this many cores, and CPUs that the ranks may
-/// use.
+/// Returns what `ranks` ranks of a machine can be bound to. `cores` is the number of its cores, `cpus` the
+/// number of CPUs that the ranks may use.
 fn binding(ranks: usize, [cores, cpus]: [usize; 2]) -> Binding {
     match ranks {
         _ if ranks > cpus => Binding::Overload,

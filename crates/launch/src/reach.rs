@@ -262,9 +262,9 @@ fn first_installed(agents: &str) -> Option<Vec<String>> {
 /// Word before the digest of the program in the answer.
 const DIGEST: &str = "mpiburn-digest";
 
-/// Returns the command that answers, for any login shell. Between single quotes, sh, fish and tcsh read
-/// everything alike except for quotes, `!` and pairs of backslashes. The path contains none of these, because
-/// its special characters are written as octal numbers.
+/// Returns the command that prints the answer, for any login shell. Between single quotes, sh, fish and tcsh
+/// read everything alike except for quotes, `!` and pairs of backslashes. The path contains none of these,
+/// because its special characters are written as octal numbers.
 fn script(path: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte);
     let letter = |byte: u8| if plain(byte) { char::from(byte).to_string() } else { format!(r"\{byte:03o}") };

@@ -1,10 +1,14 @@
 //! Starts a failed training again from its last checkpoint.
 //!
-//! After each attempt, [`restart`] reads the run directory: how many steps were done, and which checkpoint is
-//! the newest. There is no other attempt if the job did not end by a fault (success, a stop signal, wrong
-//! options), if the same fault repeats at the same step, if several attempts in a row do not reach their
-//! first step, or if all restarts are used. The run directory is locked during the decision, because ranks of
-//! the ended attempt may still write to it.
+//! An attempt is one start of the training. After each attempt, [`restart`] reads from the run directory how
+//! many steps were done and which checkpoint is the newest. It makes no other attempt in these cases:
+//! - The job did not end by a fault, but by success, a stop signal or wrong options.
+//! - The same fault repeats at the same step.
+//! - Several attempts in a row do not reach their first step.
+//! - All restarts are used.
+//! - No other attempt can start: a checkpoint is missing, or another process uses the run directory.
+//!
+//! The run directory is locked during the decision, because ranks of the ended attempt may still write to it.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -17,13 +21,13 @@ use super::{
     EXIT_RESUMABLE, EXIT_USAGE, Launch, MpiFlavour, Outcome, StopRequest, Streams, explain, line, quirks,
 };
 
-/// How long to wait until the ranks of an ended attempt have left the run directory. They end when they notice the loss
-/// of the launcher or of another rank.
+/// Maximum wait for the ranks of an ended attempt to leave the run directory. They end when they notice the
+/// loss of the launcher or of another rank.
 const LEAVE: Duration = Duration::from_secs(120);
 /// Interval between tries to lock the directory.
 const TICK: Duration = Duration::from_millis(100);
-/// Number of attempts in a row without a first step after which the training is not started again. More than
-/// one is needed because a host may not be back yet.
+/// Maximum number of attempts in a row that do not reach their first step. It is more than one, because a
+/// lost host may not be back at the first restart.
 const IDLE: usize = 3;
 /// Exit code of a job that was stopped with a checkpoint.
 const RESUMABLE_CODE: i32 = EXIT_RESUMABLE as i32;
@@ -135,8 +139,8 @@ impl JobAttempt {
     }
 }
 
-/// Describes a failure without a line about its cause, by its exit code. A launcher that a signal ended
-/// prints no line.
+/// Describes a failure by its exit code. Used if no line of the output has the cause: a launcher that a
+/// signal ended, for example, prints no line.
 fn no_cause(code: i32, mpi: MpiFlavour) -> String {
     match code {
         _ if quirks::may_be_signal(code, mpi) => {
@@ -211,7 +215,8 @@ impl Restarts<'_> {
             "before its first step".to_owned()
         };
         let line = format!("{} {place}: {}", ended.headline, ended.cause_text);
-        // Read after `note`, which changes run.json: any later change is made by the next attempt.
+        // The state is read after `note` has changed run.json, so that every later change is one of the next
+        // attempt.
         let start = self.next_start(&fault).and_then(|start| {
             Ok((start, RunDirState::read(&self.training.dir).map_err(|error| error.to_string())?))
         });
@@ -291,9 +296,9 @@ impl Restarts<'_> {
     /// Returns where `attempt` failed. `after` is the run directory that the attempt left.
     fn fault(&self, attempt: &JobAttempt, after: &RunDirState) -> Fault {
         let checkpoint = after.checkpoint.filter(|_| self.owns());
-        // A new run writes run.json before it connects, and the file of steps after that.
+        // A new run writes run.json before it connects, and the step file after it has connected.
         let began = after.run_json != attempt.before.run_json && after.noted.is_some();
-        // If the attempt has not begun, the file of steps is from an earlier attempt.
+        // If the attempt has not begun, the step file is from an earlier attempt.
         let step = after.noted.filter(|_| began).max(checkpoint).unwrap_or(0);
         Fault { step, checkpoint, began }
     }

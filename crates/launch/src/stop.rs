@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 
-/// Signals that request a checkpoint and a stop. Launchers and terminals send them, and batch systems before
-/// their time limit (Grid Engine with `-notify`: SIGUSR2).
+/// Signals that request a checkpoint and a stop. Launchers and terminals send them. Batch systems send them
+/// before a job's time limit (Grid Engine with `-notify`: SIGUSR2).
 const SIGNALS: [i32; 4] = [SIGTERM, SIGUSR1, SIGUSR2, SIGINT];
 
 /// A stop signal that this process received. Trainings check it between steps.
@@ -28,7 +28,8 @@ impl StopRequest {
         Self::listen_to(&SIGNALS)
     }
 
-    /// Installs handlers as [`listen`](Self::listen) does, and more of them, for a process that starts jobs.
+    /// Installs handlers as [`listen`](Self::listen) does, and handlers for two more signals, in a process
+    /// that starts jobs.
     ///
     /// The ranks of a job are in another process group, and would continue unseen if this process ended. So
     /// the other signals with which a terminal ends a process are recorded too: SIGQUIT (Ctrl-\\) and SIGHUP
@@ -50,7 +51,8 @@ impl StopRequest {
         Ok(request)
     }
 
-    /// Returns the name of the signal, such as `SIGTERM`: of the first that was taken, or else of the latest.
+    /// Returns the name of the first signal that was taken, such as `SIGTERM`. If none was taken, returns the
+    /// name of the latest signal.
     pub fn signal(&self) -> Option<&'static str> {
         signal_hook::low_level::signal_name(self.number()?)
     }

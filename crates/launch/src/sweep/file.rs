@@ -188,7 +188,7 @@ impl Reading<'_> {
         if has_title { Ok(file) } else { Err("it has no title: add title = \"...\" above [base]".into()) }
     }
 
-    /// Returns why a key or a list of sections of this name is wrong above the sections.
+    /// Returns the error of a key, or of a list of sections, that does not belong above the sections.
     fn misplaced(&self, name: &str, value: &Value) -> String {
         match value {
             Value::Array(values) if values.iter().any(Value::is_table) => {
@@ -303,8 +303,8 @@ impl Reading<'_> {
     }
 }
 
-/// Returns the section that `name` is probably a misspelling of: one letter is added, missing or wrong,
-/// letters are capital, or the name begins like `vary`.
+/// Returns the section that `name` probably means, if any. The names differ by one letter, by two swapped
+/// letters or by capitals, or `name` begins with `vari` or `vary`.
 fn meant(name: &str) -> Option<&'static str> {
     let small = small(name);
     let sections = [("base", "[base]"), ("vary", "[vary]"), ("runs", "[[runs]]")];

@@ -6,11 +6,11 @@ use anyhow::{Context, bail};
 use run_record::{RunState, SweepRecord, SweepRun, count};
 
 /// Checks that `folder` is not the directory of a run, and that the report would still show the finished runs
-/// in it. A report shows the runs of one sweep. If only some of the runs are lost to the report, prints a
-/// warning.
+/// in it. A report shows the runs of one sweep. If only some of them would be missing from it, or if all
+/// belong to an earlier version of the same sweep, prints a warning.
 ///
 /// # Errors
-/// If `folder` is a run directory, or if all finished runs in it belong to another sweep.
+/// If `folder` cannot be read or is a run directory, or if all finished runs in it belong to another sweep.
 pub fn check_folder(folder: &Path, now: &SweepRecord) -> anyhow::Result<()> {
     let shown = folder.display();
     let file = folder.join("run.json");

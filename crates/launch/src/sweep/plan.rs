@@ -76,7 +76,7 @@ pub fn plan(file: &SweepFile, scale: &str) -> Result<Vec<PlannedRun>, SweepError
     Ok((1..=repeats).flat_map(round).collect())
 }
 
-/// Returns the options of all runs that `scale` changes: their values at `scale` and at full scale, as text.
+/// Returns the options that `scale` changes, each with its value at `scale` and at full scale, as text.
 pub fn scaled(file: &SweepFile, scale: &str) -> BTreeMap<String, (String, String)> {
     let text = |value: Option<&Value>| value.map_or_else(|| "–".to_owned(), text);
     let changed = file
@@ -167,7 +167,8 @@ fn planned(file: &SweepFile, base: &Table, variant: &Table) -> Result<PlannedRun
     Ok(run)
 }
 
-/// Returns the name of a run: its values, each after its key unless the value alone shows the key.
+/// Returns the name of a run: its values, each after its key. Values that show their key, such as a topology,
+/// come without it.
 fn name_of(variant: &Table, varied: &BTreeMap<String, String>) -> String {
     let part = |key: &String| match key.as_str() {
         "topology" | "launcher" | "backend" | "model" => varied[key].clone(),
