@@ -73,7 +73,7 @@ impl TrainStep for Model {
 
     fn step(&self, batch: MnistBatch) -> TrainOutput<ClassificationOutput> {
         let item = self.forward_classification(batch);
-        // In place of item.loss.backward(): this averages gradients during backward.
+        // Replaces item.loss.backward(), so that gradients are averaged during backward.
         TrainOutput::new(self, burn_mpi::backward(&item.loss), item)
     }
 }
@@ -116,8 +116,8 @@ impl Batcher<MnistItem, MnistBatch> for MnistBatcher {
     }
 }
 
-/// Reads up to `samples` samples of MNIST's `train` or `t10k`. The files have a header of 16 or 8 bytes, and
-/// then the values.
+/// Reads up to `samples` samples of MNIST's `train` or `t10k`. A file of images begins with a header of 16
+/// bytes, a file of labels with one of 8 bytes. The values follow.
 fn mnist(folder: &Path, part: &str, samples: usize) -> Result<InMemDataset<MnistItem>, Box<dyn Error>> {
     let read = |name: String| {
         let path = folder.join(name);

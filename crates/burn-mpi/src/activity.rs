@@ -1,5 +1,5 @@
-//! What a rank is doing: written by the rank, and read by the code that checks its deadlines, which is the
-//! guard of its process or the hub of ranks that are threads.
+//! What a rank is doing. The rank writes it. The guard of its process, or the hub if ranks are threads, reads
+//! it to check deadlines.
 
 use std::fmt::Write;
 use std::sync::Arc;

@@ -44,16 +44,16 @@ pub struct Announcement {
     /// Number of the call among calls of its kind; 0 if they are not counted.
     number: u64,
     host: String,
-    /// Names of the calls, outermost first. If they are longer than `ROOM`, the end of them.
+    /// Names of the calls, outermost first. If they are longer than `ROOM` bytes, only their end.
     pub name: String,
 }
 
 impl Announcement {
     /// Length of an encoded announcement, in bytes.
     pub const BYTES: usize = 256;
-    /// Longest names of calls, in bytes.
+    /// Maximum bytes of the names of calls.
     const ROOM: usize = 128;
-    /// Longest host name, in bytes.
+    /// Maximum bytes of the host name.
     const HOST: usize = 64;
 
     /// Describes the exchange `inner` of the current call, on this host.

@@ -19,7 +19,7 @@ pub(crate) struct Wait<'a> {
     pub seen: &'a Status,
     /// What each rank is doing; `None` for a rank that does not answer.
     pub answers: &'a [Option<Status>],
-    /// How long the missing answers were waited for.
+    /// How long the waiting rank has waited for the missing answers.
     pub silent: Duration,
     /// Ranks that have announced that they leave.
     pub departed: &'a [Departure],
@@ -52,9 +52,9 @@ impl Wait<'_> {
         )
     }
 
-    /// Names the ranks that keep this rank waiting: those that do not answer, or else those that are in no
-    /// operation, or else one that is in another operation. A rank in an earlier operation comes last,
-    /// because it waits for the same missing ranks.
+    /// Names the ranks that keep this rank waiting. Names the ranks that do not answer; if all answer, the
+    /// ranks in no operation; if all are in one, a rank in another operation. A rank in another operation
+    /// comes last, because it may wait for the same missing ranks.
     fn cause(&self) -> String {
         let Self { seen, answers, .. } = *self;
         let others = || (0..answers.len()).filter(|&rank| rank != self.member.rank);
@@ -85,7 +85,7 @@ impl Wait<'_> {
     }
 }
 
-/// Says where a rank is that sent `answer`; `None` if it is in the same operation as `seen`.
+/// Says in which operation the rank that sent `answer` is; `None` if it is in the same operation as `seen`.
 ///
 /// A rank can complete an operation while another rank is still in it, as the root of a broadcast does. Two
 /// ranks at different operations may therefore have made the same calls, and a message between them is late

@@ -53,9 +53,9 @@ impl World {
     /// the same on every rank. All ranks must call it.
     ///
     /// Rank 0 sends 64 messages to each rank in turn, and the rank replies with its time. Only the shortest
-    /// round trip counts. The rank is assumed to read its clock in the middle of it, so the error is at most
-    /// half of the round trip (Cristian's algorithm, 1989). The messages are sent over MPI, even if
-    /// [`exchange_over`](Self::exchange_over) has set another transport.
+    /// round trip counts. The rank is assumed to read its clock in the middle of the round trip, so the error
+    /// is at most half of the round trip (Cristian's algorithm, 1989). The messages are sent over MPI, even
+    /// if [`exchange_over`](Self::exchange_over) has set another transport.
     ///
     /// Clocks drift by some µs per second. Measure the offsets at the start and at the end of a measurement,
     /// and interpolate.

@@ -235,7 +235,7 @@ pub enum MissingGradient {
     /// The parameter had another shape when the `GradientSync` was made.
     #[error("it had another shape when this GradientSync was made")]
     OtherShape,
-    /// The module has fewer parameters than the one that the `GradientSync` was made for.
+    /// The module that the `GradientSync` was made for has fewer parameters.
     #[error("the module has fewer parameters")]
     NoParameter,
 }

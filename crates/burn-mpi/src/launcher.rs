@@ -26,8 +26,8 @@ pub struct Launcher {
 }
 
 /// The known launchers. Each row has the launcher's name and command; the variables of the rank, of the size
-/// and of the size on this host, empty if there is none; and a variable that must be set. Without the last
-/// one, the rank belongs to another launcher, or is not a rank of MPI.
+/// and of the size on this host, empty if there is none; and a variable that must be set. If that variable is
+/// not set, the rank belongs to another launcher, or is not a rank of MPI.
 ///
 /// The first row whose variables are set is this process's launcher. The order matters. Flux, PALS and srun
 /// set the variables of PMI or PMIx too. Hydra and Open MPI start their daemons with srun, and ranks inherit

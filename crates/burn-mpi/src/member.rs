@@ -77,7 +77,7 @@ impl Member {
     }
 }
 
-/// An operation that a rank has started, with what errors say of it
+/// An operation that a rank has started, with the values that its errors contain
 /// ([`World::started`](crate::World::started)).
 #[derive(Debug, Clone, Copy)]
 pub struct Started {

@@ -136,8 +136,8 @@ pub(crate) fn average_buffers<M: Module>(world: &World, module: M) -> Result<M, 
 /// All ranks must call it.
 ///
 /// # Errors
-/// [`SharedError::Diverged`](crate::SharedError::Diverged) names the first parameter that differs, or else the first
-/// buffer, and the first rank whose value differs from rank 0's.
+/// [`SharedError::Diverged`](crate::SharedError::Diverged) names the first parameter that differs, or else
+/// the first buffer, and the first rank whose value differs from rank 0's. Otherwise if the transport fails.
 pub fn check_equal_weights<M: Module>(world: &World, module: &M) -> Result<(), CommError> {
     check_equal(world, module, true, "")
 }

@@ -4,8 +4,8 @@
 //! PyTorch name: Burn's ids are random per process.
 //!
 //! Optimizers, checkpoints and hashes use the flat buffer. It has Burn's layouts: a linear weight is
-//! `[inputs, outputs]`. This holds for a weight that Burn stores by columns (`LinearLayout::Col`) too,
-//! because it has the same shape in memory.
+//! `[inputs, outputs]`. A weight with `LinearLayout::Col` has this shape in a module, too: Burn transposes it
+//! only in its own records.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -184,8 +184,8 @@ impl ParamLayout {
         self.write_if(module, flat, |_| true)
     }
 
-    /// Returns `module` with the trainable values of `flat`. Batch norm's running statistics, which the
-    /// module updates itself, are unchanged.
+    /// Returns `module` with the values of `flat` in its trainable parameters. Values that get no gradients
+    /// are unchanged, such as the running statistics of batch norm, which the module updates itself.
     ///
     /// # Panics
     /// As [`write`](Self::write).

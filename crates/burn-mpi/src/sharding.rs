@@ -43,8 +43,8 @@ impl ShardPlan {
         order.samples(self.samples).into_iter().skip(rank).step_by(self.world_size).collect()
     }
 
-    /// Returns the number of steps of an epoch, the same on every rank: as many as the largest shard (rank
-    /// 0's) has batches.
+    /// Returns the number of steps of an epoch, the same on every rank: the number of batches in the largest
+    /// shard, which is rank 0's.
     pub fn steps(&self) -> usize {
         self.shard_len(0).div_ceil(self.batch_size)
     }

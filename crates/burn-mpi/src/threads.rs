@@ -122,11 +122,11 @@ impl Default for Options {
     }
 }
 
-/// Why a job of threads failed: the first rank that left with an error or a panic.
+/// Why a job of threads failed.
 #[derive(Clone, thiserror::Error)]
 #[error("{error}{}", seed.map_or_else(String::new, |seed| format!(" (seed {seed})")))]
 pub struct Failure {
-    /// The rank that failed. It may have left without an error while another rank needed it.
+    /// The first rank that left with an error or a panic, or that left while another rank needed it.
     pub rank: usize,
     /// Its error or its panic.
     pub error: String,

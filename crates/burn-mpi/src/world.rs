@@ -25,9 +25,9 @@ use crate::{CommError, Primitives, SharedError, Wire};
 /// All ranks of the job, from the perspective of one of them.
 ///
 /// A handle: clones are cheap and refer to the same job, so a type can hold a world without a lifetime
-/// parameter. MPI is finalized when the process exits, not when the last handle is dropped. Therefore no
-/// value that uses MPI can outlive MPI, and a rank whose `main` returns an error aborts the job instead of
-/// waiting for the others.
+/// parameter. MPI is finalized by an exit handler of the process, not when the last handle is dropped. So no
+/// value that uses MPI can outlive MPI. The exit handler gets the exit code: if the `main` of a rank returns
+/// an error while other ranks go on, the handler aborts the job instead of waiting for them.
 ///
 /// MPI is called only from the thread that started it. A world, and any type that holds one, is therefore
 /// `!Send` and `!Sync`:
@@ -115,7 +115,7 @@ impl World {
         Self(Rc::new(Job { member, places, library: "no MPI".to_owned(), seat: Some(seat), control }))
     }
 
-    /// Sets the deadline of collectives from here on, on this rank.
+    /// Sets the deadline of this rank's later collectives.
     pub fn set_deadline(&self, deadline: Duration) {
         self.member().activity.set_deadline(deadline);
     }
@@ -123,10 +123,10 @@ impl World {
     /// Applies the deadline to a wait of a transport in another crate, until the returned value is dropped.
     /// All ranks must call it for the same operations in the same order.
     ///
-    /// The names appear in error messages: `transport` as in
-    /// [`Collective::transport`](crate::Collective::transport), `operation` as in
-    /// [`Call::name`](crate::lab::Call::name), `broadcast` or `barrier`, and `bucket` if the operation has
-    /// one.
+    /// Errors contain all three arguments. `transport` is the name that
+    /// [`Collective::transport`](crate::Collective::transport) returns, and `operation` a name that
+    /// [`Call::name`](crate::lab::Call::name) returns, such as `broadcast`. `bucket` is the bucket of the
+    /// operation, if it has one.
     ///
     /// ```no_run
     /// # use burn_mpi::World;
@@ -142,9 +142,9 @@ impl World {
 
     /// Returns whether the job has failed and the guard is about to end this process.
     ///
-    /// A transport calls this while it waits if its operations must be aborted, as operations on a GPU must.
-    /// From the first call on, the guard waits one second before it ends the process, so that the transport
-    /// can abort its operations.
+    /// A transport whose operations must be aborted, such as operations on a GPU, calls this while it waits.
+    /// If it has been called at least once, the guard waits one second before it ends the process, so that
+    /// the transport can abort its operations.
     pub fn is_ending(&self) -> bool {
         self.member().activity.with(|state| *state.ending.get_or_insert(false))
     }
@@ -260,8 +260,9 @@ impl World {
         Ok(all.iter().map(|[length, _]| *length as usize).collect())
     }
 
-    /// Gathers every rank's value in rank order. `send` gets this rank's encoded value, padded to the longest
-    /// one, and returns the encoded values of all ranks one after the other, or nothing.
+    /// Gathers every rank's value in rank order. `send` gets this rank's encoded value, padded to the length
+    /// of the longest one. It returns the encoded values of all ranks, one after the other; on a rank that
+    /// gets no values, it returns an empty vector.
     fn gathered<T: Serialize + DeserializeOwned>(
         &self,
         mine: &T,
@@ -282,8 +283,8 @@ impl World {
 
     /// Gathers every rank's value, in rank order, on every rank.
     ///
-    /// Values are sent as CBOR. It has NaN, 128-bit integers, bytes and maps with any keys, but `Some(())`
-    /// and `Some(None)` arrive as `None`.
+    /// Values are sent as CBOR, which supports NaN, 128-bit integers, bytes and maps with any keys.
+    /// `Some(())` and `Some(None)` arrive as `None`.
     ///
     /// # Errors
     /// If the transport fails. On all ranks: [`SharedError::Elsewhere`](crate::SharedError::Elsewhere) names
@@ -414,6 +415,7 @@ impl World {
     ///
     /// # Errors
     /// [`SharedError::Diverged`](crate::SharedError::Diverged) names the first rank that differs from rank 0.
+    /// Otherwise if the transport fails.
     pub fn check_equal(&self, what: &str, mine: &str) -> Result<(), CommError> {
         let _calling = calling(format!("check_equal of {what}"));
         let all: Vec<String> = self.gather(&mine.to_owned())?;

@@ -110,7 +110,7 @@ fn a_parameter_that_one_rank_freezes_is_named() {
     }
 }
 
-/// The error comes before anything is sent.
+/// The error comes before any tensor or gradient is sent.
 #[test]
 fn a_parameter_of_another_type_on_one_rank_is_named() {
     for failure in [false, true].into_iter().flat_map(|broadcasts| failures("double", broadcasts)) {
@@ -197,7 +197,7 @@ struct Activated {
 /// A call of each rank with its module.
 type Call = fn(&World, Activated) -> Result<(), CommError>;
 
-/// A comparison of tensors does not show the difference.
+/// The tensors are equal: only the comparison of fields shows the difference.
 #[test]
 fn another_variant_of_an_enum_on_one_rank_is_named() {
     let activated = |world: &World| Activated {

@@ -1,4 +1,4 @@
-//! Checks that values which ranks exchange arrive as they were sent, or are an error of all ranks.
+//! Checks that values arrive at other ranks as they were sent, or that all ranks get an error.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

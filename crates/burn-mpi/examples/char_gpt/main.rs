@@ -160,7 +160,7 @@ impl Options {
 pub trait Network: Module {
     fn new(options: &Options, device: &Device) -> Self;
 
-    /// Computes the mean cross entropy of the next character, at each position of these windows.
+    /// Computes the mean cross entropy of the next character, over all positions of these windows.
     fn loss(&self, windows: &[Vec<u8>], device: &Device) -> Tensor<1>;
 
     fn optimizer() -> ModuleOptimizer;

@@ -62,7 +62,8 @@ pub mod fused {
     use burn_fused::{Epilogue, nn, optim};
     include!("network.rs");
 
-    /// Runs the block as one operator. With other imports only, it would be four operators, as above.
+    /// Runs the block as one operator. With the imports alone changed, it would run as four operators, as in
+    /// `stock`.
     fn forward(block: &Block, x: Tensor<4>) -> Tensor<4> {
         block.conv.forward_norm(x, &block.norm, Epilogue::ReluPool)
     }
@@ -184,7 +185,7 @@ fn train<N: Network>(world: &World, options: &Options) -> Result<(), Box<dyn Err
             break;
         }
     }
-    // Running statistics differ: each rank's are of its own samples.
+    // Running statistics differ between ranks, because each rank computes them over its own samples.
     let model = sync.average_buffers(model)?;
     check_equal_weights(world, &model)?;
     let accuracy = test(world, &model.valid(), tests)?;

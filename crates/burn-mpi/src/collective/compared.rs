@@ -24,7 +24,7 @@ use crate::{Call, CommError, Operation, Primitives, SharedError, Wire};
 /// Maximum number of remembered calls. Calls that repeat with a longer period are compared every time.
 const MEMORY: usize = 4096;
 
-/// Maximum number of latest calls that are matched against earlier ones to find the position in the sequence.
+/// Maximum number of recent calls that are matched against earlier ones to find the position in the sequence.
 const CONTEXT: usize = 64;
 
 /// The collective calls so far on one communicator, from which the next call is predicted.
@@ -54,8 +54,8 @@ impl Calls {
             .then(|| Announcement::for_exchange(&format!("{operation}, call {}", self.made), self.made, host))
     }
 
-    /// Finds the earlier point of the sequence at which the preceding calls agree with the latest calls for
-    /// longest, and returns its index in `latest`. If several points agree equally long, the last one counts.
+    /// Finds the earlier point of the sequence before which the most calls in a row agree with the latest
+    /// calls, and returns its index in `latest`. Of several such points, the last one counts.
     fn after_the_same(&self) -> usize {
         let (now, before) = (self.latest.iter().rev(), self.latest.len() - 1);
         let same = |end: &usize| {
@@ -87,7 +87,7 @@ impl Messages {
 /// the blocking calls.
 pub struct Checked<L> {
     pub(super) link: L,
-    /// Name of the transport, such as `mpi`. From the rank's second collective on with a number, such as
+    /// Name of the transport, such as `mpi`. The rank's second and later collectives have a number, as in
     /// `mpi (collective 2)`.
     pub(super) label: String,
     /// The first error after which ranks may be out of step. Every later call returns it.

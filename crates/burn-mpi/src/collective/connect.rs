@@ -54,7 +54,8 @@ impl Default for Transport {
 /// ```
 ///
 /// # Errors
-/// If this build lacks the backend, or ranks cannot reach each other.
+/// If this build lacks the backend, if ranks choose different backends or gloo algorithms, if gloo has no
+/// such algorithm, or if ranks cannot reach each other.
 pub fn connect(
     world: &World,
     backend: Backend,
@@ -148,8 +149,8 @@ impl Backend {
 #[serde(rename_all = "lowercase")]
 pub enum Reduction {
     /// The backend's own all-reduce, in the order of its algorithm. The non-blocking all-reduce of two ranks
-    /// on two machines over mpi is an exception: they exchange halves and sum them. A sum of two values has
-    /// only one order, so the bits are the same.
+    /// on two machines over mpi is an exception: the two ranks exchange halves and sum them. A sum of two
+    /// values has only one order, so the bits are the same.
     Native,
     /// In rank order, independent of backend and topology: each rank sums one chunk of all ranks' buffers and
     /// sends the sum to all ranks. It transfers as many bytes as a reduce-scatter and an all-gather.

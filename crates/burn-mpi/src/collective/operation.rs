@@ -74,8 +74,8 @@ impl Call {
     }
 
     /// Checks the buffers that `rank` of `size` ranks passes to
-    /// [`Primitives::call`](crate::lab::Primitives::call), which accepts buffers of any length. A transport
-    /// calls this function first, because it then reads all of `from` and writes all of `to`.
+    /// [`Primitives::call`](crate::lab::Primitives::call). A transport checks them before it reads all of
+    /// `from` and writes all of `to`, because a caller may pass buffers of any length.
     ///
     /// # Errors
     /// The reason of a [`CommError::Operation`](crate::CommError::Operation): a sum of bytes, or a rank that does not

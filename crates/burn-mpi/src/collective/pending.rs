@@ -231,8 +231,8 @@ impl<L: Link> PendingOps<L> {
         self.ops.iter().map(|op| op.operation).find(|operation| operation.bucket == bucket)
     }
 
-    /// Starts operations with a complete comparison, in the order in which all ranks start them, up to the
-    /// first operation that is still compared.
+    /// Starts announced operations, in the order in which all ranks start them, up to the first one whose
+    /// comparison is not complete.
     fn start_announced(&mut self) -> Result<(), CommError> {
         self.checked.check_failed()?;
         while let Some(at) = self.ops.iter().position(PendingOp::is_announced) {

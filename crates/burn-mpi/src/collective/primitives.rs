@@ -31,7 +31,8 @@ use crate::{CommError, Wire};
 /// their calls, types or lengths differ (see [`Collective`](crate::Collective)).
 ///
 /// # Panics
-/// Each method: if a buffer does not have the required length.
+/// Each method: if a buffer does not have the required length, or if the two buffers of a sum have different
+/// types.
 #[expect(clippy::missing_errors_doc, reason = "above, for all methods")]
 pub trait Primitives {
     /// The transport's name in errors and tables, such as `mpi`.

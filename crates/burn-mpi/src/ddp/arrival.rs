@@ -1,9 +1,10 @@
 //! The order in which gradients become final, and the uses of each parameter.
 //!
 //! Buckets are packed in the order in which backward finishes gradients, so that the first bucket can be sent
-//! early. This order is not known before the first backward. So the first step is a probe: its buckets are in
-//! reverse visit order, and each rank records the actual order. The two orders differ; Burn's linear biases,
-//! for example, come last of all.
+//! early. This order is not known before the first backward. So the first step is a probe: each rank records
+//! the order in which its gradients become final. Until then, buckets are packed in reverse visit order;
+//! visit order is the order in which Burn visits the parameters of a module. The two orders differ: the
+//! gradients of Burn's linear biases, for example, become final last of all.
 //!
 //! The lowest rank that ran a backward determines the order for all ranks. Autodiff accumulates a gradient
 //! over the uses of its parameter. Ranks may use a parameter a different number of times, so a bucket waits
@@ -59,7 +60,8 @@ pub(crate) struct Probe {
 }
 
 impl Probe {
-    /// Makes the probe of a backward from its registrations in order. `params` is the number of parameters.
+    /// Makes the probe of a backward. `registered` has the parameter of each registration, in order, and
+    /// `params` is the number of parameters.
     pub fn new(registered: Vec<usize>, params: usize) -> Self {
         let (mut order, mut uses) = (Vec::new(), vec![0; params]);
         for param in registered.into_iter().rev() {
@@ -73,7 +75,7 @@ impl Probe {
     }
 }
 
-/// Returns the order before the probe: trainable parameters in reverse visit order.
+/// Returns the order that applies until the probe has ended: trainable parameters in reverse visit order.
 pub(crate) fn unknown(layout: &ParamLayout) -> Vec<usize> {
     let trainable = |&param: &usize| layout.specs()[param].trainable;
     (0..layout.specs().len()).rev().filter(trainable).collect()

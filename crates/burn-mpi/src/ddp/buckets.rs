@@ -5,12 +5,13 @@
 //! collectives by order. The last bucket waits for the end of the step: it also carries the [`Signals`] and
 //! other values that all ranks need.
 //!
-//! In each step, every rank issues the same collectives: of the same kind, for the same buckets, in the same
-//! order. Ranks may differ in everything else, such as samples and branches. A difference may change when a
-//! bucket starts, never how.
+//! In each step, every rank starts the same collectives, of the same kind, for the same buckets, in the same
+//! order. Ranks may have different samples and take different branches. Such differences change only the time
+//! at which a bucket starts.
 //!
-//! A rank may use a parameter more often than expected, or change a gradient after its bucket has started.
-//! The last bucket carries a flag for this, so that all ranks make a second all-reduce (`Irregular`).
+//! A rank may use a parameter more often than expected, or not at all, or change a gradient after its bucket
+//! has started. It then sets a flag in the last bucket. If any rank has set the flag, all ranks make a second
+//! all-reduce (`Irregular`).
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -45,7 +46,8 @@ pub(crate) struct Buckets {
     pub times: CommTimes,
     /// Receives events; `None` outside a profile.
     pub watch: Option<SyncWatch>,
-    /// Number of uses of each parameter in the network. Its gradient is final after as many registrations.
+    /// Number of times that the network uses each parameter. Autodiff registers a parameter's gradient once
+    /// for each use, and the gradient is final after the last registration.
     pub uses: Vec<usize>,
     /// Parameters without a gradient on any rank in the last step.
     pub absent: Vec<bool>,
@@ -58,7 +60,7 @@ pub(crate) struct Buckets {
 /// This rank's part of the current step.
 #[derive(Default)]
 pub(crate) struct Step {
-    /// Number of buckets started. On every rank, these are the first ones of the plan.
+    /// Number of buckets started. Buckets start in the order of the plan.
     started: usize,
     /// Whether each parameter has a gradient in this step.
     written: Vec<bool>,
@@ -74,13 +76,13 @@ pub(crate) struct Step {
     late: BTreeMap<usize, Vec<f32>>,
     /// Whether the program has replaced a gradient after a bucket took it.
     replaced: bool,
-    /// This rank's gradients, not scaled. All of them are reduced again if any rank has replaced one of its
-    /// own.
+    /// This rank's gradients, not scaled. If any rank has replaced a gradient, all ranks reduce all gradients
+    /// again.
     pub own: Option<OwnGradients>,
-    /// Time since which some bucket has been in flight during backward.
+    /// Start of the current period of backward in which at least one bucket is in flight.
     in_flight_since: Option<Duration>,
     failure: Option<CommError>,
-    /// The first parameter with a gradient that fits in no bucket: the module has changed.
+    /// The first parameter whose gradient fits in no bucket, because the module has changed.
     pub unexpected: Option<usize>,
 }
 
@@ -120,8 +122,8 @@ impl Buckets {
         self.plan = plan;
     }
 
-    /// Whether a bucket can start before the end of a backward. The last bucket cannot, because it carries
-    /// the signals.
+    /// Whether any bucket can start before the end of a backward: with overlap enabled, several ranks and
+    /// several buckets. The last bucket never does, because it carries the signals.
     pub fn can_overlap(&self) -> bool {
         self.options.overlap && self.collective.world_size() > 1 && self.plan.buckets().len() > 1
     }
@@ -136,8 +138,8 @@ impl Buckets {
         self.step = Step { written, sealed, ..Step::default() };
     }
 
-    /// Takes the final gradient of `param`, and starts the buckets that are now full. At most once per
-    /// parameter in a backward.
+    /// Takes the final gradient of `param`, and starts the buckets that are now full. Call it at most once
+    /// per parameter in a backward.
     pub fn take(&mut self, param: usize, values: &[f32]) {
         self.add(param, values);
         self.mark(param);
@@ -160,8 +162,8 @@ impl Buckets {
         }
     }
 
-    /// Begins a backward with gradients that are scaled by `weight`. In a probe, no gradient is final before
-    /// the end of the backward, because the numbers of uses are not known.
+    /// Begins a backward whose gradients are scaled by `weight`. A probe is a backward before the number of
+    /// uses of each parameter is known: no gradient counts as final before the end of a probe.
     pub fn begin_backward(&mut self, weight: f32, is_probe: bool) {
         if is_probe {
             self.uses.fill(usize::MAX);
@@ -202,8 +204,9 @@ impl Buckets {
         });
     }
 
-    /// Records that the program has replaced the gradient of `param`, after a bucket took it, by `gradient`
-    /// or by none. All ranks then reduce all gradients again at the end of the step.
+    /// Records that the program has changed the gradient of `param` after a bucket took it. `gradient` is the
+    /// new gradient; `None` if the program removed the gradient. All ranks then reduce all gradients again at
+    /// the end of the step.
     pub fn replace(&mut self, param: usize, gradient: Option<&[f32]>) {
         if gradient.is_some_and(|gradient| gradient.len() != self.length(param)) {
             self.step.unexpected.get_or_insert(param);
@@ -217,14 +220,13 @@ impl Buckets {
         self.plan.place(param).map_or(0, |(_, range)| range.len())
     }
 
-    /// Marks all parameters as final in this step.
+    /// Marks all parameters as final in this step, and starts the full buckets.
     pub fn seal_all(&mut self) {
         (0..self.uses.len()).for_each(|param| self.mark(param));
         self.start_full();
     }
 
-    /// Marks `param` as final in this step. Without a gradient so far, it counts as
-    /// zero.
+    /// Marks `param` as final in this step. If it has no gradient so far, its gradient counts as zero.
     fn mark(&mut self, param: usize) {
         if let Some((bucket, range)) = self.plan.place(param)
             && !std::mem::replace(&mut self.step.sealed[param], true)
@@ -235,7 +237,7 @@ impl Buckets {
         }
     }
 
-    /// The averaged gradient of `param` in its bucket, after `finish`; `None` for a
+    /// Returns the averaged gradient of `param` in its bucket. Call it after `finish`. Returns `None` for a
     /// parameter that is in no bucket, or while its bucket is in flight.
     pub fn gradient(&self, param: usize) -> Option<&[f32]> {
         let (bucket, range) = self.plan.place(param)?;
@@ -286,7 +288,7 @@ impl Buckets {
             return Err(CommError::Shared(SharedError::Shares { share, samples: Vec::new() }));
         }
         if !averaged.is_empty() && with_backward > 0.0 {
-            // A bucket of a 16-bit type has rounded them: sum them again as f32.
+            // A 16-bit bucket has rounded the values of `averaged`: sum them again as f32.
             let sums = if is_alone || !self.buffers.is_narrow(last) {
                 &sums[CONTROL..]
             } else {
@@ -297,7 +299,8 @@ impl Buckets {
         // Without a backward on any rank, no parameter has a gradient.
         let irregular =
             if irregular || with_backward == 0.0 { self.reduce_late()? } else { Irregular::default() };
-        // Not dropped before: another rank may have replaced a gradient.
+        // This rank's gradients are kept until here, because another rank may have replaced one of its
+        // gradients.
         self.step.own = None;
         self.absent.fill(false);
         irregular.absent.iter().for_each(|&param| self.absent[param] = true);
@@ -329,7 +332,8 @@ impl Buckets {
         Ok(())
     }
 
-    /// Ends the time in which buckets were in flight during backward, and counts it as hidden.
+    /// Ends the current period in which buckets are in flight during backward, and adds it to the hidden
+    /// time.
     fn note_finished(&mut self) {
         if let Some(since) = self.step.in_flight_since.take() {
             self.times.hidden += self.clock.now() - since;
@@ -402,8 +406,8 @@ impl Buckets {
         gradients
     }
 
-    /// Sums the `gradients` of `params` over ranks, and `put`s the sums into the buckets. A gradient that
-    /// this rank does not have counts as zeros.
+    /// Sums the `gradients` of `params` over ranks, and calls `put` with each of their values in the buckets
+    /// and its sum. A gradient that this rank does not have counts as zeros.
     fn reduce_again(
         &mut self,
         params: &[usize],
@@ -431,7 +435,7 @@ impl Buckets {
         Ok(())
     }
 
-    /// Sums `values` over ranks, as f32 whatever the wire type is: steps that need this are rare.
+    /// Sums `values` over ranks. Sends f32, whatever the wire type is.
     fn sum(&mut self, values: Vec<f32>) -> Result<Vec<f32>, CommError> {
         if self.collective.world_size() == 1 {
             return Ok(values);
@@ -444,9 +448,9 @@ impl Buckets {
         }
     }
 
-    /// Writes zeros for gradients that this rank lacks, because it has no samples
-    /// in this step or does not use the parameter; returns whether there is such a
-    /// parameter.
+    /// Writes zeros for the gradients that this rank lacks into the buckets that have not started, and
+    /// returns whether this rank lacks any. It lacks a gradient if it has no samples in this step or does not
+    /// use the parameter.
     fn clear_unwritten(&mut self) -> bool {
         let mut incomplete = false;
         for (bucket, spec) in self.plan.buckets().iter().enumerate() {
@@ -494,12 +498,12 @@ fn share_tolerance(wire: WireType) -> f32 {
     if wire == WireType::F32 { 1e-4 } else { 0.05 }
 }
 
-/// What did not fit the bucket plan in a step. It is the same on every rank.
+/// Deviations of a step from what the buckets expect. They are the same on every rank.
 ///
-/// A bucket starts when each of its parameters has been registered as often as the plan expects. A rank may
-/// use a parameter more often than that, or run another backward after the last one. The additional gradient
-/// is then kept aside, and reduced on all ranks at the end of the step. A program may also change a gradient
-/// on one rank after its bucket has started. All gradients are then reduced again.
+/// A bucket starts when the gradient of each of its parameters has been registered as often as
+/// [`Buckets::uses`] says. If a rank uses a parameter more often, or runs another backward after the last
+/// one, the additional gradient is kept aside, and reduced on all ranks at the end of the step. If a program
+/// changes a gradient on one rank after its bucket has started, all gradients are reduced again.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Irregular {
     /// Parameters with a late gradient on some rank.

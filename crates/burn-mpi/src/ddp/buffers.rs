@@ -34,15 +34,16 @@ pub struct BucketSpec {
     pub params: Vec<usize>,
     /// Number of values of its parameters.
     pub len: usize,
-    /// Length of the buffer: with control values, rounded up to a multiple of
-    /// the world size so that it can be cut into chunks.
+    /// Length of the buffer, rounded up to a multiple of the world size so that the buffer can be cut into
+    /// equal chunks. The last buffer also has room for the control values and the carried values.
     pub padded: usize,
 }
 
 impl BucketPlan {
-    /// Packs the parameters of the given lengths in `order` into buckets of at most
-    /// `capacity` values, the first of at most `first`. A parameter larger than that gets
-    /// a separate bucket. The last bucket has room for the control values and `carried` more.
+    /// Packs parameters into buckets, in `order`. `lengths` has the number of values of each parameter. A
+    /// bucket takes at most `capacity` values, and the first bucket also at most `first`. A parameter that
+    /// exceeds the limit gets a separate bucket. The last bucket has room for the control values and
+    /// `carried` more values.
     pub fn new(
         lengths: &[usize],
         order: &[usize],

@@ -9,8 +9,8 @@ use burn::tensor::{DType, Tensor};
 use super::hook::Taken;
 use crate::CommError;
 
-/// Passes to `add` what buckets have not taken of each parameter's gradient during backward: the whole
-/// gradient if it was not `taken`, the difference if it was accumulated further after it was taken, and
+/// Passes to `add` the part of each parameter's gradient that no bucket took during backward: the whole
+/// gradient if it was not `taken`, the increase if autodiff added to the gradient after a bucket took it, and
 /// otherwise nothing.
 pub(crate) fn collect<M: Module>(
     gradients: &GradientsParams,

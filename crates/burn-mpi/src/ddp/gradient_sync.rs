@@ -35,9 +35,9 @@ pub enum MicroBatch {
 
 /// Collects this rank's gradients and averages them with the other ranks'.
 ///
-/// Ranks may have different samples, micro-batches and branches, or none. The only
-/// requirement is that every rank calls [`finish`](Self::finish) (or
-/// [`average`](Self::average)) once per step.
+/// Ranks may have different samples, micro-batches and branches, and a rank may have no samples. The only
+/// requirement is that every rank calls [`finish`](Self::finish) (or [`average`](Self::average)) once per
+/// step.
 ///
 /// ```no_run
 /// # use burn::{module::Module, optim::GradientsParams, tensor::Tensor};
@@ -58,7 +58,7 @@ pub struct GradientSync {
     arrival: Option<ArrivalOrder>,
     /// Whether the last step has changed the order, so that the next step makes a new plan.
     adopt_next: bool,
-    /// Registrations of this rank's last hooked backward in the step.
+    /// The gradients that autodiff registered in this rank's last backward with a [`hook`] in the step.
     probe: Probe,
     /// The error that makes averaging impossible: ranks have different modules or options, or a step has
     /// failed.
@@ -125,7 +125,7 @@ impl GradientSync {
     /// step's `total` samples, then [`finish`](Self::finish). If `own` is 0, the loss is not used.
     ///
     /// # Errors
-    /// If the transport fails, or ranks average different modules.
+    /// As [`backward`](Self::backward) and [`finish`](Self::finish).
     pub fn average<M: Module>(
         &mut self,
         loss: &Tensor<1>,
@@ -139,13 +139,19 @@ impl GradientSync {
         self.finish(module)
     }
 
-    /// Runs backward from the mean `loss` over `own` of this rank's samples of a step that has `total` on all
-    /// ranks. A step may have any number of such calls, and a different number on each rank; their gradients
+    /// Runs backward from `loss`, the mean over `own` samples of this rank. The step has `total` samples on
+    /// all ranks. A step may have any number of calls, and a different number on each rank; their gradients
     /// are summed. The first call after [`finish`](Self::finish) begins a step and discards the gradients of
     /// the previous one. If `own` is 0, the loss is not used.
     ///
     /// # Errors
-    /// If the transport fails, or ranks average different modules.
+    /// - [`CommError::OnRank`] if `own` exceeds `total`.
+    /// - [`CommError::NoGradient`] names a parameter whose gradient does not fit the buckets, because the
+    ///   module has changed.
+    /// - [`CommError::Module`] if ranks are threads that share the graph of the module.
+    /// - [`CommError::Interrupted`] after a backward that panicked.
+    /// - The error that makes averaging impossible, if ranks average different modules or an earlier step has
+    ///   failed. If the transport fails during this call, [`finish`](Self::finish) returns its error.
     pub fn backward<M: Module>(
         &mut self,
         loss: &Tensor<1>,
@@ -165,8 +171,8 @@ impl GradientSync {
         self.end_backward(which)
     }
 
-    /// Runs the backward of a share that has begun. Buckets may be reduced meanwhile. Returns all gradients,
-    /// and for each parameter the gradient that a bucket took, if any.
+    /// Runs a backward after [`begin_share`](Self::begin_share). Buckets may be reduced meanwhile. Returns
+    /// all gradients, and for each parameter the gradient that a bucket took, if any.
     pub(crate) fn hooked_backward<M: Module>(
         &mut self,
         loss: &Tensor<1>,
@@ -219,8 +225,8 @@ impl GradientSync {
     ///   different weights. Every later step returns it, too.
     /// - [`SharedError::Shares`](crate::SharedError::Shares) on all ranks, if the samples of their backward
     ///   calls do not add up to the total of the step.
-    /// - [`CommError::NoGradient`], which names the parameter, if a parameter of `module` was frozen when
-    ///   this `GradientSync` was made and is not any more, or has another shape than then.
+    /// - [`CommError::NoGradient`], which names the parameter, if a trainable parameter of `module` was
+    ///   frozen, had another shape or did not exist when this `GradientSync` was made.
     pub fn finish<M: Module>(&mut self, module: &M) -> Result<GradientsParams, CommError> {
         if self.steps == 0 && self.broken.is_none() {
             self.broken = module::check_equal(&self.world, module, false, AT_START).err();
@@ -244,7 +250,9 @@ impl GradientSync {
     /// sum of `mine` over ranks.
     ///
     /// # Errors
-    /// As [`finish`](Self::finish).
+    /// - If the transport fails, or ranks average different modules. Every later step returns the same error.
+    /// - [`SharedError::Shares`](crate::SharedError::Shares) as in [`finish`](Self::finish).
+    /// - [`CommError::Interrupted`] after a backward that panicked.
     pub fn reduce(&mut self, mine: Signals) -> Result<Signals, CommError> {
         self.reduce_with(mine, &mut [])
     }
@@ -255,7 +263,7 @@ impl GradientSync {
     /// all-reduce.
     ///
     /// # Errors
-    /// As [`finish`](Self::finish).
+    /// As [`reduce`](Self::reduce).
     ///
     /// # Panics
     /// If there are more values than [`carry`](Self::carry) reserved.
@@ -305,9 +313,10 @@ impl GradientSync {
         self.buckets.as_deref_mut().ok_or(PANICKED)
     }
 
-    /// Adds gradients that Burn's `backward` has returned for the mean loss over `own` of the `total` samples
-    /// of a step. They have to be the last gradients of this rank in the step. They are not sent during that
-    /// backward, as they are in [`backward`](Self::backward). If `own` is 0, they are not used.
+    /// Adds `gradients`, which Burn's `backward` has returned for the mean loss over `own` of the step's
+    /// `total` samples. They must be the last gradients of this rank in the step. Unlike in
+    /// [`backward`](Self::backward), no bucket is sent while they are computed. If `own` is 0, `gradients` is
+    /// not used.
     ///
     /// ```no_run
     /// # use burn::{module::Module, optim::GradientsParams, tensor::Tensor};
@@ -337,7 +346,7 @@ impl GradientSync {
 
     /// Adds `gradients` as [`contribute`](Self::contribute) does, as the only gradients of this rank in the
     /// step. `taken` are the gradients that buckets took during a hooked backward, if there was one. If
-    /// `gradients` now differs from them, all gradients are averaged again.
+    /// `gradients` differs from `taken`, all gradients are averaged again.
     #[cfg(feature = "train")]
     pub(crate) fn contribute_all<M: Module + 'static>(
         &mut self,
@@ -403,9 +412,8 @@ impl GradientSync {
         Ok(own > 0)
     }
 
-    /// Averages over ranks the tensors that get no gradients, such as batch norm's
-    /// running statistics, which differ between ranks. All ranks must call it with
-    /// the same module.
+    /// Averages the float tensors that get no gradients over ranks, such as the running statistics of batch
+    /// norm, which differ between ranks. All ranks must call it with the same module.
     ///
     /// # Errors
     /// If the transport fails.
@@ -497,8 +505,8 @@ impl GradientSync {
         }
     }
 
-    /// Restores the order of an earlier run, so that a resumed run is bit-identical.
-    /// Between steps only.
+    /// Restores the order of an earlier run, so that a resumed run is bit-identical. Call it between steps
+    /// only.
     ///
     /// # Errors
     /// [`CommError::Arrival`] if it is not an order of this module's parameters,
@@ -510,8 +518,8 @@ impl GradientSync {
         self.replan()
     }
 
-    /// Reserves space for `values` that [`reduce_with`](Self::reduce_with) averages.
-    /// Between steps only, with the same number on all ranks.
+    /// Reserves space for `values` that [`reduce_with`](Self::reduce_with) averages. Call it between steps
+    /// only, with the same number on all ranks.
     ///
     /// # Errors
     /// [`CommError::Interrupted`] after a backward that panicked.
@@ -531,13 +539,14 @@ impl GradientSync {
         Ok(())
     }
 
-    /// The order determined in the first step; `None` before it has ended.
+    /// Returns the order in which gradients become final, as learned in the first step or set by
+    /// [`adopt`](Self::adopt); `None` before.
     pub fn arrival(&self) -> Option<&ArrivalOrder> {
         self.arrival.as_ref()
     }
 
-    /// Calls `watch` at each [`SyncEvent`] from now on; `None`, the default, calls nothing.
-    /// Between steps only. Ranks may differ in it.
+    /// Calls `watch` at each [`SyncEvent`] from now on; `None`, the default, calls nothing. Call it between
+    /// steps only. Ranks may have different watches.
     ///
     /// # Errors
     /// [`CommError::Interrupted`] after a backward that panicked.

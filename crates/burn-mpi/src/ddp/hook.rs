@@ -50,7 +50,7 @@ pub struct HookedBackward {
     /// Parameters in the order of their registrations. A parameter that is used several times occurs several
     /// times.
     pub registered: Vec<usize>,
-    /// The gradient that a bucket took of each parameter, if any.
+    /// For each parameter, the gradient that a bucket took, if any.
     pub taken: Vec<Option<Taken>>,
     pub buckets: Box<Buckets>,
 }

@@ -88,8 +88,8 @@ pub struct SyncReport {
     pub overlap: Overlap,
     /// Times, summed over steps.
     pub times: CommTimes,
-    /// Steps with gradients that came, or were changed, after their bucket had started, on any rank;
-    /// such a step needs a second all-reduce.
+    /// Steps in which, on any rank, a gradient came or was changed after its bucket had started. Such a step
+    /// needs a second all-reduce.
     pub late_steps: usize,
     /// Steps with a parameter that some rank with samples did not use; such a step
     /// needs a short second all-reduce.
@@ -154,10 +154,10 @@ pub enum SyncEvent {
     CopyBegin,
     /// Copying ends.
     CopyEnd,
-    /// This thread begins to start or to wait for the all-reduce of the bucket with this
-    /// index in [`SyncReport::buckets`](crate::SyncReport::buckets).
+    /// This thread begins a call that starts an all-reduce or waits for one. The number is the bucket's index
+    /// in [`SyncReport::buckets`](crate::SyncReport::buckets).
     BucketBegin(usize),
-    /// This thread continues with other work.
+    /// The call of the last [`BucketBegin`](Self::BucketBegin) has returned.
     BucketEnd(usize),
     /// Number of buckets in flight after a poll during backward. Buckets complete in the order in which they
     /// started, or nearly so.

@@ -87,7 +87,7 @@ impl ExitBarrier {
     /// end of MPI on all ranks.
     pub(super) fn silent(&self, limit: Duration) -> Vec<usize> {
         let state = self.state.lock();
-        // Once MPI has ended on all ranks, all exit, and this rank soon does.
+        // Once MPI has ended on all ranks, silence is normal: the other ranks exit, and this rank soon does.
         let silent = state.received.iter().filter(|(_, at)| !state.all && at.elapsed() > limit);
         silent.map(|(&rank, _)| rank).filter(|rank| !state.acknowledged.contains(rank)).collect()
     }
@@ -150,8 +150,8 @@ mod tests {
     use crate::clock::Clock;
     use crate::member::Member;
 
-    /// Linger time in the tests. It is as long as a test may take, so that a slow machine fails none: the
-    /// tests find a lost message by the state that it leaves.
+    /// Linger time in the tests. It is as long as a test may take, so that no test fails on a slow machine.
+    /// The tests detect a lost message by the state that it leaves, not by the time.
     fn limit() -> Duration {
         Duration::from_secs(include_str!("limit_s").trim().parse().expect("seconds"))
     }

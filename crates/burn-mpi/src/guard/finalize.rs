@@ -8,7 +8,8 @@
 //!
 //! With some MPI libraries `MPI_Finalize` may never return. There, `process_manager.rs` ends the job instead.
 //!
-//! MPI therefore runs as long as any Rust code does, and no value that uses MPI can outlive it.
+//! Because MPI ends in an exit handler, it runs as long as `main` and all values in it: no value that uses
+//! MPI can outlive it.
 
 use std::ffi::{c_int, c_void};
 use std::rc::Rc;
@@ -27,8 +28,8 @@ use crate::process::{print_line, print_of};
 use crate::run::wait_until_read;
 
 // A program may train on a spawned thread and join it. The handler then runs on another thread than the one
-// that used MPI, which is in no operation any more. MPI does not guarantee that this works, but both Open MPI
-// and MPICH finalize correctly.
+// that used MPI. That thread has ended, so it is inside no MPI operation. MPI does not guarantee that this
+// works, but both Open MPI and MPICH finalize correctly.
 
 /// How long a rank with an error waits for the others to exit as well.
 const GRACE: Duration = Duration::from_secs(2);
@@ -147,8 +148,8 @@ fn finalize(status: i32) {
     exit_together();
 }
 
-/// Waits until every rank leaves, and returns whether all did. Gives up after [`GRACE`] if this rank leaves
-/// with an error.
+/// Waits until every rank leaves, and returns whether all did. If this rank leaves with an error, gives up
+/// after [`GRACE`], unless all ranks have announced that they leave.
 fn everyone_leaves(mpi: &Mpi, communicator: ffi::MPI_Comm, status: i32) -> bool {
     let began = Instant::now();
     let started = mpi.started(NAME, "barrier", 0);

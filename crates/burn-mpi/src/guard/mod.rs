@@ -37,25 +37,26 @@ use crate::{CommError, World};
 const TIMED_OUT: i32 = 3;
 /// How often a guard checks the deadline.
 const TICK: Duration = Duration::from_millis(100);
-/// How much longer a rank waits before it reports than the rank below it. One line is enough, and the lowest
-/// rank that can report prints it.
+/// Additional delay per rank before a report: rank r waits min(r, 8) times as long as this. One line is
+/// enough, and the lowest rank that can report prints it.
 const PATIENCE: Duration = Duration::from_millis(700);
-/// How long a rank waits for a rank that has left with exit code 0, before it aborts the job.
+/// How long a rank waits for another rank that has left with exit code 0, before the waiting rank aborts the
+/// job.
 const LEFT: Duration = Duration::from_secs(2);
-/// How long a rank waits for a rank that has left with an error. That rank aborts the job itself, and sooner.
+/// The same if the other rank has left with an error. That rank normally aborts the job itself before this
+/// time.
 const FAILED: Duration = Duration::from_secs(10);
-/// Minimum time for which another rank has to be silent before a rank that waits to leave aborts the job.
+/// Minimum silence of another rank after which a rank that waits to leave aborts the job.
 const SILENCE: Duration = Duration::from_secs(6);
-/// How long a rank that is about to print why the job ends waits for a message of a lower rank that is about
-/// to do the same.
+/// Time in which a lower rank can claim the last line before this rank prints it.
 const CLAIM: Duration = Duration::from_secs(1);
-/// How long a rank waits for another rank to print why the job ends. The exit of the rank that prints ends
-/// the job with all ranks. If this rank exited earlier, the launcher would end the job before the line is
-/// printed.
+/// How long a rank waits for another rank to print why the job ends. The exit of the printing rank ends all
+/// ranks. If this rank exited earlier, the launcher would end the job before the line is printed.
 const PRINTED: Duration = Duration::from_secs(20);
 /// How often a rank that leaves announces it.
 const ANNOUNCE: Duration = Duration::from_millis(200);
-/// Interval at which rank 0, from its start on, asks the other ranks whether they answer at all.
+/// Interval between the questions with which rank 0, after its start, tests whether the other ranks answer at
+/// all.
 const REACH: Duration = Duration::from_secs(10);
 /// How long a transport may take to abort its operations.
 const ABORT: Duration = Duration::from_secs(1);
@@ -166,12 +167,13 @@ impl Guard {
         }
     }
 
-    /// On rank 0, asks the other ranks three times, with `interval` between the questions. After another
-    /// `interval`, returns the ranks that have answered none of them. All other calls return no ranks.
-    /// `asked` has the time of the guard's start, and then of each question.
+    /// Tests on rank 0 whether the other ranks answer. The guard calls it at each tick. It asks three
+    /// questions, `interval` apart. When `interval` has passed after the last question, it returns the ranks
+    /// that have answered no question. All other calls return no ranks. `asked` has the time of the guard's
+    /// start, followed by the time of each question.
     ///
-    /// A firewall may let MPI's connections through and drop the guards' messages. Then a rank that hangs is
-    /// not named, and a rank that is stopped while it exits is not noticed.
+    /// A firewall may let MPI's connections through and drop the guards' messages. Then the guards cannot
+    /// name a rank that hangs, and do not notice a rank that is stopped while it exits.
     fn unreached(&self, asked: &mut Vec<Instant>, interval: Duration) -> Vec<usize> {
         const QUESTIONS: usize = 3;
         if self.member.rank > 0 || asked.len() > QUESTIONS + 1 || asked[asked.len() - 1].elapsed() < interval
@@ -207,9 +209,9 @@ impl Guard {
         }
     }
 
-    /// Aborts the job if a rank that answered before stops answering while this rank waits to leave. That
-    /// rank was stopped or cut off, perhaps while it was leaving itself. A rank answers while it still
-    /// computes, and while it leaves, until it knows that the others no longer need it.
+    /// Aborts the job if a rank that answered before stops answering while this rank waits to leave. The
+    /// silent rank was stopped or cut off, perhaps while it was leaving itself. A running rank answers while
+    /// it computes and while it leaves, until it knows that the other ranks no longer need it.
     fn check_silence(&self) {
         // The guard of a rank on a busy core may be silent for seconds.
         let deadline = self.member.activity.with(|state| state.deadline);
@@ -255,8 +257,8 @@ impl Guard {
         let (member, hosts) = (&self.member, &self.hosts);
         let wait = Wait { member, hosts, seen, answers: &answers, silent: SILENT, departed: &departed };
         let is_warned = |state: &mut State| state.warned_below >= seen.entered || state.ended_by.is_some();
-        // The deadline may pass while the others are asked for a warning. After the deadline, there is no
-        // warning.
+        // The deadline may pass while this rank asks the others for its warning. No warning is printed after
+        // the deadline.
         if waited > end {
             self.end_the_job(messages::FAILED, &wait.deadline(waited).to_string());
         } else if (limit..deadline).contains(&waited) && !activity.with(is_warned) {
@@ -264,9 +266,10 @@ impl Guard {
         }
     }
 
-    /// Decides whether this rank prints why the job ends. One line is enough: of all ranks that are about to
-    /// print it, the lowest one does. If no other rank has announced that it prints the line, announces that
-    /// this rank does; the other guards would otherwise count this rank as missing.
+    /// Returns whether this rank prints why the job ends. One line is enough: the lowest of the ranks that
+    /// are about to print it does. If another rank has already announced the line, this rank leaves it to
+    /// that rank. Otherwise this rank announces the line, and gives lower ranks the time [`CLAIM`] to
+    /// announce it too. Without an announcement, the other guards would count this rank as missing.
     fn prints_the_end(&self) -> bool {
         // Read what the others have sent meanwhile.
         self.recv_for(TICK);
@@ -283,12 +286,13 @@ impl Guard {
     /// Ends this process, and with it the job.
     fn end_the_job(&self, kind: &str, line: &str) -> ! {
         if !self.prints_the_end() {
-            // The exit of the rank that prints ends this process in the sleep, unless that rank was stopped
-            // before it printed.
+            // Normally the exit of the printing rank ends this process during the sleep. If the printing rank
+            // was stopped before it printed, this rank prints the line after the sleep.
             std::thread::sleep(LIMIT + PRINTED);
         }
         print_of(kind, line);
-        // The guard must not call the transport, which another thread uses. That thread reads this flag.
+        // The guard must not call the transport, because another thread uses it. The other thread reads this
+        // flag and aborts its operations.
         if self.member.activity.with(|state| state.ending.replace(true).is_some()) {
             std::thread::sleep(ABORT);
         }
@@ -338,7 +342,7 @@ impl Guard {
             }
             Message::Answer | Message::Finalized | Message::AllFinalized | Message::Confirmed => {}
         }
-        // Only after the answer above is sent: once the message is recorded, this process may exit.
+        // Record the message only after the answer above is sent: once it is recorded, this process may exit.
         self.exits.note(rank, &message);
         matches!(message, Message::Answer).then_some((rank, seen))
     }

@@ -29,8 +29,8 @@ pub(super) struct ProcessManager {
 }
 
 impl ProcessManager {
-    /// Returns the process manager of this job, if the MPI library with this version string must not
-    /// finalize.
+    /// Returns the process manager of this job if the MPI library with this version string must not finalize,
+    /// and `PMI_FD` names an open descriptor.
     ///
     /// # Safety
     /// MPI has been initialized, its library no longer uses the socket, and nothing else in this process owns

@@ -33,21 +33,21 @@ pub(crate) struct Hub {
     /// Virtual time in ns; `None` without turns.
     time: Option<Arc<AtomicU64>>,
     state: Mutex<HubState>,
-    /// Real time after which a line reports a turn that does not end.
+    /// Maximum real time of a turn. A line reports a turn that takes longer.
     long_turn: Duration,
     /// Wakes a rank: one condition variable for each rank.
     changed: Vec<Condvar>,
 }
 
-/// Virtual time that passes when a rank tests a call that has not arrived: about as long as operators compute
-/// between two tests. If no time passed, a rank that only tests would stop the clock. If more time passed,
-/// others would seem to wait long for a rank that computes between its tests.
+/// Virtual time that a test of an incomplete call takes: about the time that operators compute between two
+/// tests. If a test took no time, the clock would stand still while a rank only tests. If a test took more
+/// time, a rank that computes between its tests would keep the other ranks waiting longer than in reality.
 const LOOK: Duration = Duration::from_micros(50);
 
-/// Longest message, in bytes, that is sent without waiting for its receiver, as over MPI.
+/// Maximum bytes of a message that is sent without waiting for its receiver, as over MPI.
 const EAGER: usize = 4096;
 
-/// How long a turn may take before a line reports it.
+/// Default of [`Hub::long_turn`].
 const LONG_TURN: Duration = Duration::from_secs(60);
 
 impl Hub {
@@ -132,8 +132,8 @@ impl Hub {
         Ok(ticket)
     }
 
-    /// Returns whether the result of a call has arrived at `rank`. In a simulation, a result that could
-    /// arrive is drawn to be late in half of the tests.
+    /// Returns whether the result of a call has arrived at `rank`. In a simulation, half of the tests of a
+    /// result that is there return false, chosen at random, as if the result were late.
     ///
     /// # Errors
     /// If the result will never arrive.
@@ -359,7 +359,8 @@ impl Hub {
                 );
                 print_line(&line);
                 state.lines.push(line);
-                // The count keeps the other ranks from reporting the same turn.
+                // Count this turn twice: the other ranks that wait then see another turn, and do not report
+                // this one.
                 state.turns += 1;
             }
             before = state.turns;

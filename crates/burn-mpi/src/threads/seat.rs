@@ -47,12 +47,12 @@ impl Seat {
         MemoryLink { seat: self.clone(), first }
     }
 
-    /// Returns the blocking operations, on channels of their own. All ranks must call it.
+    /// Returns the blocking operations, on separate channels. All ranks must call it.
     pub fn operations(&self) -> Box<dyn Primitives> {
         Box::new(Checked::over(self.link()))
     }
 
-    /// Returns a collective over all ranks, on channels of its own. All ranks must call it.
+    /// Returns a collective over all ranks, on separate channels. All ranks must call it.
     pub fn collective(&self, world: &World) -> Box<dyn Collective> {
         Box::new(PendingOps::over(world, self.link()))
     }

@@ -62,8 +62,8 @@ impl<'a, O> ShardItems<'a, O> {
             own = match progress.items_processed {
                 // The loader does not count items: all batches count as equal.
                 0 => 1,
-                // This also works with several workers: each batch brings the progress of the worker that
-                // made it.
+                // This also works with several workers: a batch arrives with the progress of its worker, so
+                // batches that have not arrived are not counted.
                 counted => counted.saturating_sub(self.processed),
             };
             if own == 0 {

@@ -1,8 +1,8 @@
 //! Checks in the first steps that all ranks have the same batch size.
 //!
-//! Ranks with different batch sizes would train on without an error, with steps of another size than the
-//! program means. Different learning rates or optimizers show as different weights, which `epoch.rs` compares
-//! after the first step of the optimizer.
+//! Ranks with different batch sizes would train without an error, but in steps of another size than the
+//! program intends. Different learning rates or optimizers show as different weights, which `epoch.rs`
+//! compares after the first step of the optimizer.
 
 use std::fmt;
 
@@ -29,7 +29,7 @@ impl BatchSize {
             _ if other > 0 && (other == whole || items % whole == other) => {
                 Self { least: whole, most: whole }
             }
-            // A batch strategy of the program makes batches of several sizes.
+            // Batches of several sizes, as a batch strategy of the program may make them.
             _ => Self { least: 0, most: usize::MAX },
         }
     }
@@ -49,8 +49,8 @@ impl fmt::Display for BatchSize {
     }
 }
 
-/// Checks that all ranks have the same batch size, by the samples of this rank's first two batches of a shard
-/// of `items` samples.
+/// Checks that all ranks have the same batch size. `first` has the numbers of samples in this rank's first
+/// two batches, and `items` is the number of samples in its shard.
 ///
 /// # Errors
 /// On all ranks, if the batches of two ranks cannot have the same size. The first two such ranks are named.

@@ -22,7 +22,8 @@ use crate::train::state;
 use crate::train::strategy::MpiStrategy;
 use crate::{Backend, SyncOptions, Transport, World};
 
-/// Options of a training over all ranks. They must be equal on all ranks, except `transport`.
+/// Options of a training over all ranks. They must be equal on all ranks, except that ranks may have
+/// different timeouts and names of network interfaces in `transport`.
 ///
 /// ```
 /// use burn_mpi::{Backend, LearnerOptions};

@@ -62,8 +62,8 @@ fn record<R: Checkpoint>(world: &World, bytes: Vec<u8>) -> Result<R, CommError> 
         .map_err(|error| world.wrong(format!("cannot read rank 0's learner: {error}")))
 }
 
-/// Gives a training on a rank other than 0 checkpointers that read and write no files. Their records leave a
-/// learner unchanged, until rank 0's state arrives.
+/// Gives a training on a rank other than 0 checkpointers that read and write no files. Loading their records
+/// leaves a learner unchanged. Rank 0's state is loaded later.
 pub(super) fn without_files<M: LearnerModel>(training: SupervisedTraining<M>) -> SupervisedTraining<M> {
     let of_no_parameters = DropoutConfig::new(0.0).init().into_record().allow_partial(true);
     training.with_custom_checkpointers(

@@ -31,7 +31,8 @@ impl MpiStrategy {
     /// transport.
     ///
     /// # Errors
-    /// On all ranks, if their trainings differ, or if a rank has no samples.
+    /// On all ranks, if their trainings differ, or if a rank has no samples. Otherwise if the transport
+    /// fails.
     fn prepare<M: LearnerModel>(
         &self,
         components: &TrainingComponents<M>,
@@ -124,7 +125,8 @@ pub(super) fn shard_range(world: &World, items: usize) -> Range<usize> {
     range_of(items, world.size(), world.rank())
 }
 
-/// In u128, for any number of items: a data set that computes its items may have more than fit in memory.
+/// Returns the range of `rank`'s part of `items` items. Multiplies in u128, because a data set that computes
+/// its items may have so many that the product overflows a usize.
 fn range_of(items: usize, size: usize, rank: usize) -> Range<usize> {
     let before = |rank: usize| (items as u128 * rank as u128 / size as u128) as usize;
     before(rank)..before(rank + 1)

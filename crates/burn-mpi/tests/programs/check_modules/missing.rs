@@ -18,7 +18,7 @@ struct Net {
     unused: Linear,
 }
 
-/// Returns why `parameter` has no gradient. Fails if `gradient` is there, or names another parameter.
+/// Returns why `parameter` has no gradient. Fails if `gradient` is not an error that names `parameter`.
 fn reason(gradient: Result<&mut [f32], CommError>, parameter: &str) -> Result<MissingGradient, String> {
     match gradient {
         Err(CommError::NoGradient { parameter: found, reason }) if found == parameter => Ok(reason),

@@ -111,8 +111,8 @@ fn tied(world: &World, device: &Device) -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Makes one step of two micro-batches. Each may use `branch` or not, and rank 1 uses `shared` once more than
-/// the other ranks.
+/// Makes one step of two micro-batches. `branches` says which of them use `branch`. Rank 1 uses `shared` once
+/// more than the other ranks.
 fn step(
     world: &World,
     net: &Net,
