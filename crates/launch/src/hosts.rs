@@ -24,7 +24,7 @@ pub struct Hosts {
 /// The slots of a host. A host on a single line without a number of slots has one slot for each core.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Slots {
-    /// The number in the file.
+    /// The number in the file. For MPICH, the numbers of repeated lines are summed.
     Given(usize),
     /// Number of lines that name the host, if they have no number of slots.
     Lines(usize),

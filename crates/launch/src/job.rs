@@ -59,8 +59,8 @@ fn run(
 ) -> anyhow::Result<(Outcome, Option<Cause>)> {
     let failed = |reason: io::Error| anyhow::anyhow!("cannot start {}: {reason}", line(command));
     let mut job = Command::new(&command[0]);
-    // The launcher has a process group of its own, so that a terminal's Ctrl-C reaches this process only and
-    // is forwarded once. mpirun takes a second signal as a request to abort.
+    // The launcher runs in a separate process group, so that a terminal's Ctrl-C reaches this process only
+    // and is forwarded once. mpirun takes a second signal as a request to abort.
     job.args(&command[1..]).stdin(Stdio::null()).process_group(0);
     // A script in the launcher's place reads this variable.
     job.env("MPI", mpi.name());

@@ -33,7 +33,8 @@ pub(super) fn check_environment() -> anyhow::Result<()> {
 /// Free space in MB that a job's temporary files need. Two ranks need 6 to 10 MB.
 const SPACE_MB: f64 = 16.0;
 
-/// Limit of file sizes in MB that these files need. The files of PMIx and of shared memory have 4 MB each.
+/// Limit of file sizes in MB that a job's temporary files need. The files of PMIx and of shared memory have 4
+/// MB each.
 const FILE_MB: u64 = 5;
 
 /// Checks the limit of file sizes, in bytes. With a lower limit, mpirun prints lines of PMIx and never ends.
@@ -114,7 +115,7 @@ pub(super) const KEEPALIVES: [(&str, &str); 3] =
 /// stay forever when a rank was killed while the job started.
 pub(super) const LINGER: Duration = Duration::from_secs(20);
 
-/// How mpirun's lines about a lost host begin. The first one speaks of a start, but mpirun prints it at any
+/// How mpirun's lines about a lost host begin. The first line mentions a start, but mpirun prints it at any
 /// time.
 pub(super) const LOST_HOST: [&str; 3] = [
     "ORTE was unable to reliably start one or more daemons",

@@ -165,8 +165,8 @@ impl Agent {
         })
     }
 
-    /// Asks `host` for its number of cores, and of CPUs that a job may use there. Checks that `host` has the
-    /// same binary at the same path.
+    /// Asks `host` for its number of cores, and for the number of CPUs that a job may use there. Checks that
+    /// `host` has the same binary at the same path.
     ///
     /// # Errors
     /// If `host` cannot be reached, has no such binary or a different one, or cannot start it.
@@ -218,7 +218,7 @@ impl Agent {
 /// Runs `command`, and returns its output. Kills it and returns `None` if the deadline or a stop request
 /// comes first.
 pub(super) fn output(mut command: Command, what: &str, patience: Patience<'_>) -> io::Result<Option<Output>> {
-    // The command has a process group of its own, so that the processes of a script are killed with it.
+    // The command runs in a separate process group, so that the processes of a script are killed with it.
     let job = command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).spawn()?;
     let (group, (sender, answer)) = (Pid::from_child(&job), channel());
     thread::spawn(move || sender.send(job.wait_with_output()));
@@ -275,8 +275,8 @@ fn script(path: &str) -> String {
     )
 }
 
-/// Returns what follows the last `word` in the same line. Start-up files of the login shell may print
-/// anything before it.
+/// Returns the text that follows the last `word` on the same line. Start-up files of the login shell may
+/// print anything before it.
 fn said<'t>(text: &'t str, word: &str) -> Option<&'t str> {
     text.rsplit_once(word).map(|(_, rest)| rest.lines().next().unwrap_or_default())
 }
