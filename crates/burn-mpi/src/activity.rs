@@ -15,7 +15,7 @@ use crate::clock::Clock;
 pub(crate) const DEFAULT_DEADLINE: Duration = Duration::from_secs(120);
 /// Default time after which a rank prints that it waits.
 pub(crate) const DEFAULT_STALL: Duration = Duration::from_secs(60);
-/// Longest deadline or warning time: longer times overflow the types of clocks.
+/// Maximum deadline or warning time. Longer times would overflow the types of clocks.
 pub(crate) const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
 
 /// The state of one rank.

@@ -52,9 +52,9 @@ impl Wait<'_> {
         )
     }
 
-    /// Names the ranks that keep this rank waiting. Names the ranks that do not answer; if all answer, the
-    /// ranks in no operation; if all are in one, a rank in another operation. A rank in another operation
-    /// comes last, because it may wait for the same missing ranks.
+    /// Names the ranks that keep this rank waiting: the ranks that do not answer; if all answer, the ranks
+    /// that are in no operation; otherwise the first rank that is in another operation. A rank in another
+    /// operation comes last, because it may wait for the same missing ranks.
     fn cause(&self) -> String {
         let Self { seen, answers, .. } = *self;
         let others = || (0..answers.len()).filter(|&rank| rank != self.member.rank);

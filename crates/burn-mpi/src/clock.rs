@@ -44,7 +44,8 @@ pub struct ClockOffset {
     pub at_ns: i64,
     /// The rank's clock minus rank 0's, in ns.
     pub offset_ns: i64,
-    /// Bound of the offset's error, in ns: half of the shortest round trip. 0 on rank 0.
+    /// Maximum error of the offset, in ns: half of the shortest round trip, and 1 ns for rounding. 0 on rank
+    /// 0.
     pub error_ns: u64,
 }
 

@@ -209,7 +209,8 @@ pub enum SharedError {
         of_ranks(samples)
     )]
     Shares {
-        /// The sum of the ranks' shares, each rank's own samples divided by its total. It should be 1.
+        /// The sum of the ranks' shares, which should be 1. A rank's share is its own samples divided by its
+        /// total.
         share: f32,
         /// For each rank, the samples of its backward calls in the step, and the total that the last of these
         /// calls named.

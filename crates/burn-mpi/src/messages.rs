@@ -1,4 +1,5 @@
-//! Tags of the lines that ranks print on standard error, for a program that starts jobs and reads why they end.
+//! Tags of the lines that ranks print on standard error, for a program that starts jobs and reads why they
+//! end.
 //!
 //! After [`tag_lines`], a line consists of the program's name, a tag and the text. The tag is the byte 0x1E,
 //! the [kind](FAILED) of the line, a colon, a space, and the byte 0x1F. The reading program removes the tag.

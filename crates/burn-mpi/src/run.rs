@@ -48,9 +48,10 @@ impl World {
     /// that a shell inside another job started, the call removes the job's variables with which Open MPI or
     /// MPICH would end the process.
     ///
-    /// This crate starts threads that do not call MPI: one for the deadline of the start, one for each gloo
-    /// connection, and the guard, which checks deadlines and exchanges UDP messages with the other ranks'
-    /// guards. An exit handler of the process finalizes MPI, on the thread that exits.
+    /// This crate starts threads that do not call MPI: one for the deadline of the start, one for each
+    /// transport that is connected over gloo, and the guard, which checks deadlines and exchanges UDP
+    /// messages with the other ranks' guards. An exit handler of the process finalizes MPI, on the thread
+    /// that exits.
     ///
     /// Call it once per process: MPI cannot start twice.
     ///

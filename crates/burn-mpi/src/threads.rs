@@ -1,7 +1,7 @@
 //! Ranks that are threads of this process, for tests: `cargo test` runs a data-parallel loop on several
 //! ranks, without `mpirun` and without MPI, in milliseconds.
 //!
-//! [`run`] calls a function once for each rank, on a thread of its own. The function uses its [`World`] as it
+//! [`run`] calls a function once for each rank, on a separate thread. The function uses its [`World`] as it
 //! does over MPI: for exchanges, [`connect`](crate::connect), gradients and errors. Messages go through
 //! memory, whichever backend `connect` is asked for.
 //!

@@ -10,8 +10,8 @@
 //!
 //! A rank that leaves the sequence asks for a comparison and waits. If all ranks leave the sequence at this
 //! call, they compare their calls, and then go on or return an error. If other ranks still follow the
-//! sequence, they skip the comparison, and all ranks wait until the deadline; its error names both calls. In
-//! either case, two different calls never meet inside MPI or gloo.
+//! sequence, they skip the comparison, and all ranks wait until the deadline. The error of the deadline names
+//! both calls. In either case, two different calls never meet inside MPI or gloo.
 
 use std::collections::HashMap;
 

@@ -163,8 +163,7 @@ named!(Reduction, "reduction": Native = "native", Ordered = "ordered");
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum GlooAlgorithm {
-    /// Ring: the fewest bytes over each link, and twice as many steps as there
-    /// are ranks.
+    /// Ring: the fewest bytes over each link. The number of steps is twice the number of ranks.
     Ring,
     /// Hypercube: logarithmically many steps.
     Bcube,

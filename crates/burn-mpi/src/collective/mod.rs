@@ -33,8 +33,8 @@ use crate::{CommError, Reduction, Wire};
 /// buffer, abort, or return a wrong sum. So ranks compare types and lengths first, and all return
 /// [`SharedError::OutOfStep`](crate::SharedError::OutOfStep) if they differ. Operations that repeat the order
 /// of earlier ones, as in training steps, are expected: they are not compared, and cost nothing. If a rank
-/// calls a different operation instead of an expected one, all ranks wait until the deadline; its error names
-/// that operation.
+/// calls a different operation instead of an expected one, all ranks wait until the deadline. The error of
+/// the deadline names the different operation.
 ///
 /// A bucket is the number that identifies an operation in flight; the caller chooses it.
 ///
@@ -122,8 +122,10 @@ use crate::{CommError, Reduction, Wire};
 /// A transport between several ranks
 /// - checks its buffers with [`Operation::check`], and for [`Primitives`](crate::lab::Primitives) with
 ///   [`Call::check`](crate::lab::Call::check);
-/// - registers its waits with [`World::watch`](crate::World::watch), so that the deadline can name missing ranks;
-/// - calls [`World::is_ending`](crate::World::is_ending) while it waits, if its operations need to be aborted;
+/// - registers its waits with [`World::watch`](crate::World::watch), so that the deadline can name missing
+///   ranks;
+/// - calls [`World::is_ending`](crate::World::is_ending) while it waits, if its operations need to be
+///   aborted;
 /// - returns [`World::failed`](crate::World::failed) for an operation that fails, and
 ///   [`World::broken`](crate::World::broken) if a peer may have closed its connection.
 pub trait Collective {

@@ -78,8 +78,8 @@ impl Call {
     /// `from` and writes all of `to`, because a caller may pass buffers of any length.
     ///
     /// # Errors
-    /// The reason of a [`CommError::Operation`](crate::CommError::Operation): a sum of bytes, or a rank that does not
-    /// exist.
+    /// The reason of a [`CommError::Operation`](crate::CommError::Operation): a sum of bytes, or a rank that
+    /// does not exist.
     ///
     /// # Panics
     /// If a buffer has a wrong length, or its values are not aligned.
@@ -170,7 +170,8 @@ impl Operation {
         Self { call: Call::AllReduce, order, element, length, bucket: Some(bucket) }
     }
 
-    /// Sums the buffers of all ranks, which have equal lengths. Returns this rank's [`chunk_range`] of the sum.
+    /// Sums the buffers of all ranks, which have equal lengths. Returns this rank's [`chunk_range`] of the
+    /// sum.
     pub fn reduce_scatter(bucket: usize, buffer: &Wire, order: Reduction) -> Self {
         Self { call: Call::ReduceScatter, ..Self::all_reduce(bucket, buffer, order) }
     }
@@ -193,12 +194,12 @@ impl Operation {
         }
     }
 
-    /// Checks the buffer that `rank` of `ranks` passes to [`Collective::start`](crate::Collective::start). A transport
-    /// calls this before it sends anything.
+    /// Checks the buffer that `rank` of `ranks` passes to [`Collective::start`](crate::Collective::start). A
+    /// transport calls this before it sends anything.
     ///
     /// # Errors
-    /// The reason of a [`CommError::Operation`](crate::CommError::Operation): a sum of bytes, or a chunk of a wrong
-    /// length.
+    /// The reason of a [`CommError::Operation`](crate::CommError::Operation): a sum of bytes, or a chunk of a
+    /// wrong length.
     ///
     /// # Panics
     /// If `ranks` is 0, or the operation was made for a buffer of another type or length.

@@ -4,8 +4,8 @@
 //! If a transport cannot sum in rank order, an all-reduce in rank order takes two calls
 //! ([`wire`](super::wire)): an all-to-all exchanges chunks, and an all-gather collects their sums. Ranks
 //! match the calls of one channel by the order in which they start them. So the two stages use separate
-//! channels, and second stages start in the order of the first stages. Whichever first stage completes first
-//! on a rank, the order of the calls is then the same on all ranks.
+//! channels, and second stages start in the order of the first stages. The order of the calls is then the
+//! same on all ranks, although first stages may complete in any order.
 
 use super::compared::Checked;
 use super::operation::BLOCKING;

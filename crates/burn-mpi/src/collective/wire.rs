@@ -2,8 +2,8 @@
 //!
 //! For a sum in rank order, each buffer is cut into one chunk per rank. Each rank receives its chunk of all
 //! ranks' buffers (all-to-all), sums these chunks in rank order, and sends the sum to all ranks (all-gather).
-//! The bits of the sum depend on neither topology nor algorithm. A length that the number of ranks does not
-//! divide is padded with zeros.
+//! The bits of the sum depend on neither topology nor algorithm. If a buffer cannot be cut into equal chunks,
+//! it is padded with zeros.
 
 use std::fmt;
 use std::ops::{AddAssign, Range};
@@ -166,7 +166,7 @@ impl Wire {
         self.add_from(terms, 0);
     }
 
-    /// Adds `terms` from index `start` on: buffers of this length, one after the other.
+    /// Adds the buffers in `terms[start..]`, which have this buffer's length and follow one after the other.
     fn add_from(&mut self, terms: &Self, start: usize) {
         match (self, terms) {
             (Self::F32(sum), Self::F32(terms)) => f32::ADD(sum, &terms[start..]),

@@ -5,9 +5,9 @@
 //! into its bucket, and the sum over ranks is the gradient of the whole step. A rank without samples sends
 //! zeros.
 //!
-//! The first step determines which gradients a bucket waits for ([`super::arrival`]). If a rank uses a
-//! parameter more often in a later step, that step needs a second all-reduce, and the bucket plan is made
-//! again.
+//! The first step determines the order in which gradients become final, and how often each parameter is used
+//! ([`super::arrival`]). If a rank uses a parameter more often in a later step, that step needs a second
+//! all-reduce, and the bucket plan is made again.
 
 use burn::module::Module;
 use burn::optim::GradientsParams;
@@ -65,7 +65,7 @@ pub struct GradientSync {
     broken: Option<CommError>,
     /// Whether a step is in progress.
     in_step: bool,
-    /// Samples of this rank's backward calls in the step, and the step's total as the last call passed it.
+    /// Samples of this rank's backward calls in the step, and the step's total that the last call passed.
     samples: (usize, usize),
     /// Whether the buckets hold the averages of a step.
     averaged: bool,
@@ -142,7 +142,7 @@ impl GradientSync {
     /// Runs backward from `loss`, the mean over `own` samples of this rank. The step has `total` samples on
     /// all ranks. A step may have any number of calls, and a different number on each rank; their gradients
     /// are summed. The first call after [`finish`](Self::finish) begins a step and discards the gradients of
-    /// the previous one. If `own` is 0, the loss is not used.
+    /// the previous step. If `own` is 0, the loss is not used.
     ///
     /// # Errors
     /// - [`CommError::OnRank`] if `own` exceeds `total`.

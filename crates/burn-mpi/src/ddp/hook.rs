@@ -2,7 +2,8 @@
 //!
 //! Burn returns gradients only after backward. However, its autodiff can call a hook whenever it registers a
 //! gradient; Burn uses this for its own distributed mode. Here an identity operator on the loss installs the
-//! hook. Its backward runs first of all, and replaces the gradient container with one that has the hook.
+//! hook. The backward of this operator runs before all others, and replaces the gradient container with one
+//! that has the hook.
 //!
 //! flex is hooked, and so are ndarray, libtorch and CUDA if their features are enabled. On other backends,
 //! [`backward`] returns the buckets at once, and gradients are collected after Burn's backward.
@@ -58,7 +59,7 @@ pub struct HookedBackward {
 /// A gradient at the time when a bucket took it.
 pub struct Taken {
     kept: FlexTensor,
-    /// Whether the gradient was accumulated further afterwards.
+    /// Whether autodiff added to the gradient after a bucket took it.
     pub changed_after_take: bool,
 }
 
@@ -123,7 +124,7 @@ thread_local! {
     static HOOKED: RefCell<Option<HookedBackward>> = const { RefCell::new(None) };
 }
 
-/// The hook for gradients of backend `B`, and the identity operator with a backward that installs the hook.
+/// The hook for gradients of backend `B`. It is also the identity operator whose backward installs the hook.
 #[derive(Debug)]
 struct Hook<B>(PhantomData<fn() -> B>);
 

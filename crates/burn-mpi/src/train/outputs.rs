@@ -11,8 +11,8 @@ use crate::{CommError, World};
 /// An output of a step that can be sent to rank 0, so that rank 0 computes metrics over the samples of all
 /// ranks.
 ///
-/// burn-train's outputs implement it. To implement it for another output, list the tensors of the output, and
-/// make an output of such tensors.
+/// burn-train's outputs implement it. To implement it for another output, return the output's tensors from
+/// `into_parts`, and make the output from them in `from_parts`.
 pub trait RankOutput: ItemLazy {
     /// Returns the tensors of an output over `samples` samples. The first dimension of each tensor is the
     /// sample. A mean is repeated for each sample ([`mean_of_samples`](Self::mean_of_samples)), so that
@@ -67,8 +67,8 @@ fn tensor<const D: usize, K: Basic>(data: TensorData, device: &Device) -> Tensor
     Tensor::from_data(data, device)
 }
 
-/// Returns on rank 0 the outputs of a step of all ranks that have one: joined to one output if their shapes
-/// agree, otherwise in rank order. Empty on other ranks.
+/// Returns on rank 0 the outputs of all ranks that have one in a step: joined to one output if their shapes
+/// agree, otherwise one by one in rank order. Empty on other ranks.
 pub(super) fn on_root<O: RankOutput>(
     world: &World,
     output: Option<O>,

@@ -39,9 +39,9 @@ pub struct LearnerOptions {
     pub transport: Transport,
     /// How gradients are averaged.
     pub sync: SyncOptions,
-    /// Whether training metrics are computed over the samples of all ranks, or only of rank 0. If true, every
-    /// step sends the outputs of all ranks to rank 0. Validation metrics always cover the samples of all
-    /// ranks.
+    /// Whether training metrics are computed over the samples of all ranks, instead of over those of rank 0.
+    /// If true, every step sends the outputs of all ranks to rank 0. Validation metrics always cover the
+    /// samples of all ranks.
     pub metrics_of_all_ranks: bool,
 }
 

@@ -92,9 +92,9 @@ fn loopback(mine: &[Address]) -> &Address {
     mine.iter().find(|address| address.ip.is_loopback()).unwrap_or(&mine[0])
 }
 
-/// Returns addresses by which `other` may be reached: first its addresses that its host name resolves to,
-/// then all its addresses. Leaves out loopback addresses, and addresses that this host has too, such as those
-/// of container bridges.
+/// Returns addresses by which `other` may be reached: first the addresses of `other` to which its host name
+/// resolves, then all its addresses. Leaves out loopback addresses, and addresses that this host has too,
+/// such as those of container bridges.
 fn targets(other: &Network, mine: &[Address]) -> Vec<IpAddr> {
     let by_name = (other.host.as_str(), 0).to_socket_addrs().into_iter().flatten().map(|a| a.ip());
     let theirs = |ip: &IpAddr| other.addresses.iter().any(|address| address.ip == *ip);

@@ -92,7 +92,8 @@ impl Mesh {
         NonNull::new(mesh).map(Self).ok_or_else(|| "gloo gave no context".into())
     }
 
-    /// Returns the addresses on which this rank listens for each peer, with equally many bytes for each rank.
+    /// Returns the addresses on which this rank listens for each peer. Each rank has the same number of
+    /// bytes.
     pub fn addresses(&self, size: usize) -> Result<Vec<u8>, String> {
         let mut bytes = vec![0; size * 256];
         let mut length = 0;
