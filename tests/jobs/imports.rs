@@ -28,16 +28,18 @@ fn values_that_tell_nothing_and_lines_that_are_left_out_are_said() {
         .unwrap();
     }
     let printed = text(&import(&lab, &table, &["--missing-labels", "drop"]));
-    for words in [
-        "line 1 is left out: a title; line 3 is left out: units",
-        "left out: 6 samples without a class",
-        "14 rows of 3 features in 2 classes",
-        "warn: 1 feature has one value in all rows, of which nothing can be learned: column zero",
-        "warn: column t: f32 has one number for all values from 1700000000000000000 to",
-        "imported samples, 2 classes",
-        "next: mpirun -n 2 --bind-to core mpiburn train --model mlp --data-root ",
+    // Each list has the facts of one line.
+    for facts in [
+        &["line 1 ", "title", "line 3 ", "units (s, cm)"][..],
+        &["left out: 6 samples"],
+        &["14 rows", "3 features", "2 classes"],
+        &["warn: 1 feature ", "column zero"],
+        &["warn: column t: ", "f32", "from 1700000000000000000 to"],
+        &["imported samples", "2 classes"],
+        &["next: mpirun -n 2 --bind-to core ", "train --model mlp --data-root "],
     ] {
-        assert!(printed.contains(words), "{words}: {printed}");
+        let has_all = |line: &str| facts.iter().all(|fact| line.contains(fact));
+        assert!(printed.lines().any(has_all), "{facts:?}: {printed}");
     }
 }
 
@@ -105,10 +107,10 @@ fn the_next_command_learns_a_small_table() {
     let data = lab.path("data");
     let options = ["--model", "mlp", "--data-root", data.to_str().unwrap(), "--train-samples", "60"];
     let warned = |options: &[&str]| text(&run(lab.command(2, "short", options)));
-    let expected = "warn: only 3 steps (3 epochs of 1 step): a network learns little from so few; choose more than 3 with \
-                    --epochs, or less than 32 with --train-batch-size";
     let printed = warned(&options);
-    assert!(printed.contains(expected), "{printed}");
+    let facts = ["warn: ", "3 steps (3 epochs of 1 step)", "3 with --epochs", "32 with --train-batch-size"];
+    let has_all = |line: &str| facts.iter().all(|fact| line.contains(fact));
+    assert!(printed.lines().any(has_all), "{printed}");
     let printed = warned(&[&options[..], &["--epochs", "100", "--overwrite"]].concat());
     assert!(!printed.contains("steps ("), "{printed}");
 }

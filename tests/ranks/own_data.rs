@@ -48,6 +48,13 @@ fn predict(lab: &Lab, run: &str, paths: &[&str], options: &[&str]) -> Job {
     job
 }
 
+/// Checks that what a command prints contains all `facts`.
+fn names(printed: &str, facts: &[&str]) {
+    for fact in facts {
+        assert!(printed.contains(fact), "{fact}: {printed}");
+    }
+}
+
 /// Options of a training that learns the pictures.
 const LEARNS: &[&str] = &[
     "--train-batch-size",
@@ -84,9 +91,7 @@ fn pictures_become_a_network_that_names_them() {
     let lab = Lab::new();
     pictures(&lab, "skies", [13, 9]);
     let printed = import(&lab, "skies", "data", &[]);
-    for words in ["imported samples, 3 classes", "3 x 9 x 13", "--data-root"] {
-        assert!(printed.contains(words), "{words}: {printed}");
-    }
+    names(&printed, &["3 classes", "3 x 9 x 13", "--data-root"]);
     assert!(table_rows(&printed).contains(&vec!["2", "żar", "9", "2"]), "{printed}");
     learn(&lab, 2, &[]);
     let data = lab.run_json("run")["data"].clone();
@@ -148,11 +153,7 @@ fn a_picture_that_cannot_be_read_has_a_line_and_the_others_theirs() {
     let output = must_fail(predict(&lab, "run", &["skies/grass", "nowhere.png"], &[]));
     assert_eq!(String::from_utf8_lossy(&output.stdout).lines().count(), 9);
     let lines = text(&output);
-    for words in
-        ["grass/x.png: is no picture in a format", "nowhere.png: No such file", "2 files could not be read"]
-    {
-        assert!(lines.contains(words), "{words}: {lines}");
-    }
+    names(&lines, &["grass/x.png: is not a picture", "nowhere.png: No such file", "2 files"]);
 }
 
 #[test]
@@ -161,12 +162,12 @@ fn a_data_set_that_changed_after_the_training_is_named() {
     let set = lab.path("data/dataset.json");
     let whole = fs::read(&set).unwrap();
     for (key, value, named) in [
-        ("classes", "sea".into(), "its class 1 is sea, and was "),
-        ("mean", 0.25.into(), "it normalises channel 1 by mean 0.25 and standard deviation "),
+        ("classes", "sea".into(), ["class 1", "sea", "grass"]),
+        ("mean", 0.25.into(), ["channel 1", "mean 0.25", "standard deviation"]),
     ] {
         edit(&set, |set| set[key][1] = value);
         for job in [lab.on(3, &["eval", "--checkpoint"], "run"), lab.resume(2, "run", &[])] {
-            refused(job, 2, &["--data-root ", named, " training", "put the data set back, or "]);
+            refused(job, 2, &[&["--data-root ", "training"], &named[..]].concat());
         }
         fs::write(&set, &whole).unwrap();
     }
@@ -175,8 +176,7 @@ fn a_data_set_that_changed_after_the_training_is_named() {
     // A prediction needs what run.json says of the data set.
     for mean in [vec![0.5], vec![0.5; 3]] {
         edit(&lab.path("run/run.json"), |run| run["data"]["mean"] = mean.into());
-        let expected = "`data` in run.json is not that of the checkpoint";
-        refused(predict(&lab, "run", &["skies"], &[]), 1, &[expected]);
+        refused(predict(&lab, "run", &["skies"], &[]), 1, &["`data`", "run.json", "checkpoint"]);
     }
 }
 
@@ -206,7 +206,7 @@ fn a_table_becomes_a_network_that_names_its_rows() {
     let rows: String = (0..50).map(row).collect();
     fs::write(lab.path("table.csv"), format!("id;length;size;species\n{rows}")).unwrap();
     let printed = import(&lab, "table.csv", "data", &["--drop", "id"]);
-    assert!(printed.contains("a sample is 2 features of f32, normalised by each one's mean"), "{printed}");
+    names(&printed, &["2 features of f32", "mean"]);
     let run = train(
         &lab,
         3,
@@ -236,7 +236,7 @@ fn a_table_becomes_a_network_that_names_its_rows() {
     refused(
         other.arg("--data-root").arg(lab.path("swapped")).clone(),
         2,
-        &["has the feature size where the run's data set has length: import it"],
+        &["feature", "size", "length", "import"],
     );
     import(&lab, "table.csv", "seeded", &["--drop", "id", "--seed", "9"]);
     fs::copy(lab.path("seeded/train-labels.npy"), lab.path("data/train-labels.npy")).unwrap();
@@ -244,17 +244,17 @@ fn a_table_becomes_a_network_that_names_its_rows() {
     again.args(["train", "--model", "mlp", "--epochs", "1", "--data-root"]).arg(lab.path("data"));
     fails_with(
         again.arg("--out").arg(lab.path("again")).clone(),
-        &["the train samples have the digest", "import the data set again"],
+        &["train samples", "digest", "dataset.json", "import the data set again"],
     );
     let mut info = job(1);
     info.args(["data", "info"]).arg(lab.path("data"));
-    fails_with(info, &["the train samples have the digest", "import the data set again"]);
+    fails_with(info, &["train samples", "digest", "dataset.json", "import the data set again"]);
 
     fs::write(lab.path("new.csv"), "size,length\n1,2003.5\n3,4.5\nlarge,1\n").unwrap();
     let output = must_fail(predict(&lab, "run", &["new.csv"], &["--csv"]));
     let lines: Vec<String> = String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect();
     assert!(lines[1].contains("new.csv:2,z,") && lines[2].contains("new.csv:3,x,"), "{lines:?}");
-    assert!(text(&output).contains("new.csv: line 4: column size is \"large\", which is no number"));
+    names(&text(&output), &["new.csv: line 4: ", "column size is \"large\""]);
 }
 
 /// Samples as they are and from pictures and tables of them are the same training, to the bit.
@@ -320,20 +320,13 @@ fn imported_samples_are_those_of_the_original() {
     }
     let told = |names: &[&str]| text(&run(predict(&lab, "convnet-png-set", names, &[])));
     let both = told(&["night.png", "paper.png"]);
-    let words =
-        format!("(the first: {}, with mean 0.90, and theirs is 0.13)", lab.path("paper.png").display());
-    assert!(both.contains("1 of 2 pictures are much brighter") && both.contains(&words), "{both}");
+    let paper = lab.path("paper.png");
+    names(&both, &["1 of 2 pictures", "brighter", paper.to_str().unwrap(), "mean 0.90", "0.13"]);
     let ordinary = told(&["night.png"]);
-    assert!(!ordinary.contains("much"), "{ordinary}");
+    assert!(!ordinary.contains("brighter"), "{ordinary}");
     // A table in place of a picture, and the other way round.
     fs::write(lab.path("empty.csv"), (0..784).map(|at| format!("p{at}")).collect::<Vec<_>>().join(","))
         .unwrap();
     let output = must_fail(predict(&lab, "mlp-table-set", &["empty.csv", "night.png"], &[]));
-    for words in [
-        "empty.csv: has no rows",
-        "night.png: is a picture (PNG), and the run takes tables",
-        "1 file could not",
-    ] {
-        assert!(text(&output).contains(words), "{words}: {}", text(&output));
-    }
+    names(&text(&output), &["empty.csv: ", "no rows", "night.png: is a picture (PNG)", "table", "1 file "]);
 }

@@ -129,10 +129,7 @@ mod tests {
         let source = data::open(&images).unwrap();
         for bad in ["sheet.jpg", "sheet", "none/sheet.png"] {
             let message = draw(&root.path().join(bad), &source).unwrap_err().to_string();
-            assert!(
-                message.contains("cannot write the picture: ") && message.lines().count() == 1,
-                "{message}"
-            );
+            assert!(message.contains("cannot write") && message.lines().count() == 1, "{message}");
         }
     }
 

@@ -81,7 +81,7 @@ pub enum DataError {
 
 /// End of an error message about samples that do not have the sizes or classes of MNIST or CIFAR-10.
 pub(crate) const OTHER_SAMPLES: &str =
-    "replace the file if it is damaged; samples of other classes or sizes are for `mpiburn data import`";
+    "restore the file if it is damaged; import samples of other classes or sizes with `mpiburn data import`";
 
 impl DataError {
     pub(crate) fn option(option: &'static str, value: impl ToString, problem: impl Into<String>) -> Self {
@@ -114,7 +114,8 @@ impl DataError {
     pub(crate) fn several(root: &Path, [first, second]: [impl Display; 2]) -> Self {
         let root = root.display();
         Self::Files(format!(
-            "two data sets in {root}, of {first} and of {second}; name one of them, or move it to another folder"
+            "{root}: contains two data sets, {first} and {second}: choose the folder of one of them, or move one \
+             to another folder"
         ))
     }
 
@@ -123,7 +124,8 @@ impl DataError {
     pub(crate) fn missing(path: &Path, also: &str, kind: DataFormat) -> Self {
         let (path, generator) = (path.display(), kind.generator());
         Self::Files(format!(
-            "{path} is missing{also}; generate a data set with `mpiburn data {generator}`, or point --data-root at one"
+            "{path} is missing{also}; generate a data set with `mpiburn data {generator}`, or point --data-root at \
+             a data set"
         ))
     }
 
@@ -142,7 +144,8 @@ impl DataError {
     pub(crate) fn in_set(self, kind: DataFormat) -> Self {
         Self::Files(match self {
             Self::Read { path, reason } => format!(
-                "cannot read {}: {reason}; generate a data set with `mpiburn data`, or point --data-root at one",
+                "cannot read {}: {reason}; generate a data set with `mpiburn data`, or point --data-root at \
+                 another one",
                 path.display()
             ),
             Self::Damaged { path, what } if kind == DataFormat::Imported => {
@@ -187,7 +190,7 @@ fn instead(root: &Path) -> String {
     let folder = root.display();
     if root.is_file() {
         return format!(
-            "no data set in {folder}: it is a file; make a data set of it with `mpiburn data import {} --out DIR`, for \
+            "no data set in {folder}: it is a file; import it with `mpiburn data import {} --out DIR`, then pass \
              --data-root DIR",
             quoted(&folder)
         );
@@ -195,7 +198,9 @@ fn instead(root: &Path) -> String {
     // Check for runs and sweeps before tables: they contain .csv files, which are not samples.
     for (file, what) in [("run.json", "run"), ("sweep.json", "sweep")] {
         if root.join(file).is_file() {
-            return format!("no data set in {folder}: it is a {what}; name the folder of a data set instead");
+            return format!(
+                "no data set in {folder}: it is the folder of a {what}; name the folder of a data set instead"
+            );
         }
     }
     if let Some(what) = crate::import::recognised(root) {
@@ -203,7 +208,7 @@ fn instead(root: &Path) -> String {
         let root = root.components().as_path();
         let out = root.file_name().map_or("DIR".into(), |_| quoted(format!("{}-set", root.display())));
         return format!(
-            "no data set in {folder}: it has {what}; make one of it with `mpiburn data import {} --out {out}`",
+            "no data set in {folder}: it contains {what}; import them with `mpiburn data import {} --out {out}`",
             quoted(&folder)
         );
     }
@@ -213,16 +218,25 @@ fn instead(root: &Path) -> String {
     let generate = format!("`mpiburn data {} --out {}`{others}", named.unwrap_or("digits"), quoted(&folder));
     match (root.exists(), named) {
         (false, None) => format!(
-            "there is no folder {folder}: point --data-root at the folder of a data set, or make one with `mpiburn data \
-             digits` (or objects, features) or, of your own pictures or table, `mpiburn data import`"
+            "there is no folder {folder}: point --data-root at the folder of a data set, generate one with \
+             `mpiburn data digits` (or objects, features), or import your own pictures or table with `mpiburn data \
+             import`"
         ),
         (false, Some(_)) => format!(
-            "there is no folder {folder}: generate one with {generate}, or point --data-root at the folder of a data set"
+            "there is no folder {folder}: generate one with {generate}, or point --data-root at the folder of a \
+             data set"
         ),
         (true, _) => format!(
-            "no data set in {folder}: it has none of dataset.json, train-images-idx3-ubyte (or .gz), data_batch_1.bin \
-             and train_data/train_x.npy; point --data-root at the folder of a data set, generate one with {generate}, \
-             or make one of your own pictures or table with `mpiburn data import`"
+            "no data set in {folder}: it contains neither dataset.json, train-images-idx3-ubyte (or .gz), \
+             data_batch_1.bin nor train_data/train_x.npy; point --data-root at the folder of a data set, generate one \
+             with {generate}, or import your own pictures or table with `mpiburn data import`"
         ),
     }
+}
+
+/// Returns whether a message contains all `facts`, which are separated by ` | `. Tests compare the facts of a
+/// message, not its wording.
+#[cfg(test)]
+pub(crate) fn names_all(message: &str, facts: &str) -> bool {
+    facts.split(" | ").all(|fact| message.contains(fact))
 }

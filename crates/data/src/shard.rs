@@ -43,7 +43,7 @@ fn check_recorded(
         Some(recorded) if samples == source.len(split) && recorded != digest => {
             let name = split.name();
             Err(DataError::Files(format!(
-                "the {name} samples have the digest {}…, and dataset.json was written for {}…: they were changed \
+                "the {name} samples have the digest {}…, but dataset.json records {}…: they were changed \
                  after the import; import the data set again",
                 &digest[..12],
                 recorded.get(..12).unwrap_or(recorded)

@@ -111,14 +111,17 @@ impl Records {
 fn open_file(path: &Path) -> Result<DataFile, DataError> {
     let file = DataFile::open(path)?;
     let what = match (file.len, file.len % RECORD) {
-        (0, _) => "it contains no image".to_owned(),
+        (0, _) => "contains no images".to_owned(),
         (_, 0) => return Ok(file),
         // Look for another format only if the length is wrong: in a valid file, dark pixels may look like the
         // first bytes of another format.
         (found, rest) => files::foreign_file(path).map_or_else(
             || {
                 let records = found / RECORD;
-                format!("cut short or too long: {found} bytes are {records} records of {RECORD} bytes and {rest} more")
+                format!(
+                    "is truncated or too long: {found} bytes are {records} records of {RECORD} bytes and {rest} \
+                     more"
+                )
             },
             |kind| format!("is {kind}"),
         ),
@@ -167,6 +170,7 @@ impl SplitReader for Records {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::names_all;
     use crate::generate::objects;
     use crate::{self as data, Split};
 
@@ -220,16 +224,21 @@ mod tests {
             message
         };
         let cut = edit("data_batch_2.bin", &|bytes| bytes.truncate(3072));
-        assert!(cut.contains("data_batch_2.bin: cut short") && cut.contains("3072 more"), "{cut}");
+        assert!(
+            names_all(&cut, "data_batch_2.bin: | truncated | 3072 bytes | 0 records of 3073 | 3072 more"),
+            "{cut}"
+        );
         let long = edit("test_batch.bin", &|bytes| bytes.push(0));
-        assert!(long.contains("test_batch.bin") && long.contains("3 records of 3073"), "{long}");
+        assert!(names_all(&long, "test_batch.bin: | too long | 3 records of 3073 | 1 more"), "{long}");
         let empty = edit("data_batch_1.bin", &|bytes| bytes.clear());
-        assert!(empty.contains("data_batch_1.bin: it contains no image"), "{empty}");
+        assert!(names_all(&empty, "data_batch_1.bin: | no images"), "{empty}");
         let page = edit("data_batch_1.bin", &|bytes| *bytes = b"<!DOCTYPE html>".to_vec());
-        assert!(page.contains("data_batch_1.bin: is a page of HTML, not the file"), "{page}");
+        assert!(names_all(&page, "data_batch_1.bin: | HTML"), "{page}");
         let label = edit("data_batch_3.bin", &|bytes| bytes[3073] = 10);
-        assert!(label.contains("data_batch_3.bin: label 10 of record 1 is outside 0 to 9"), "{label}");
-        assert!(label.contains("mpiburn data import"), "{label}");
+        assert!(
+            names_all(&label, "data_batch_3.bin: | label 10 | record 1 | 0 to 9 | mpiburn data import"),
+            "{label}"
+        );
     }
 
     #[test]
@@ -237,18 +246,18 @@ mod tests {
         let root = made();
         std::fs::remove_file(root.path().join("data_batch_2.bin")).unwrap();
         let gap = message(root.path());
-        assert!(gap.contains("data_batch_2.bin is missing, although data_batch_4.bin exists"), "{gap}");
+        assert!(names_all(&gap, "data_batch_2.bin | missing | data_batch_4.bin"), "{gap}");
         let root = made();
         std::fs::remove_file(root.path().join(TEST)).unwrap();
         assert!(
-            message(root.path()).contains("test_batch.bin is missing; generate"),
+            names_all(&message(root.path()), "test_batch.bin is missing | mpiburn data objects"),
             "{}",
             message(root.path())
         );
         let root = made();
         (1..=4).for_each(|n| std::fs::remove_file(root.path().join(batch(n))).unwrap());
         assert!(
-            message(root.path()).contains("data_batch_1.bin is missing; generate"),
+            names_all(&message(root.path()), "data_batch_1.bin is missing | mpiburn data objects"),
             "{}",
             message(root.path())
         );

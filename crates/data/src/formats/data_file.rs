@@ -59,7 +59,7 @@ impl DataFile {
     pub fn check_unchanged(&self) -> Result<(), DataError> {
         let now = self.file.metadata().map_err(DataError::read(&self.path))?;
         if now.len() as usize != self.len || now.modified().ok() != self.modified {
-            bail!(&self.path, "was changed since it was opened: put it back");
+            bail!(&self.path, "was changed after it was opened: restore the file");
         }
         Ok(())
     }
@@ -121,7 +121,7 @@ mod tests {
         assert_eq!(file.beginning(2).unwrap(), bytes[..2]);
         std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(10).unwrap();
         let found = file.for_each_record(0, [4, 5], |_, _| Ok::<(), DataError>(()));
-        assert!(found.unwrap_err().to_string().contains("records"));
+        assert!(matches!(found.unwrap_err(), DataError::Damaged { path: named, .. } if named == path));
         assert!(DataFile::open(root.path()).is_err(), "a folder");
     }
 }

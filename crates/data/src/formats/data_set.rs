@@ -97,13 +97,17 @@ impl DataSet {
             _ => set.shape.iter().product(),
         };
         if twin(&set.classes).is_some() {
-            bail!(&path, "has two classes of one name");
+            bail!(&path, "contains two classes with the same name: import the data set again");
         }
         if twin(&set.features).is_some() || !(set.features.is_empty() || set.features.len() == values) {
-            bail!(&path, "has other features than the samples: import the data set again");
+            bail!(&path, "lists features that do not match the samples: import the data set again");
         }
         if set.version != 1 {
-            bail!(&path, "is of version {}, and this program reads version 1", set.version);
+            bail!(
+                &path,
+                "has version {}, but this program reads version 1: import the data set again",
+                set.version
+            );
         }
         if set.shape.contains(&0) || set.classes.is_empty() {
             bail!(&path, "describes no samples: import the data set again");
@@ -120,7 +124,11 @@ impl DataSet {
         let are_numbers = set.mean.iter().all(|mean| mean.is_finite())
             && set.std.iter().all(|std| std.is_finite() && *std > 0.0);
         if !are_numbers {
-            bail!(&path, "a mean is not finite, or a standard deviation not above 0");
+            bail!(
+                &path,
+                "contains a mean that is not finite, or a standard deviation that is not above 0: import the \
+                 data set again"
+            );
         }
         Ok(set)
     }

@@ -37,7 +37,7 @@ impl IdxFile {
             let mut bytes = [0; 4];
             reader.read_exact(&mut bytes).map_err(|error| match damage(&error) {
                 None => DataError::read(path)(error),
-                Some(DAMAGED) => file.other("is not packed by gzip, or is damaged".into()),
+                Some(DAMAGED) => file.other("is not compressed with gzip, or is damaged".into()),
                 Some(_) => file.other("ends inside its header".into()),
             })?;
             Ok::<_, DataError>(u32::from_be_bytes(bytes))
@@ -47,8 +47,7 @@ impl IdxFile {
             magic @ (0x0801 | 0x0803) => magic & 0xff,
             magic => {
                 return Err(file.other(format!(
-                    "its magic number is {magic:#010x}: bytes of pictures (0x00000803) or of labels (0x00000801) are \
-                     expected"
+                    "has the magic number {magic:#010x}, but 0x00000803 (images) or 0x00000801 (labels) is required"
                 )));
             }
         };
@@ -75,7 +74,7 @@ impl IdxFile {
         for number in 0..limit.min(count) {
             contents.read_exact(&mut item).map_err(|error| match damage(&error) {
                 None => DataError::read(&self.path)(error),
-                Some(_) => self.damaged(format!("ends after {number} of {count} items: {error}")),
+                Some(what) => self.damaged(format!("{what} after {number} of {count} items")),
             })?;
             visit(number, &item)?;
         }
@@ -85,7 +84,12 @@ impl IdxFile {
             match contents.read(&mut [0u8]) {
                 Ok(0) => {}
                 Ok(_) => return Err(self.damaged(format!("has data after its {count} items"))),
-                Err(error) => return Err(self.damaged(format!("has a damaged end: {error}"))),
+                Err(error) => {
+                    return Err(match damage(&error) {
+                        None => DataError::read(&self.path)(error),
+                        Some(_) => self.damaged(format!("is damaged after its {count} items")),
+                    });
+                }
             }
         }
         Ok(())
@@ -98,18 +102,20 @@ impl IdxFile {
     /// When the two files do not match, or there is no image.
     pub(crate) fn check_labels(&self, labels: &Self) -> Result<(), DataError> {
         if self.shape.len() == 1 {
-            return Err(self.damaged("holds labels, expected images".into()));
+            return Err(self.damaged("contains labels instead of images".into()));
         }
         if labels.shape.len() > 1 {
-            return Err(labels.damaged("holds images, expected labels".into()));
+            return Err(labels.damaged("contains images instead of labels".into()));
         }
         let [count, of_labels] = [self, labels].map(|file| file.shape[0]);
         if count != of_labels {
             let labels = labels.path.display();
-            return Err(self.damaged(format!("{count} images, but {of_labels} labels in {labels}")));
+            return Err(
+                self.damaged(format!("contains {count} images, but {labels} contains {of_labels} labels"))
+            );
         }
         if self.shape.contains(&0) {
-            return Err(self.damaged("it contains no image".into()));
+            return Err(self.damaged("contains no images".into()));
         }
         Ok(())
     }
@@ -167,7 +173,10 @@ impl IdxFile {
         if found == expected {
             return Ok(());
         }
-        let how = if found < expected { "truncated" } else { "too long" };
-        Err(self.damaged(format!("{how}: {found} bytes behind its header of {:?}", self.shape)))
+        let how = if found < expected { "is truncated" } else { "is too long" };
+        Err(self.damaged(format!(
+            "{how}: {found} bytes after its header, which declares the shape {:?}",
+            self.shape
+        )))
     }
 }

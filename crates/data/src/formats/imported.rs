@@ -28,7 +28,7 @@ pub(super) fn open(root: &Path) -> Result<SampleSource, DataError> {
             if file.shape != shape || record.samples == 0 {
                 bail!(
                     &file.file.path,
-                    "its shape is {:?}, and {FILE} says {shape:?}: import the data set again",
+                    "has the shape {:?}, but {FILE} says {shape:?}: import the data set again",
                     file.shape
                 );
             }
@@ -40,7 +40,8 @@ pub(super) fn open(root: &Path) -> Result<SampleSource, DataError> {
             if usize::from(label) >= all {
                 bail!(
                     &labels.file.path,
-                    "label {label} of sample {sample} is none of {all} classes: import the data set again"
+                    "label {label} of sample {sample} is not below {all}, the number of classes: import the data \
+                     set again"
                 );
             }
             classes.push(label);

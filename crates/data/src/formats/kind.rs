@@ -90,33 +90,40 @@ impl fmt::Display for DataFormat {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::names_all;
 
     #[test]
     fn any_file_of_a_data_set_determines_its_kind() {
         let root = tempfile::tempdir().unwrap();
         let none = DataFormat::of_folder(root.path()).unwrap_err().to_string();
-        assert!(none.contains("no data set in") && none.contains("mpiburn data digits --out"), "{none}");
+        assert!(
+            names_all(
+                &none,
+                "no data set | dataset.json | train_data/train_x.npy | mpiburn data digits --out"
+            ),
+            "{none}"
+        );
         let named = DataFormat::of_folder(Path::new("nowhere/features")).unwrap_err().to_string();
         assert!(
-            named.contains("generate one with `mpiburn data features --out nowhere/features`, or"),
+            names_all(&named, "no folder nowhere/features: | `mpiburn data features --out nowhere/features`"),
             "{named}"
         );
         let missing = DataFormat::of_folder(&root.path().join("nowhere")).unwrap_err().to_string();
         assert!(
-            missing.starts_with("there is no folder ") && missing.contains("nowhere: point --data-root"),
+            names_all(&missing, "no folder | /nowhere: | --data-root | mpiburn data digits"),
             "{missing}"
         );
         std::fs::write(root.path().join("iris.csv"), "x,class\n1,a\n").unwrap();
         std::fs::create_dir(root.path().join("folder")).unwrap();
         for (name, out) in [("folder/..", " --out DIR`"), ("folder/../", " --out DIR`"), (".", "-set`")] {
             let message = DataError::NoneHere { root: root.path().join(name) }.to_string();
-            assert!(message.contains("it has tables") && message.ends_with(out), "{message}");
+            assert!(message.contains("tables") && message.ends_with(out), "{message}");
         }
         std::fs::remove_file(root.path().join("iris.csv")).unwrap();
         std::fs::write(root.path().join("run.json"), "{}").unwrap();
         std::fs::write(root.path().join("epochs.csv"), "epoch,loss\n1,2\n").unwrap();
         let run = DataFormat::of_folder(root.path()).unwrap_err().to_string();
-        assert!(run.ends_with(": it is a run; name the folder of a data set instead"), "{run}");
+        assert!(names_all(&run, "no data set | of a run;"), "{run}");
         for (name, kind) in [
             ("train-labels-idx1-ubyte", DataFormat::Idx),
             ("t10k-images-idx3-ubyte.gz", DataFormat::Idx),
@@ -141,7 +148,7 @@ mod tests {
         std::fs::write(root.path().join("test_batch.bin"), "").unwrap();
         std::fs::write(root.path().join("train-images-idx3-ubyte"), "").unwrap();
         let message = DataFormat::of_folder(root.path()).unwrap_err().to_string();
-        assert!(message.contains("train-images-idx3-ubyte and of test_batch.bin"), "{message}");
+        assert!(names_all(&message, "two data sets | train-images-idx3-ubyte | test_batch.bin"), "{message}");
         assert_eq!(message.lines().count(), 1);
     }
 }

@@ -104,7 +104,12 @@ fn open_file(root: &Path, name: &str, shape: &[usize]) -> Result<IdxFile, DataEr
         shape => format!("images of {shape:?}"),
     };
     if file.shape[1..] != *shape {
-        bail!(&path, "holds {}, expected {}; {OTHER_SAMPLES}", items(&file.shape[1..]), items(shape));
+        bail!(
+            &path,
+            "contains {}, but {} are required; {OTHER_SAMPLES}",
+            items(&file.shape[1..]),
+            items(shape)
+        );
     }
     Ok(file)
 }
@@ -112,6 +117,7 @@ fn open_file(root: &Path, name: &str, shape: &[usize]) -> Result<IdxFile, DataEr
 #[cfg(test)]
 mod idx_tests {
     use super::*;
+    use crate::error::names_all;
     use std::fs::File;
     use std::io::Write;
 
@@ -155,25 +161,21 @@ mod idx_tests {
     #[test]
     fn invalid_files_are_rejected_with_name_and_reason() {
         let label = message(&idx(0x801, &[6], &[0; 6]));
-        assert!(label.contains("holds labels, expected images of [1, 3]"), "{label}");
+        assert!(names_all(&label, "f: | labels | images of [1, 3]"), "{label}");
         let short = message(&idx(0x803, &[2, 1, 3], &[0; 5]));
-        assert!(short.contains("truncated: 5 bytes"), "{short}");
+        assert!(names_all(&short, "f: | truncated | 5 bytes | [2, 1, 3]"), "{short}");
         let long = message(&idx(0x803, &[2, 1, 3], &[0; 7]));
-        assert!(long.contains("too long"), "{long}");
-        assert!(message(&[0, 0]).contains("inside its header"));
-        assert!(message(b"GIF89a").contains("f: is a picture (GIF)"));
+        assert!(names_all(&long, "f: | too long | 7 bytes | [2, 1, 3]"), "{long}");
+        assert!(names_all(&message(&[0, 0]), "f: | header"));
+        assert!(names_all(&message(b"GIF89a"), "f: | picture (GIF)"));
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir(root.path().join("folder")).unwrap();
         std::fs::write(root.path().join("plain.gz"), idx(0x803, &[1, 1, 3], &[0; 3])).unwrap();
-        for (name, expected) in
-            [("folder", "cannot read "), ("plain", "plain.gz: is not packed by gzip, or is damaged")]
-        {
+        for (name, expected) in [("folder", "cannot read "), ("plain", "plain.gz: | gzip | damaged")] {
             let message = open_file(root.path(), name, &[1, 3]).unwrap_err().to_string();
-            assert!(message.contains(expected), "{message}");
+            assert!(names_all(&message, expected), "{message}");
         }
-        assert!(
-            message(&idx(0x803, &[1, 0, 3], &[])).contains("images of [0, 3], expected images of [1, 3]")
-        );
+        assert!(names_all(&message(&idx(0x803, &[1, 0, 3], &[])), "images of [0, 3] | images of [1, 3]"));
     }
 
     #[test]

@@ -62,6 +62,7 @@ pub fn open(root: &Path) -> Result<SampleSource, DataError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::names_all;
     use crate::{Split, generate};
 
     #[test]
@@ -77,15 +78,9 @@ mod tests {
         let file = root.path().join("iris.csv");
         std::fs::write(&file, "1,a").unwrap();
         let message = open(&file).err().unwrap().to_string();
-        assert!(
-            message.contains("it is a file; make a data set of it with `mpiburn data import "),
-            "{message}"
-        );
+        assert!(names_all(&message, "iris.csv: | a file | `mpiburn data import | --data-root"), "{message}");
         raw("FashionMNIST");
         let message = open(root.path()).err().unwrap().to_string();
-        assert!(
-            message.starts_with("two data sets in ") && message.contains("MNIST/raw and of "),
-            "{message}"
-        );
+        assert!(names_all(&message, "two data sets | /MNIST/raw | FashionMNIST/raw"), "{message}");
     }
 }

@@ -55,12 +55,12 @@ impl NpyHeader {
         let (length, before) = match *after_magic {
             [1, _, a, b, ..] => (usize::from(u16::from_le_bytes([a, b])), 4),
             [2 | 3, _, a, b, c, d, ..] => (u32::from_le_bytes([a, b, c, d]) as usize, 6),
-            _ => return Err("truncated: ends inside its header".into()),
+            _ => return Err("is truncated inside its header".into()),
         };
-        let text = after_magic[before..].get(..length).ok_or("truncated: ends inside its header")?;
+        let text = after_magic[before..].get(..length).ok_or("is truncated inside its header")?;
         // The text is Latin-1 before version 3, and UTF-8 in version 3. All supported entries are ASCII, so
         // it is read as UTF-8.
-        let text = std::str::from_utf8(text).map_err(|_| "its header is not text")?;
+        let text = std::str::from_utf8(text).map_err(|_| "has a header that is not text")?;
         // A parser of Python literals would bring fifteen dependencies. These literals differ from JSON only
         // in their signs, so they are converted to JSON. Python 2 also wrote an L after long integers.
         let mut json = text.replace(|c: char| c.is_whitespace() || c == '\\', "");
@@ -81,7 +81,7 @@ impl NpyHeader {
             let problem = json_problem(&what);
             let problem =
                 problem.strip_prefix("line 1: ").map_or_else(String::new, |what| format!(": {what}"));
-            format!("its header is not a dictionary of descr, fortran_order and shape{problem}")
+            format!("has a header that is not a dictionary of descr, fortran_order and shape{problem}")
         })?;
         Ok((header, MAGIC.len() + before + length))
     }
@@ -101,7 +101,7 @@ pub fn write_npy(path: &Path, columns: usize, values: &[f32]) -> io::Result<()> 
 }
 
 /// End of an error message about the shape of an array of features.
-pub const ONE_ROW: &str = ", expected one row per sample: reshape it to (samples, features)";
+pub const ONE_ROW: &str = ", but one row per sample is required: reshape it to (samples, features)";
 
 /// Bytes that are read to find the header. Every header that describes a single array is shorter.
 const MOST_OF_HEADER: usize = 1 << 20;
@@ -155,7 +155,8 @@ impl NpyFile {
         {
             bail!(
                 path,
-                "version {major}.{minor} of the .npy format, expected 1.0, 2.0 or 3.0; save it again with numpy.save"
+                "has version {major}.{minor} of the .npy format, but only 1.0, 2.0 and 3.0 are supported; save it \
+                 again with numpy.save"
             );
         }
         let (NpyHeader { descr, fortran_order, shape }, start) =
@@ -176,16 +177,16 @@ impl NpyFile {
             }
             [_, _, ..] => bail!(
                 path,
-                "is in Fortran's order, which is read of one or two dimensions: save it again with \
+                "is in Fortran order, which is supported only for one or two dimensions: save it again with \
                  numpy.ascontiguousarray"
             ),
-            _ => bail!(path, "its shape is {shape:?}{ONE_ROW}"),
+            _ => bail!(path, "has the shape {shape:?}{ONE_ROW}"),
         };
         let count = columns.and_then(|columns| rows.checked_mul(columns));
         let size = count.and_then(|count| count.checked_mul(width)?.checked_add(start));
         let columns = columns.unwrap_or(usize::MAX);
         if size != Some(file.len) {
-            let how = if size.is_none_or(|size| file.len < size) { "truncated" } else { "too long" };
+            let how = if size.is_none_or(|size| file.len < size) { "is truncated" } else { "is too long" };
             return Err(invalid(format!(
                 "{how}: {} bytes after its header, which declares {rows} x {columns} numbers of {width} bytes",
                 file.len - start
@@ -202,22 +203,33 @@ impl NpyFile {
         let (path, labels_path) = (&self.file.path, &labels.file.path);
         if labels.columns != 1 {
             if labels.shape.len() > 2 {
-                bail!(labels_path, "its shape is {:?}, expected one label per sample", labels.shape);
+                bail!(labels_path, "has the shape {:?}, but one label per sample is required", labels.shape);
             }
             bail!(
                 labels_path,
-                "{} labels per sample, expected one; of one-hot labels, save y.argmax(1)",
+                "contains {} labels per sample, but one is required; for one-hot labels, save y.argmax(1)",
                 labels.columns
             );
         }
         if self.rows != labels.rows {
-            bail!(path, "{} samples, but {} labels in {}", self.rows, labels.rows, labels_path.display());
+            bail!(
+                path,
+                "contains {} samples, but {} contains {} labels",
+                self.rows,
+                labels_path.display(),
+                labels.rows
+            );
         }
         if self.rows == 0 || self.columns == 0 {
             if self.shape.len() > 2 {
-                bail!(path, "its shape is {:?}: it contains no sample", self.shape);
+                bail!(path, "has the shape {:?}: it contains no samples", self.shape);
             }
-            bail!(path, "{} samples of {} features", self.rows, self.columns);
+            bail!(
+                path,
+                "contains {} samples of {} features: at least one of each is required",
+                self.rows,
+                self.columns
+            );
         }
         Ok(())
     }
@@ -365,7 +377,7 @@ fn unknown_dtype(found: &str, dtypes: &[&str]) -> String {
     };
     let how = if found.ends_with('O') { ", as with .astype(str) or .astype(float)" } else { "" };
     format!(
-        "its dtype is {}{why}, expected one of {}; convert it with numpy's astype{how}",
+        "has the dtype {}{why}, but one of {} is required; convert it with numpy's astype{how}",
         short(found),
         dtypes.join(" ")
     )

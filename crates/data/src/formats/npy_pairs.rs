@@ -48,7 +48,7 @@ impl OpenPair {
         };
         let (features, labels) = (file('x', &NpyFile::FLOATS)?, file('y', &NpyFile::INTEGERS)?);
         if let Some(file) = [&features, &labels].into_iter().find(|file| file.shape.len() > 2) {
-            bail!(&file.file.path, "its shape is {:?}{ONE_ROW}", file.shape);
+            bail!(&file.file.path, "has the shape {:?}{ONE_ROW}", file.shape);
         }
         features.check_labels(&labels)?;
         let values = labels.integers()?;
@@ -78,7 +78,8 @@ pub(super) fn open(root: &Path) -> Result<SampleSource, DataError> {
     if train.features.columns != test.features.columns || train.features.dtype != test.features.dtype {
         bail!(
             &test.features.file.path,
-            "{} features of {}, but the training set has {} of {}; save both with the same shape and dtype",
+            "has {} features of type {}, but the training set has {} of type {}; save both with the same shape and \
+             dtype",
             test.features.columns,
             test.features.dtype,
             train.features.columns,
@@ -92,7 +93,7 @@ pub(super) fn open(root: &Path) -> Result<SampleSource, DataError> {
         let found = classes.len();
         bail!(
             &train.labels.file.path,
-            "{found} different labels, at most {MOST_CLASSES} classes are supported"
+            "has {found} different labels, but at most {MOST_CLASSES} classes are supported"
         );
     }
     let element = match train.features.width {

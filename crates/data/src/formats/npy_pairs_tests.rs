@@ -3,6 +3,7 @@
 use std::fs;
 
 use super::*;
+use crate::error::names_all;
 use crate::formats::npy::npy_header;
 use crate::generate::features;
 use crate::{self as data, Normalizer};
@@ -128,22 +129,30 @@ fn files_that_do_not_match_are_rejected() {
         let root = made();
         put(root.path(), split, letter, dtype, shape, bytes);
         let message = message(&root);
-        assert!(message.contains(expected) && message.contains(".npy"), "{message}");
+        assert!(names_all(&message, expected) && message.contains(".npy: "), "{message}");
     };
-    bad(Split::Test, 'y', "<i2", &[1], &[4, 0], "label 4 of sample 0 does not occur in the training set");
-    bad(Split::Train, 'y', "<i2", &[2], &[0; 4], "3 samples, but 2 labels in");
-    bad(Split::Train, 'y', "<i2", &[3, 2], &[0; 12], "2 labels per sample");
-    bad(Split::Train, 'y', "<f4", &[3], &[0; 12], "dtype is <f4, expected one of |i1");
-    bad(Split::Train, 'x', "<i4", &[3, 2], &[0; 24], "dtype is <i4, expected one of <f2 <f4 <f8");
-    bad(Split::Train, 'x', "<f4", &[0, 2], &[], "0 samples, but 3 labels");
-    bad(Split::Test, 'x', "<f4", &[1, 3], &[0; 12], "3 features of <f4, but the training set has 2");
-    bad(Split::Test, 'x', "<f8", &[1, 2], &[0; 16], "of <f8, but the training set has 2 of <f4");
+    bad(Split::Test, 'y', "<i2", &[1], &[4, 0], "test_y.npy: | label 4 | sample 0 | training set");
+    bad(Split::Train, 'y', "<i2", &[2], &[0; 4], "train_x.npy: | 3 samples | train_y.npy | 2 labels");
+    bad(Split::Train, 'y', "<i2", &[3, 2], &[0; 12], "train_y.npy: | 2 labels per sample");
+    bad(Split::Train, 'y', "<f4", &[3], &[0; 12], "train_y.npy: | dtype | <f4 | |i1 |u1 <i2");
+    bad(Split::Train, 'x', "<i4", &[3, 2], &[0; 24], "train_x.npy: | dtype | <i4 | <f2 <f4 <f8");
+    bad(Split::Train, 'x', "<f4", &[0, 2], &[], "train_x.npy: | 0 samples | 3 labels");
+    bad(Split::Test, 'x', "<f4", &[1, 3], &[0; 12], "test_x.npy: | 3 features | <f4 | training set has 2");
+    bad(Split::Test, 'x', "<f8", &[1, 2], &[0; 16], "test_x.npy: | 2 features | <f8 | <f4");
     let infinite = [[0; 20].as_slice(), &f32::NAN.to_le_bytes()].concat();
-    bad(Split::Train, 'x', "<f4", &[3, 2], &infinite, "feature 1 of sample 2 is NaN");
+    bad(Split::Train, 'x', "<f4", &[3, 2], &infinite, "train_x.npy: | feature 1 | sample 2 | NaN");
 
     let root = made();
     put_classes(&root, 65_537);
-    assert!(message(&root).contains("65537 different labels, at most 65536"), "{}", message(&root));
+    assert!(
+        names_all(&message(&root), "train_y.npy: | 65537 different labels | 65536 classes"),
+        "{}",
+        message(&root)
+    );
     fs::remove_file(path(root.path(), Split::Test, 'y')).unwrap();
-    assert!(message(&root).contains("test_data/test_y.npy is missing; generate"), "{}", message(&root));
+    assert!(
+        names_all(&message(&root), "test_data/test_y.npy is missing | mpiburn data features"),
+        "{}",
+        message(&root)
+    );
 }

@@ -128,7 +128,10 @@ impl ImportArgs {
         else {
             return Ok(());
         };
-        let why = format!("is for {what}, and {} has none: leave it out", self.source.display());
+        let why = format!(
+            "applies only to {what}, but {} contains no {what}: leave the option out",
+            self.source.display()
+        );
         Err(DataError::option(option, value, why))
     }
 }

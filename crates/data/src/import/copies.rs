@@ -50,7 +50,8 @@ impl Copies {
         let is = |number: usize| if number == 1 { "is" } else { "are" };
         let both = self.in_both.first.map(|[test, train]| {
             format!(
-                "{} of the test split {} in the training split too, so accuracy may be too high (the first: {} is {})",
+                "{} of the test split {} also in the training split: test accuracy may be too high (the first: {} \
+                 equals {})",
                 count(self.in_both.number, "sample"),
                 is(self.in_both.number),
                 name(test),
@@ -59,7 +60,7 @@ impl Copies {
         });
         let classes = self.in_two_classes.first.map(|[second, first]| {
             format!(
-                "{} {} the same as a sample of another class, so no network can tell them apart (the first: {} is {})",
+                "{} {} equal to a sample of another class: no network can tell them apart (the first: {} equals {})",
                 count(self.in_two_classes.number, "sample"),
                 is(self.in_two_classes.number),
                 name(second),
@@ -73,6 +74,7 @@ impl Copies {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::names_all;
 
     #[test]
     fn copies_in_both_splits_and_in_two_classes_are_told() {
@@ -85,15 +87,12 @@ mod tests {
         };
         let [a1, b1, a2] = [(0, 0), (0, 1), (0, 2)];
         assert!(warnings(&[(a1, 0, 7), (b1, 1, 8), (a2, 0, 7)]).is_empty(), "twice in one class and split");
-        assert_eq!(
-            warnings(&[(a1, 0, 7), (b1, 1, 7), (a2, 0, 9)]),
-            [
-                "1 sample is the same as a sample of another class, so no network can tell them apart (the first: b/1 is a/1)"
-            ]
-        );
+        let found = warnings(&[(a1, 0, 7), (b1, 1, 7), (a2, 0, 9)]);
+        let [one] = &found[..] else { panic!("{found:?}") };
+        assert!(names_all(one, "1 sample | another class | b/1 | a/1"), "{one}");
         let found = warnings(&[(a1, 0, 7), (b1, 1, 8), ((1, 0), 1, 7), ((1, 1), 0, 7)]);
         let [both, classes] = &found[..] else { panic!("{found:?}") };
-        assert!(both.starts_with("2 samples of the test split are in the training split too"), "{both}");
-        assert!(classes.starts_with("1 sample is the same") && classes.ends_with("b/3 is a/1)"), "{classes}");
+        assert!(names_all(both, "2 samples of the test split | training split | b/3 | a/1"), "{both}");
+        assert!(names_all(classes, "1 sample | another class | b/3 | a/1"), "{classes}");
     }
 }

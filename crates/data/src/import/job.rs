@@ -43,7 +43,7 @@ impl<'a> Job<'a> {
         let out = out.map_err(DataError::write(&args.out))?;
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         if mounts.lines().any(|mount| mount.split(' ').nth(4).map(Path::new) == Some(&out)) {
-            let what = "is a mount point, which no folder can take the place of: name a folder in it";
+            let what = "is a mount point, which an import cannot replace: name a folder in it";
             return Err(DataError::option("out", args.out.display(), what));
         }
         let parent = out.parent().unwrap_or(Path::new("/"));
@@ -60,8 +60,11 @@ impl<'a> Job<'a> {
                 true
             }
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                let what =
-                    format!("an import works in {}: move what is there, or choose another", folder.display());
+                let what = format!(
+                    "the import needs the folder {}, which contains other files: move them, or choose \
+                     another --out",
+                    folder.display()
+                );
                 return Err(DataError::option("out", args.out.display(), what));
             }
             Err(error) => return Err(DataError::write(&folder)(error)),
@@ -70,7 +73,7 @@ impl<'a> Job<'a> {
         if is_left {
             put_back(args, &out, &folder.join(OLD))?;
             clear(&folder).map_err(DataError::write(&folder))?;
-            log::info!("removed what a killed import into {} had left", args.out.display());
+            log::info!("removed unfinished files of a killed import into {}", args.out.display());
         }
         Ok(Self { args, progress, _lock: lock, out, folder })
     }
@@ -121,8 +124,10 @@ fn put_back(args: &ImportArgs, out: &Path, old: &Path) -> Result<(), DataError> 
     }
     // The rename also replaces an empty folder.
     fs::rename(old, out).map_err(|error| {
-        let what =
-            format!("cannot take back the data set that a killed import left in {} ({error})", old.display());
+        let what = format!(
+            "cannot restore the data set that a killed import left in {} ({error}): move it to another folder",
+            old.display()
+        );
         DataError::option("out", args.out.display(), what)
     })
 }

@@ -66,16 +66,16 @@ pub(crate) fn class_name(
     match (missing, number) {
         (MissingLabels::Drop, _) if is_missing(label) => Ok(None),
         (MissingLabels::Error | MissingLabels::Keep, _) if label.is_empty() => Err(format!(
-            "{place} has no class: fill it in, or leave such samples out with --missing-labels drop"
+            "{place} has no class: fill in the class, or leave out such samples with --missing-labels drop"
         )),
         (MissingLabels::Error, _) if is_missing(label) => Err(format!(
-            "{place} has no class ({label:?}): fill it in, leave such samples out with --missing-labels drop, or make a \
-             class of them with --missing-labels keep"
+            "{place} is {label:?}, which means no class: fill in the class, leave out such samples with \
+             --missing-labels drop, or make them a class with --missing-labels keep"
         )),
         (_, Some(value)) if value.fract() == 0.0 => Ok(Some(whole(label, value))),
         // With `--missing-labels keep`, NaN is the name of a class.
         (_, Some(value)) if !value.is_nan() => {
-            Err(format!("{place}: the class is {}: classes are words or whole numbers", short(label)))
+            Err(format!("{place} is {}, but a class must be a word or a whole number", short(label)))
         }
         _ => Ok(Some(label.to_owned())),
     }
@@ -146,13 +146,15 @@ impl Labels {
         match &mut self.known {
             Known::Named(names) => index_in(names, &name).map(|place| Some(place as u32)).ok_or_else(|| {
                 let last = names.len() - 1;
-                format!("the class is {}, and the source names classes 0 to {last}", short(&name))
+                format!("class {} is not one of the classes 0 to {last} of the source", short(&name))
             }),
             Known::Found(labels) => {
                 let next = labels.len() as u32;
                 match *labels.entry(name).or_insert(next) {
                     number if (number as usize) < MOST_CLASSES => Ok(Some(number)),
-                    _ => Err(format!("there are more than {MOST_CLASSES} classes")),
+                    _ => Err(format!(
+                        "there are more than {MOST_CLASSES} classes: choose the column of the class with --label"
+                    )),
                 }
             }
         }
@@ -201,10 +203,10 @@ impl Labels {
         match self.known {
             Known::Named(names) => {
                 if names.len() > MOST_CLASSES {
-                    bail!(source, "has {} classes, and at most {MOST_CLASSES} are supported", names.len());
+                    bail!(source, "has {} classes, but at most {MOST_CLASSES} are supported", names.len());
                 }
                 if let Some(name) = twin(&names) {
-                    bail!(source, "names two classes {}: rename one", quoted(name));
+                    bail!(source, "gives two classes the name {}: rename one", quoted(name));
                 }
                 let classes = (0..names.len()).map(|class| class as u16).collect();
                 Ok((names, classes))
@@ -226,6 +228,7 @@ impl Labels {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::names_all;
 
     #[test]
     fn whole_numbers_have_one_name_however_they_are_written() {
@@ -251,7 +254,7 @@ mod tests {
         assert_eq!(kept, Ok(Some("NaN".to_owned())));
         for label in ["0.5", "1e-3", "inf"] {
             let message = name(label).unwrap_err();
-            assert!(message.contains(&format!("column y: the class is {label}: ")), "{message}");
+            assert!(names_all(&message, &format!("column y | {label} | whole number")), "{message}");
         }
     }
 }

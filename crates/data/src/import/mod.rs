@@ -84,15 +84,18 @@ pub fn import(args: &ImportArgs, progress: &ImportProgress<'_>) -> Result<Import
         log::warn!("{problem}");
     }
     if let [one] = &imported.set.classes[..] {
-        log::warn!("all samples are of one class, {}: there is nothing to tell apart", quoted(one));
+        log::warn!(
+            "all samples belong to one class, {}: there is nothing for a network to learn",
+            quoted(one)
+        );
     }
     let learned = imported.counts[0].iter().copied().filter(|&count| count > 0);
     if let (Some(least), Some(most)) = (learned.clone().min(), learned.max())
         && most > 10 * least
     {
         log::warn!(
-            "the largest class has {most} training samples and the smallest {least}: a network may learn to name \
-             the large ones alone"
+            "the largest class has {most} training samples and the smallest {least}: a network may learn to \
+             predict only the large classes"
         );
     }
     Ok(imported)
@@ -102,9 +105,9 @@ pub fn import(args: &ImportArgs, progress: &ImportProgress<'_>) -> Result<Import
 fn without_samples(Imported { set, counts: [train, test] }: &Imported) -> Vec<String> {
     type IsSo = fn(usize, usize) -> bool;
     let kinds: [(&str, IsSo); 3] = [
-        ("no sample", |train, test| train + test == 0),
-        ("test samples and none to learn from", |train, test| train == 0 && test > 0),
-        ("no test sample", |train, test| train > 0 && test == 0),
+        ("no samples", |train, test| train + test == 0),
+        ("test samples but no training samples", |train, test| train == 0 && test > 0),
+        ("no test samples", |train, test| train > 0 && test == 0),
     ];
     let line = |(what, is_so): (&str, IsSo)| {
         let classes = set.classes.iter().zip(train.iter().zip(test));
@@ -153,7 +156,8 @@ fn from_source(source: &Path, job: &Job<'_>) -> Result<Imported, DataError> {
     } else {
         match &args.test_split {
             Some(name) => {
-                let problem = format!("{} is one table, and has no other split", source.display());
+                let problem =
+                    format!("{} is a single table without splits: leave the option out", source.display());
                 return Err(DataError::option("test-split", short(name), problem));
             }
             None => Tables::one(TableFiles::one(source)),
@@ -171,7 +175,7 @@ fn check_places(source: &Path, out: &Path) -> Result<(), DataError> {
         // Reject pipes. The path of an unnamed pipe (`<(command)`) cannot be resolved, and reading a named
         // pipe may never return.
         if std::fs::metadata(source).is_ok_and(|found| found.file_type().is_fifo()) {
-            bail!(source, "is a pipe, and a file is needed: write its contents to a file first");
+            bail!(source, "is a pipe: write its contents to a file, and import the file");
         }
         run_record::files::open_regular(source).map_err(DataError::read(source))?;
     }
@@ -182,14 +186,17 @@ fn check_places(source: &Path, out: &Path) -> Result<(), DataError> {
     let to = to.ancestors().find_map(resolved).unwrap_or(to.clone());
     if std::env::current_dir().is_ok_and(|here| to == here) {
         let problem =
-            "is the folder that you are in, in whose place the import puts another: start it outside";
+            "is the current folder, which the import would replace: run the import from another folder";
         return Err(DataError::option("out", out.display(), problem));
     }
     if to.starts_with(&from) || from.starts_with(&to) {
         return Err(DataError::option(
             "out",
             out.display(),
-            format!("and {} are one folder, or one is in the other: choose another", source.display()),
+            format!(
+                "and {} are the same folder, or one is inside the other: choose another folder",
+                source.display()
+            ),
         ));
     }
     Ok(())

@@ -22,7 +22,8 @@ pub(crate) fn no_data_set(folder: &Path) -> DataError {
     let mut kinds: BTreeMap<String, Vec<&Path>> = BTreeMap::new();
     for file in &files {
         let ending = file.extension().map(|ending| ending.to_string_lossy().to_lowercase());
-        let kind = ending.map_or_else(|| "file without an ending".into(), |ending| format!(".{ending} file"));
+        let kind =
+            ending.map_or_else(|| "file without an extension".into(), |ending| format!(".{ending} file"));
         kinds.entry(kind).or_default().push(file);
     }
     let mut found: Vec<(String, Vec<&Path>)> = kinds.into_iter().collect();
@@ -35,8 +36,8 @@ pub(crate) fn no_data_set(folder: &Path) -> DataError {
         .take(KINDS)
         .map(|(kind, paths)| {
             let names: Vec<String> = paths.iter().map(|path| name(path)).collect();
-            let number = match kind.strip_suffix(" without an ending") {
-                Some(kind) => format!("{} without an ending", count(paths.len(), kind)),
+            let number = match kind.strip_suffix(" without an extension") {
+                Some(kind) => format!("{} without an extension", count(paths.len(), kind)),
                 None => count(paths.len(), kind),
             };
             format!("{number} ({})", listed(names))
@@ -58,7 +59,7 @@ pub(crate) fn no_data_set(folder: &Path) -> DataError {
         folder,
         format!(
             "no data set found here. Expected one of: a folder of pictures for each class, pictures with \
-             metadata.csv, train.csv and test.csv, one table, arrays of NumPy. Found: {found}{advice}"
+             metadata.csv, train.csv and test.csv, one table, NumPy arrays. Found: {found}{advice}"
         ),
     )
 }
@@ -69,15 +70,18 @@ pub(crate) fn unclassed(folder: &Path) -> Result<DataError, DataError> {
     let pictures: Vec<&PathBuf> = files.iter().filter(|file| is_picture(file)).collect();
     let Some(first) = pictures.first() else { return Ok(no_data_set(folder)) };
     let classes = classes_in_names(&pictures);
-    let such =
-        if classes.is_empty() { String::new() } else { format!(" (their names say {})", listed(classes)) };
+    let such = if classes.is_empty() {
+        String::new()
+    } else {
+        format!(" (their names suggest {})", listed(classes))
+    };
     let (other_folders, other_files) =
         folder.parent().and_then(|parent| inside(parent).ok()).unwrap_or_default();
     let is_json = |path: &&PathBuf| path.extension().is_some_and(|ending| ending == "json");
     let json = files.iter().chain(&other_files).filter(is_json);
     let mut around = folders.iter().chain(&other_folders).chain(json);
     let annotations = if around.any(|path| split::is_of_annotations(&name(path))) {
-        "; annotations of objects (COCO, YOLO, VOC) are not read: a picture has one class"
+        "; object annotations (COCO, YOLO, VOC) are not supported: a picture has one class"
     } else {
         ""
     };
@@ -92,14 +96,15 @@ pub(crate) fn unclassed(folder: &Path) -> Result<DataError, DataError> {
         .collect();
     let tables = match &tables[..] {
         [] => String::new(),
-        [one] => format!("; {one} does not name the pictures and their classes"),
-        several => format!("; {} do not name the pictures and their classes", listed(several)),
+        [one] => format!("; {one} does not list the pictures and their classes"),
+        several => format!("; {} do not list the pictures and their classes", listed(several)),
     };
     Ok(DataError::source(
         folder,
         format!(
-            "{} ({}{}) {} in no class's folder: move the pictures of each class{such} to a folder of its name, or \
-             name their classes in metadata.csv with the columns file_name and label{tables}{annotations}",
+            "{} ({}{}) {} not in a class folder: move the pictures of each class{such} to a folder named after the \
+             class, or list the pictures and their classes in metadata.csv with the columns file_name and \
+             label{tables}{annotations}",
             count(pictures.len(), "picture"),
             name(first),
             if pictures.len() == 1 { "" } else { ", …" },

@@ -30,17 +30,18 @@ pub(crate) fn splits<T>(
     let splits = match (test, args.test_fraction) {
         (Some(test), None) => [train, test],
         (Some(_), Some(share)) => {
-            let problem = format!("{} has a test split: leave it out", args.source.display());
+            let problem = format!("{} already has a test split: leave the option out", args.source.display());
             return Err(DataError::option("test-fraction", share, problem));
         }
         (None, _) if counts[0].iter().all(|&samples| samples < 2) && !train.is_empty() => {
-            let (each, it) = match train.len() {
-                1 => ("the only class".to_owned(), "it cannot"),
-                number => (format!("each of the {number} classes"), "none can"),
+            let each = match train.len() {
+                1 => "the only class".to_owned(),
+                number => format!("each of the {number} classes"),
             };
             bail!(
                 &args.source,
-                "{each} has one sample: {it} be spared for a test; check that these are the classes, or add samples"
+                "{each} has only one sample, but a test split needs another one: check that these are the classes, \
+                 or add samples"
             );
         }
         (None, share) => {
@@ -48,7 +49,8 @@ pub(crate) fn splits<T>(
             let splits = divide(&mut rng, train, classes.len(), |sample| class(sample).into(), share);
             let test = splits[1].len();
             log::info!(
-                "the test split takes {test} of {all} samples: {share} of each class, and at least one"
+                "the test split takes {test} of {all} samples: a share of {share} of each class, but at least one \
+                 sample"
             );
             splits
         }

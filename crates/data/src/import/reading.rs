@@ -65,11 +65,11 @@ pub fn rows(
     mut visit: impl FnMut(u64, Result<Vec<f32>, DataError>),
 ) -> Result<(), DataError> {
     if path.is_dir() {
-        bail!(path, "is a folder, and the run takes tables: name the files");
+        bail!(path, "is a folder, but the run was trained on a table: name files of tables");
     }
     let kind = foreign_file(path).filter(|kind| kind.advice.is_empty() && !is_parquet(path));
     if let Some(kind) = kind {
-        bail!(path, "is {kind}, and the run takes tables");
+        bail!(path, "is {kind}, but the run was trained on a table: name files of tables");
     }
     let known: Vec<&str> = names.iter().map(String::as_str).collect();
     let mut table = TableFile::open(&TableFiles::one(path), None, &known, features.min(2), &|_, _| Ok(()))?;
@@ -80,7 +80,11 @@ pub fn rows(
             let columns = names.iter().map(column).collect::<Result<Vec<_>, _>>()?;
             if let Some(column) = twin(&columns) {
                 let name = quoted(&table.column_name(*column));
-                bail!(path, "column {name} stands for two features of the run: {}", listed(names));
+                bail!(
+                    path,
+                    "column {name} matches two features of the run, {}: write a column for each",
+                    listed(names)
+                );
             }
             columns
         }
@@ -88,7 +92,7 @@ pub fn rows(
         _ => {
             bail!(
                 path,
-                "has {}, and the network takes {}{}; leave out all other columns",
+                "has {}, but the network takes {}{}; remove all other columns",
                 count(table.columns, "column"),
                 count(features, "feature"),
                 match names {

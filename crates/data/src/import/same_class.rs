@@ -62,9 +62,9 @@ pub(crate) fn check(
     }
     bail!(
         &args.source,
-        "the test split has no class of the training split: it has {}, and the training split has {}; give both the \
-         same names, choose a split with --test-split, or move the test split away: a part of each class is the test \
-         split then",
+        "the test split shares no class with the training split: it has {}, but the training split has {}; give \
+         both the same class names, choose a split with --test-split, or move the test split away (a part of each \
+         class then becomes the test split)",
         listed(of_split(1)),
         listed(of_split(0))
     );
@@ -117,8 +117,8 @@ fn check_spellings(
         });
         bail!(
             &args.source,
-            "the names of the classes {}{} and {}{} differ only in {differ}: if they are one class, give both \
-             one name; if not, rename one",
+            "the names of the classes {}{} and {}{} differ only in {differ}: if they are one class, give both the \
+             same name; if not, rename one",
             quoted(&a),
             split(first),
             quoted(&b),
@@ -126,7 +126,7 @@ fn check_spellings(
         );
     }
     if !apart.is_empty() {
-        log::warn!("classes that differ only in capital letters: {}", listed(apart));
+        log::warn!("names of classes that differ only in capital letters: {}", listed(apart));
     }
     Ok(())
 }
@@ -136,6 +136,7 @@ mod tests {
     use clap::Parser;
 
     use super::*;
+    use crate::error::names_all;
 
     #[derive(Parser)]
     struct Cli {
@@ -154,36 +155,35 @@ mod tests {
     #[test]
     fn a_class_has_one_spelling() {
         for (classes, has_test, expected) in [
-            (
-                &[("Cat", 3, 0), ("cat", 3, 0)][..],
-                false,
-                "\"Cat\" and \"cat\" differ only in capital letters",
-            ),
+            (&[("Cat", 3, 0), ("cat", 3, 0)][..], false, "\"Cat\" | \"cat\" | capital letters"),
             (
                 &[("Cat", 0, 2), ("cat", 3, 0), ("dog", 3, 2)],
                 true,
-                "\"Cat\" (test split) and \"cat\" (training split) differ only in capital letters",
+                "\"Cat\" (test split) | \"cat\" (training split) | capital letters",
             ),
             (
                 &[("caf\u{e9}", 3, 0), ("cafe\u{301}", 3, 0)],
                 false,
-                "\"caf\\u{e9}\" and \"cafe\\u{301}\" differ only in the form of Unicode",
+                "\"caf\\u{e9}\" | \"cafe\\u{301}\" | Unicode",
             ),
             (
                 &[("\u{c9}t\u{e9}", 3, 0), ("e\u{301}te\u{301}", 3, 0)],
                 false,
-                "differ only in capital letters",
+                "\u{c9}t\u{e9} | e\u{301}te\u{301} | capital letters",
             ),
             (
                 &[("cat", 3, 0), ("cat\u{200b}", 3, 0)],
                 false,
-                "\"cat\" and \"cat\\u{200b}\" differ only in invisible characters",
+                "\"cat\" | \"cat\\u{200b}\" | invisible characters",
             ),
-            (&[("big dog", 3, 0), ("big  dog ", 3, 0)], false, "differ only in spaces"),
-            (&[("a", 3, 0), ("A", 0, 2)], true, "it has A, and the training split has a; give both"),
+            (&[("big dog", 3, 0), ("big  dog ", 3, 0)], false, "\"big dog\" | \"big  dog \" | spaces"),
+            (&[("a", 3, 0), ("A", 0, 2)], true, "test split | has A, | has a;"),
         ] {
             let message = check(classes, has_test).unwrap_err();
-            assert!(message.starts_with("pets: ") && message.contains(expected), "{message}, not {expected}");
+            assert!(
+                message.starts_with("pets: ") && names_all(&message, expected),
+                "{message}, not {expected}"
+            );
         }
         for (classes, has_test) in [
             (&[("A", 3, 0), ("a", 3, 0), ("B", 3, 0)][..], false),
@@ -198,13 +198,13 @@ mod tests {
     #[test]
     fn a_test_split_has_a_class_that_was_learned() {
         let message = check(&[("cat", 3, 0), ("dog", 3, 0), ("images", 0, 4)], true).unwrap_err();
-        assert!(message.contains("it has images, and the training split has cat, dog;"), "{message}");
+        assert!(names_all(&message, "test split | has images, | has cat, dog;"), "{message}");
         assert_eq!(check(&[("cat", 3, 1), ("dog", 3, 0), ("images", 0, 4)], true), Ok(()));
         assert_eq!(check(&[("cat", 3, 0)], false), Ok(()));
         let long: Vec<String> = (0..1000).map(|n| format!("{n:0>100}")).collect();
         let mut classes: Vec<_> = long.iter().map(|name| (&**name, 2, 0)).collect();
         classes.push(("other", 0, 2));
         let message = check(&classes, true).unwrap_err();
-        assert!(message.len() < 700 && message.contains("… (1000 in all); give"), "{message}");
+        assert!(message.len() < 700 && message.contains("… (1000 in all)"), "{message}");
     }
 }

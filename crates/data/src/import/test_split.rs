@@ -29,8 +29,12 @@ pub(crate) fn choose(
     let (mut found, mut chosen) = (Vec::new(), None);
     if let Some(wanted) = wanted {
         chosen = Some(place(wanted, names).ok_or_else(|| {
-            let names = if names.is_empty() { "no other split".into() } else { listed(names) };
-            DataError::option("test-split", short(wanted), format!("{} has {names}", source.display()))
+            let names = match names {
+                [] => "no other split".into(),
+                names => format!("the other splits {}", listed(names)),
+            };
+            let problem = format!("{} has {names}", source.display());
+            DataError::option("test-split", short(wanted), problem)
         })?);
     }
     while chosen.is_none() && found.len() < names.len() {
@@ -45,12 +49,13 @@ pub(crate) fn choose(
     }
     for (at, name) in names.iter().enumerate().filter(|(at, _)| is_like && Some(*at) != chosen) {
         match found.get(at) {
-            None => log::warn!("{name} is not used: --test-split {name} tests on it"),
+            None => log::warn!("{name} is not used: select it with --test-split {name}"),
             Some(classes) if classes.is_empty() => {
-                log::warn!("{name} is not used: it has no sample with a class");
+                log::warn!("{name} is not used: it has no samples with a class");
             }
             Some(classes) => log::warn!(
-                "{name} is not used: it has no class of the training split (it has {}, and the training split has {})",
+                "{name} is not used: it shares no class with the training split (it has {}; the training split has \
+                 {})",
                 listed(classes),
                 listed(train)
             ),

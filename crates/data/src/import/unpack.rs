@@ -35,7 +35,7 @@ pub(super) fn into_folder(kind: ArchiveKind, job: &Job<'_>) -> Result<PathBuf, D
     }
     if let [first, ..] = &target.outside[..] {
         let number = count(target.outside.len(), "file");
-        log::warn!("left out: {number} whose path leads out of the archive (the first: {})", short(first));
+        log::warn!("left out: {number} with a path outside of the archive (the first: {})", short(first));
     }
     Ok(folder)
 }
@@ -105,7 +105,7 @@ impl Target<'_> {
         let Some(left) = self.left.checked_sub(size) else {
             bail!(
                 self.archive,
-                "holds more than there is free on the disk of --out: unpack it elsewhere, and import the folder"
+                "needs more space than is free on the disk of --out: unpack it elsewhere, and import the folder"
             );
         };
         self.left = left;
@@ -129,12 +129,14 @@ impl Target<'_> {
     fn of_zip(&self, error: ZipError) -> DataError {
         let what = match error {
             ZipError::Io(error) => return self.failed(None, &error),
-            ZipError::UnsupportedArchive(what) => format!("is a zip that is not read here ({what})"),
+            ZipError::UnsupportedArchive(what) => {
+                format!("is a zip archive of a kind that is not supported ({what})")
+            }
             ZipError::CompressionMethodNotSupported(method) => {
-                format!("is compressed by method {method} of zip, which is not read here")
+                format!("uses zip compression method {method}, which is not supported")
             }
             ZipError::InvalidArchive(what) if what.contains("Multi-disk") => {
-                "is one of several files of a zip, or damaged".into()
+                "is one part of a multi-part zip archive, or is damaged".into()
             }
             _ => return self.damaged("it is damaged"),
         };

@@ -95,10 +95,13 @@ impl Writer {
         let width = numbers.bytes() as u128;
         let bytes = samples as u128 * (shape.iter().product::<usize>() as u128 * width + 2);
         if let Some(free) = run_record::files::free_bytes(&job.folder) {
-            log::info!("{} takes {}, and there are {} free", args.out.display(), size(bytes), size(free));
+            log::info!("{} needs {}, and {} are free", args.out.display(), size(bytes), size(free));
             if bytes >= free {
-                let problem =
-                    format!("the data set takes {}, and there are {} free", size(bytes), size(free));
+                let problem = format!(
+                    "the data set needs {}, but only {} are free: free space, or choose another folder",
+                    size(bytes),
+                    size(free)
+                );
                 return Err(DataError::option("out", args.out.display(), problem));
             }
         }
@@ -156,7 +159,7 @@ impl Writer {
             if part.labels.is_empty() {
                 bail!(
                     &args.source,
-                    "no {what} sample is left; for both splits, some class needs two samples"
+                    "no {what} samples are left: at least one class needs two samples, one for each split"
                 );
             }
         }
@@ -204,7 +207,11 @@ fn check_moments(args: &ImportArgs, shape: [usize; 3], numbers: Element) -> Resu
     for (option, values) in [("mean", &args.mean), ("std", &args.std)] {
         let Some(values) = values else { continue };
         let problem = if values.len() != expected && values.len() != 1 {
-            format!("has {}, and the samples have {}", count(values.len(), "value"), count(expected, what))
+            format!(
+                "has {}, but the samples have {}: give one value for each, or one for all",
+                count(values.len(), "value"),
+                count(expected, what)
+            )
         } else if values.iter().any(|value| !value.is_finite()) {
             "must be finite".into()
         } else if option == "std" && values.iter().any(|value| *value <= 0.0) {
@@ -260,18 +267,19 @@ pub(crate) fn check_free(out: &Path, overwrite: bool) -> Result<(), DataError> {
         return Ok(());
     }
     if !out.is_dir() {
-        return refuse("is no folder: choose another".into());
+        return refuse("is not a folder: choose another".into());
     }
     let ours = DataSet::file_names();
     let found = entries(out).map_err(DataError::read(out))?;
     let other =
         found.iter().map(|entry| entry.file_name()).find(|name| !ours.iter().any(|own| name == own.as_str()));
     match other {
-        Some(name) => {
-            refuse(format!("has {} in it: choose another folder, or move it", name.to_string_lossy()))
-        }
+        Some(name) => refuse(format!(
+            "contains {}, which is not a file of a data set: choose another folder, or move the file",
+            name.to_string_lossy()
+        )),
         None if !found.is_empty() && !overwrite => {
-            refuse("has a data set: choose another folder, or pass --overwrite".into())
+            refuse("contains a data set: choose another folder, or pass --overwrite".into())
         }
         None => Ok(()),
     }

@@ -89,15 +89,15 @@ fn dictionary(path: &Path) -> Result<BTreeMap<HashableValue, Value>, DataError> 
         bail!(path, "is {kind}");
     }
     if nested(&pickle) > MOST_NESTED {
-        bail!(path, "is no pickle of CIFAR: it puts values into others more than {MOST_NESTED} times");
+        bail!(path, "is not a pickle of CIFAR: it nests values more than {MOST_NESTED} times");
     }
     // An array is pickled as a call of a NumPy function and the state of the array. The reader replaces the
     // unknown function and keeps the state.
     let options = DeOptions::new().replace_unresolved_globals();
     match serde_pickle::value_from_slice(&pickle, options) {
         Ok(Value::Dict(entries)) => Ok(entries),
-        Ok(_) => bail!(path, "is a pickle of another object than a dictionary"),
-        Err(_) => Err(DataError::damaged(path, "is no pickle of CIFAR, or is damaged")),
+        Ok(_) => bail!(path, "is a pickle, but does not contain a dictionary"),
+        Err(_) => Err(DataError::damaged(path, "is damaged, or is not a pickle of CIFAR")),
     }
 }
 
@@ -170,13 +170,17 @@ fn read(path: &Path, label: &str) -> Result<(Vec<u8>, Vec<i64>), DataError> {
         Some(Value::List(labels)) => integers(&labels),
         Some(_) => None,
         None => {
-            bail!(path, "has no {label}, among {}: name the labels with --label", crate::quote::listed(keys))
+            bail!(
+                path,
+                "has no entry {label}; its entries are {}: name the entry of the labels with --label",
+                crate::quote::listed(keys)
+            )
         }
     };
-    let Some(labels) = labels else { bail!(path, "{label} is no list of integers") };
+    let Some(labels) = labels else { bail!(path, "entry {label} is not a list of integers") };
     // State of an array: version, shape, type, whether it is in Fortran order, and bytes.
     let Some(Value::Tuple(state)) = take(&mut entries, "data") else {
-        bail!(path, "has no array of pixels called data, as Python pickles it with protocols below 5");
+        bail!(path, "has no array of pixels named data: pickle the batch with a protocol below 5");
     };
     let expected = [labels.len() as i64, IMAGE as i64];
     match <[Value; 5]>::try_from(state) {
@@ -186,7 +190,7 @@ fn read(path: &Path, label: &str) -> Result<(Vec<u8>, Vec<i64>), DataError> {
         {
             Ok((pixels, labels))
         }
-        _ => bail!(path, "its data is no array of bytes in the shape {expected:?} and in C's order"),
+        _ => bail!(path, "entry data is not an array of bytes with the shape {expected:?} in C order"),
     }
 }
 

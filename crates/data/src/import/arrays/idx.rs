@@ -36,7 +36,7 @@ pub(crate) fn find(source: &Path, job: &Job<'_>) -> Result<Option<Arrays>, DataE
             [path] => Ok(Some(path)),
             [first, second, ..] => {
                 let names = [first, second].map(|path| folder::name(path));
-                bail!(source, "has {} and {}: move one data set to a folder of its own", names[0], names[1]);
+                bail!(source, "contains {} and {}: move one data set to another folder", names[0], names[1]);
             }
         }
     };
@@ -51,12 +51,12 @@ pub(crate) fn find(source: &Path, job: &Job<'_>) -> Result<Option<Arrays>, DataE
         [None, None] => Ok(Vec::new()),
         [images, _] => {
             let missing = if images.is_some() { "labels" } else { "images" };
-            bail!(source, "has no IDX file of {missing} for {}", split[0]);
+            bail!(source, "contains no IDX file of {missing} for the split {}", split[0]);
         }
     };
     let files = [pair(&["train"], "train")?, pair(&["t10k", "test"], "test")?];
     if files[0].is_empty() {
-        bail!(source, "has no IDX files for training, such as train-images-idx3-ubyte");
+        bail!(source, "contains no IDX files of the training split, such as train-images-idx3-ubyte");
     }
     Ok(Some(Arrays::made(&folder, files, None)))
 }

@@ -134,15 +134,15 @@ impl Candidates<'_> {
             }
             (_, [first, _, ..]) => bail!(
                 self.source,
-                "which array has the labels? It has {}: name one, as in --label {}",
+                "which array contains the labels? The arrays are {}: name one, as in --label {}",
                 self.listed,
                 name_without_split(first)
             ),
             _ => Ok(Some(Err(DataError::source(
                 self.source,
                 format!(
-                    "has the arrays {}: one of samples is expected, such as x_train, and one of labels, such as \
-                     y_train (or named with --label), and the same for test if there is a test split",
+                    "contains the arrays {}: required are an array of samples such as x_train and an array of \
+                     labels such as y_train (or named with --label), and the same for the test split if there is one",
                     self.listed
                 ),
             )))),
@@ -164,7 +164,7 @@ impl Candidates<'_> {
         if !unused.is_empty() {
             let (arrays, are) = if unused.len() == 1 { ("array", "is") } else { ("arrays", "are") };
             log::warn!(
-                "left out: {arrays} {}, which {are} neither samples nor their labels",
+                "left out: {arrays} {}, which {are} neither samples nor labels",
                 quote::listed(&unused)
             );
         }
@@ -190,7 +190,7 @@ pub(crate) fn find(source: &Path, args: &ImportArgs) -> Result<Option<Arrays>, D
     };
     let Some(train) = train else {
         let listed = candidates.listed;
-        bail!(source, "has the arrays {listed}, and none for training, such as x_train and y_train");
+        bail!(source, "contains the arrays {listed}, but no training arrays such as x_train and y_train");
     };
     let train = train?;
     let mut others = Vec::new();
@@ -203,7 +203,7 @@ pub(crate) fn find(source: &Path, args: &ImportArgs) -> Result<Option<Arrays>, D
         [only] => Some(NpyFile::open(only, &NpyFile::STRINGS)?.strings()?),
         [first, second, ..] => bail!(
             source,
-            "has two arrays with names of classes, {} and {}: leave one out",
+            "contains two arrays of class names, {} and {}: remove one",
             name(first),
             name(second)
         ),
@@ -212,7 +212,10 @@ pub(crate) fn find(source: &Path, args: &ImportArgs) -> Result<Option<Arrays>, D
         return Ok(Some(Arrays { train, others, names, set: None }));
     }
     let set = DataSet::read(source)?;
-    log::info!("{} is an imported data set, whose names are kept", args.source.display());
+    log::info!(
+        "{} is an imported data set: the names of its classes and features are kept",
+        args.source.display()
+    );
     Ok(Some(Arrays { train, others, names: Some(set.classes.clone()), set: Some(set) }))
 }
 
@@ -266,7 +269,7 @@ impl SplitArrays {
         let file = labels_file(pair)?;
         samples.check_labels(&file)?;
         if samples.fortran && samples.columns > 1 {
-            bail!(&samples.file.path, "is in Fortran's order: save it again with numpy.ascontiguousarray");
+            bail!(&samples.file.path, "is in Fortran order: save it again with numpy.ascontiguousarray");
         }
         let mut found = Vec::with_capacity(file.rows);
         for_each_label(&file, |label, value| {
@@ -325,14 +328,19 @@ impl Arrays {
         if let Some(split) =
             [Some(&train), test.as_ref()].into_iter().flatten().find(|split| split.rows(&class).is_empty())
         {
-            bail!(&split.samples.file.path, "no sample has a class");
+            bail!(&split.samples.file.path, "has no sample with a class");
         }
         let kind = |split: &SplitArrays| match split.samples.shape.len() {
-            1 | 2 => format!("rows of {} numbers of {}", split.samples.columns, split.samples.dtype),
-            _ => format!("pictures of {}", split.samples.dtype),
+            1 | 2 => format!("rows of {} numbers of type {}", split.samples.columns, split.samples.dtype),
+            _ => format!("pictures of type {}", split.samples.dtype),
         };
         if let Some(test) = test.as_ref().filter(|test| kind(test) != kind(&train)) {
-            bail!(&test.samples.file.path, "has {}, and the training split {}", kind(test), kind(&train));
+            bail!(
+                &test.samples.file.path,
+                "contains {}, but the training split contains {}",
+                kind(test),
+                kind(&train)
+            );
         }
         match train.samples.shape.len() {
             1 | 2 => features(
@@ -359,8 +367,8 @@ impl Arrays {
                 let NpyFile { dtype, shape, file, .. } = &train.samples;
                 bail!(
                     &file.path,
-                    "has numbers of {dtype} in the shape {shape:?}: pictures are bytes from 0 to 255 ({}), and features \
-                     have the shape [samples, features] (x.reshape(len(x), -1))",
+                    "contains numbers of type {dtype} in the shape {shape:?}: pictures must be bytes from 0 to 255 \
+                     ({}), and features must have the shape [samples, features] (x.reshape(len(x), -1))",
                     as_bytes(&train.samples)?
                 );
             }
@@ -382,7 +390,8 @@ fn as_bytes(samples: &NpyFile) -> Result<String, DataError> {
         "x.round().astype(\"uint8\")".into()
     } else {
         format!(
-            "its numbers are from {low} to {high}: ((x - x.min()) / (x.max() - x.min()) * 255).round().astype(\"uint8\")"
+            "its numbers are from {low} to {high}: ((x - x.min()) / (x.max() - x.min()) * \
+             255).round().astype(\"uint8\")"
         )
     })
 }
@@ -420,7 +429,7 @@ fn features(
                         &split.samples.file.path,
                         "[{row}, {column}] is {value}{}",
                         if value.is_finite() {
-                            ", which is beyond f32: scale the features"
+                            ", which exceeds the range of f32: scale the features"
                         } else {
                             ": clean the features"
                         }

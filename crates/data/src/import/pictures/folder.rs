@@ -107,7 +107,7 @@ impl LeftOut {
 
     fn add(&mut self, path: PathBuf) {
         let ending = path.extension().map_or_else(
-            || "no ending".to_owned(),
+            || "no extension".to_owned(),
             |ending| format!(".{}", ending.to_string_lossy().to_lowercase()),
         );
         self.endings.entry(ending).or_insert((0, path)).0 += 1;
@@ -116,7 +116,7 @@ impl LeftOut {
     pub(crate) fn log(&self, source: &Path) {
         for (ending, (number, first)) in &self.endings {
             log::warn!(
-                "left out: {} with {ending}, which is no picture that is read here (the first: {}{})",
+                "left out: {} with {ending}, which is not a supported picture format (the first: {}{})",
                 count(*number, "file"),
                 first.strip_prefix(source).unwrap_or(first).display(),
                 crate::import::pictures::picture::foreign_picture(first)
@@ -149,7 +149,7 @@ pub(crate) fn below(source: &Path) -> Result<PathBuf, DataError> {
                 if split::of_name(&name(only)) == Some(SplitKind::Train) {
                     return Ok(folder);
                 }
-                log::info!("reading the folder {} in it", name(only));
+                log::info!("reading the folder {} inside", name(only));
                 folder.clone_from(only);
             }
             _ => return Ok(folder),
@@ -188,15 +188,15 @@ pub fn recognised(source: &Path) -> Option<&'static str> {
     } else if files.iter().any(|path| arrays::is_array(path)) {
         Some("arrays")
     } else if files.iter().any(|path| cifar::is_batch(path)) {
-        Some("batches of CIFAR")
+        Some("CIFAR batches")
     } else if files.iter().any(|path| idx::is_idx(path)) {
-        Some("IDX files of other names")
+        Some("IDX files with names other than MNIST's")
     } else if metadata::file(source).is_some() {
         Some("pictures")
     } else if folders.iter().any(|folder| holds_pictures(folder)) {
         Some("folders of pictures")
     } else if files.iter().any(|path| is_picture(path)) {
-        Some("pictures in no class's folder")
+        Some("pictures without class folders")
     } else {
         None
     }
@@ -241,9 +241,10 @@ pub(crate) fn classes(
             return listed_classes(source, split, is_train, &file, listed);
         }
         let file = name_below(source, &file);
-        log::info!("{file} has no column label, class or target: folders are the classes");
+        log::info!("{file} has no column label, class or target: the folders are the classes");
     } else if let Some(label) = label.column.filter(|_| holds_pictures(split)) {
-        let problem = "is for tables and metadata.csv, and SOURCE has pictures in folders: leave it out";
+        let problem = "applies only to tables and metadata.csv, but SOURCE contains pictures in folders: leave the \
+                       option out";
         return Err(DataError::option("label", short(label), problem));
     }
     let (folders, files) = inside(split)?;
@@ -256,7 +257,7 @@ pub(crate) fn classes(
     }
     if let [first, ..] = &beside[..] {
         log::warn!(
-            "left out: {} in no class's folder (the first: {})",
+            "left out: {} beside the class folders (the first: {})",
             count(beside.len(), "picture"),
             name(first)
         );
@@ -265,7 +266,7 @@ pub(crate) fn classes(
     let mut classes = Classes::default();
     for folder in folders {
         let Some(class) = folder.file_name().and_then(|name| name.to_str()) else {
-            bail!(&folder, "the folder's name is not UTF-8: rename it");
+            bail!(&folder, "has a name that is not UTF-8: rename the folder");
         };
         let mut pictures = walk(&folder, left_out)?;
         // Sort as torchvision does: by the text of the folder, and then by name.
@@ -303,10 +304,10 @@ fn listed_classes(
     }
     if others > 0 {
         let file = name_below(source, file);
-        log::warn!("left out: {} that {file} does not name", count(others, "picture"));
+        log::warn!("left out: {} that {file} does not list", count(others, "picture"));
     }
     if is_train && pictures.is_empty() {
-        bail!(file, "names no picture of the training split that has a class");
+        bail!(file, "lists no training picture with a class");
     }
     let names = pictures.iter().map(|(.., class)| class.clone()).collect();
     Ok(Classes { names, pictures, is_listed: true })
@@ -372,25 +373,25 @@ pub(crate) fn collect(source: &Path, train: Classes, test: Option<Classes>) -> R
         if empty.iter().any(|name| has_arrays(name)) {
             bail!(
                 source,
-                "has arrays of NumPy in {} ({}), and those in one folder are read: move them there, with names such as \
-                 x_train.npy, y_train.npy, x_test.npy and y_test.npy",
+                "contains NumPy arrays in {} ({}): move them to one folder, with names such as x_train.npy, \
+                 y_train.npy, x_test.npy and y_test.npy",
                 count(empty.len(), "folder"),
                 listed(empty)
             );
         }
         bail!(
             source,
-            "has no picture in {} ({}): the names of pictures end in {}",
+            "contains no pictures in {} ({}): the supported extensions are {}",
             count(empty.len(), "folder"),
             listed(empty),
             PICTURES.join(", ")
         );
     }
     for name in empty {
-        log::warn!("left out: class {}, whose folder has no picture", quoted(name));
+        log::warn!("left out: class {}: its folder contains no pictures", quoted(name));
     }
     if full.len() > MOST_CLASSES {
-        bail!(source, "has {} classes, and at most {MOST_CLASSES} are supported", full.len());
+        bail!(source, "has {} classes, but at most {MOST_CLASSES} are supported", full.len());
     }
     let mut classes: Vec<String> = full.into_iter().collect();
     if splits().any(|split| split.is_listed) && classes.iter().all(|name| name.parse::<i64>().is_ok()) {

@@ -64,22 +64,22 @@ pub(crate) fn check(root: &Path) -> Result<(), DataError> {
         if first.has_data_set()? {
             bail!(
                 root,
-                "each of these folders has a data set with splits: {names}; import one, such as {}",
+                "contains several data sets with splits, in the folders {names}: import one of them, such as {}",
                 root.join(&first.name).display()
             );
         }
         let [class, names] = [&first.name, &listed(first.names())];
         let inner = first.names().into_iter().next().unwrap_or_default();
         log::warn!(
-            "the folders of classes have splits in them ({class} has {names}), whose pictures are mixed: to keep the \
-             splits, move {class}/{inner} to {inner}/{class}, and so on"
+            "the class folders contain splits ({class} contains {names}), and their pictures are mixed: to keep \
+             the splits, move {class}/{inner} to {inner}/{class}, and so on"
         );
         return Ok(());
     }
     let inner = classes.first().map(Class::names).unwrap_or_default();
     if classes.len() > 1 && inner.len() > 1 && classes.iter().all(|class| class.names() == inner) {
         log::info!(
-            "the classes are {}; each has the folders {}, which are not told apart",
+            "the classes are {}; each contains the folders {}, whose pictures are mixed",
             listed(classes.iter().map(|class| &class.name)),
             listed(inner)
         );

@@ -79,7 +79,8 @@ impl Listed {
             (&[only], _) => Ok(Some(only)),
             (&[.., last], _) => bail!(
                 &self.table.path,
-                "column {} names pictures; which column is the class? It has {}: name one, as in --label {}",
+                "which column is the class? Column {} names the pictures, and the others are {}: name one, as in \
+                 --label {}",
                 quoted(&self.table.column_name(self.names)),
                 listed(others.iter().map(|&column| self.table.column_name(column))),
                 run_record::quoted(self.table.column_name(last))
@@ -127,7 +128,8 @@ impl Listed {
             let splits = columns.iter().position(names_splits).filter(|_| may_have_splits);
             if let Some(splits) = splits {
                 log::warn!(
-                    "{}: column {} names the splits, and is not used: --label {} takes classes and splits from the table",
+                    "{}: column {} names the splits and is not used: to take classes and splits from the table, \
+                     pass --label {}",
                     self.table.name,
                     self.table.column_name(splits),
                     run_record::quoted(&class)
@@ -142,8 +144,8 @@ impl Listed {
         let column = self.table.column_name(known);
         bail!(
             &self.table.path,
-            "column {} has other classes of the pictures than their folders: take it with --label {}, or move the table \
-             away",
+            "column {} and the folders give the pictures different classes: use the column with --label {}, or \
+             move the table away",
             quoted(&column),
             run_record::quoted(&column)
         );
@@ -176,14 +178,14 @@ impl Listed {
         if folders.len() > 1 && stems.len() == 1 && !stems.contains("") {
             bail!(
                 &self.table.path,
-                "the pictures that it names are in folders that differ in a number alone ({}): take the classes from \
-                 one of its columns with --label ({columns}), or move the table away if the folders are the classes",
+                "lists pictures in folders whose names differ only in a number ({}): take the classes from one of \
+                 its columns with --label ({columns}), or move the table away if the folders are the classes",
                 listed(folders)
             );
         }
         log::warn!(
-            "the folders of pictures are the classes; {} names the pictures too, and --label COLUMN takes the classes \
-             from one of its columns: {columns}",
+            "the folders are the classes; {} also lists the pictures: to take the classes from one of its columns, \
+             pass --label COLUMN ({columns})",
             self.table.name
         );
         Ok(())

@@ -118,7 +118,8 @@ fn training(source: &Path, tables: &mut Vec<Listed>, args: &ImportArgs) -> Resul
             [place] => return Ok(Some(tables.remove(place))),
             _ => bail!(
                 source,
-                "has {} that name pictures ({}): choose the column of the classes with --label, or leave one table there",
+                "contains {} that list pictures ({}): choose the column of the class with --label, or move all but \
+                 one table away",
                 count(places.len(), "table"),
                 listed(places.iter().map(|&at| tables[at].table.name.as_str()))
             ),
@@ -165,8 +166,8 @@ fn say_unused(tables: &[Listed], sides: &[SplitFolder], class: &str) -> Result<(
             && !has_class_folders(&side.folder, &[])?
         {
             log::warn!(
-                "{} has the classes of the pictures in {}, and is not used: --label {} takes the classes of all splits \
-                 from tables",
+                "{} lists the classes of the pictures in {} and is not used: to take the classes of all splits \
+                 from tables, pass --label {}",
                 table.table.name,
                 side.name,
                 run_record::quoted(class)
@@ -214,7 +215,7 @@ impl ListingReader<'_> {
         let train_split: LabelledPictures =
             train_split.into_iter().flat_map(|(_, pictures)| pictures).collect();
         if train_split.iter().all(|(_, label)| label.is_none()) {
-            bail!(&train.table.path, "names no picture of the training split that has a class");
+            bail!(&train.table.path, "lists no training picture with a class");
         }
         let (names, mut tests): (Vec<String>, Vec<LabelledPictures>) =
             tests.into_iter().map(|((_, name), pictures)| (name, pictures)).unzip();
@@ -293,7 +294,7 @@ impl ListingReader<'_> {
         let Some(class) = class else {
             // If the split has a folder, `say_left_out` names the folder.
             if side.is_none() {
-                log::warn!("{} is not used: it has no picture with a class", other.table.name);
+                log::warn!("{} is not used: it lists no picture with a class", other.table.name);
             }
             return Ok(None);
         };
@@ -314,7 +315,7 @@ impl ListingReader<'_> {
             let number = self.pictures.files.iter().filter(|file| file.starts_with(&side.folder)).count();
             if number > 0 {
                 log::warn!(
-                    "{} is not used: no table has the classes of its {} (predict names the classes of pictures)",
+                    "{} is not used: no table lists the classes of its {} (predict can classify them)",
                     side.name,
                     count(number, "picture")
                 );
@@ -325,7 +326,7 @@ impl ListingReader<'_> {
         let unnamed = (0..self.pictures.files.len()).filter(|place| !listed.contains(place));
         let unnamed = unnamed.filter(|&place| !is_other(&self.pictures.files[place])).count();
         if unnamed > 0 {
-            log::warn!("left out: {} that {} does not name", count(unnamed, "picture"), train.table.name);
+            log::warn!("left out: {} that {} does not list", count(unnamed, "picture"), train.table.name);
         }
     }
 
@@ -359,7 +360,7 @@ impl ListingReader<'_> {
             match seen.get(&place) {
                 Some((before, other)) if other != label => {
                     return Err(wrong(format!(
-                        "{} is of class {}, and of class {} in line {before}: a picture has one class",
+                        "{} has class {}, but class {} in line {before}: give the picture one class",
                         quoted(name),
                         quoted(label),
                         quoted(other)
@@ -388,10 +389,10 @@ impl ListingReader<'_> {
         match self.pictures.find(name, within) {
             Named::One(place) => Ok(Some(place)),
             Named::Nothing => Ok(None),
-            Named::Outside => Err(format!("{} is not below {}", quoted(name), self.source.display())),
+            Named::Outside => Err(format!("{} is outside of {}", quoted(name), self.source.display())),
             Named::Several(places) => {
                 let [first, second] = places.map(|place| self.below(place));
-                Err(format!("{} is {first} or {second}: write the folder before the name", quoted(name)))
+                Err(format!("{} may be {first} or {second}: write the folder before the name", quoted(name)))
             }
         }
     }
@@ -483,14 +484,21 @@ impl SkippedRows {
     /// Reports the skipped rows. Rows that name no picture are an error, unless `--skip-broken` leaves them
     /// out.
     fn report(self, table: &TableFile, within: &Path, args: &ImportArgs) -> Result<(), DataError> {
-        let number = |rows: usize| if rows == 1 { "1 row names".into() } else { format!("{rows} rows name") };
         if self.again > 0 {
-            log::warn!("{}: {} a picture of an earlier row again", table.name, number(self.again));
+            let rows = count(self.again, "row");
+            log::warn!("{}: left out: {rows} with the picture of an earlier row", table.name);
         }
         if let Some(first) = self.first_absent {
-            let what = format!("{} no picture below {} ({first})", number(self.absent), within.display());
+            let rows = match self.absent {
+                1 => "1 row with a picture that is".to_owned(),
+                rows => format!("{rows} rows with pictures that are"),
+            };
+            let what = format!("{rows} missing in {} ({first})", within.display());
             if !args.skip_broken {
-                bail!(&table.path, "{what}: is a download incomplete? --skip-broken leaves such rows out");
+                bail!(
+                    &table.path,
+                    "contains {what}: complete the download, or leave such rows out with --skip-broken"
+                );
             }
             log::warn!("left out: {what}");
         }

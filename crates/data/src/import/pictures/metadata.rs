@@ -51,7 +51,7 @@ pub(crate) fn read(path: &Path, options: LabelOptions<'_>) -> Result<Option<Vec<
     let is_json = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("jsonl"));
     let lines = if is_json { json_lines(path)? } else { table_lines(path)? };
     if lines.is_empty() {
-        bail!(path, "names no picture");
+        bail!(path, "lists no pictures");
     }
     // Collect the columns from all lines: a line of JSON may lack columns that others have.
     let columns: BTreeSet<&str> =
@@ -62,8 +62,12 @@ pub(crate) fn read(path: &Path, options: LabelOptions<'_>) -> Result<Option<Vec<
     let picture = |(number, line): &Line| {
         let wrong = |what: String| DataError::source(path, format!("line {number}: {what}"));
         let cell = |column: &str| match line.get(column).map(|cell| cell.trim()) {
-            None | Some("") if columns.contains(column) => Err(wrong(format!("has no value of {column}"))),
-            None | Some("") => Err(wrong(format!("has no {column}, among {}", listed(&columns)))),
+            None | Some("") if columns.contains(column) => {
+                Err(wrong(format!("column {column} is empty: fill in the path of the picture")))
+            }
+            None | Some("") => {
+                Err(wrong(format!("has no column {column}; the columns are {}", listed(&columns))))
+            }
             Some(cell) => Ok(cell),
         };
         let picture = cell(FILE_NAME)?;
@@ -85,13 +89,13 @@ pub(crate) fn read(path: &Path, options: LabelOptions<'_>) -> Result<Option<Vec<
             Named::Several(places) => {
                 let [first, second] = places.map(|place| names.files[place].display());
                 return Err(wrong(format!(
-                    "{} is {first} or {second}: write its whole path",
+                    "{} may be {first} or {second}: write its whole path",
                     quoted(picture)
                 )));
             }
             Named::Outside => {}
         }
-        Err(wrong(format!("{} is not below this folder", short(picture))))
+        Err(wrong(format!("{} is outside of the folder of this file", short(picture))))
     };
     let pictures = lines.iter().map(picture).collect::<Result<Vec<_>, _>>()?;
     without_repeats(path, pictures).map(Some)
@@ -145,18 +149,18 @@ fn without_repeats(path: &Path, lines: Vec<Classed>) -> Result<Vec<Classed>, Dat
         match classes.insert(picture.clone(), name.clone()) {
             Some(other) if other != name => {
                 let [class, other] = [&name, &other].map(|class| quoted(class.as_deref().unwrap_or("none")));
-                bail!(path, "names {} twice, with the classes {other} and {class}", picture.display());
+                bail!(
+                    path,
+                    "lists {} twice, with the classes {other} and {class}: give the picture one class",
+                    picture.display()
+                );
             }
             Some(_) => again += 1,
             None => pictures.push((picture, class)),
         }
     }
     if again > 0 {
-        log::warn!(
-            "{}: left out {} of a picture that an earlier line names",
-            name(path),
-            count(again, "line")
-        );
+        log::warn!("{}: left out: {} with the picture of an earlier line", name(path), count(again, "line"));
     }
     Ok(pictures)
 }

@@ -141,7 +141,7 @@ fn target<'p>(
     let size = match (args.size, sizes.keys().next()) {
         (Some(size), _) => size,
         (None, None) => {
-            bail!(&args.source, "no file in it can be read as a picture");
+            bail!(&args.source, "contains no file that can be read as a picture");
         }
         (None, Some(only)) if sizes.len() == 1 => *only,
         (None, Some(_)) => {
@@ -159,7 +159,7 @@ fn target<'p>(
             bail!(
                 &args.source,
                 "the pictures have {} sizes (height x width): {}{more}; choose one, such as --size 64x64, and how \
-                 they get it: --fit crop, pad or stretch",
+                 to fit the pictures into it: --fit crop, pad or stretch",
                 sizes.len(),
                 listed.join(", ")
             );
@@ -199,7 +199,8 @@ impl Broken {
             }
             number => bail!(
                 &args.source,
-                "{} above cannot be read: mend or remove the files, or leave them out with --skip-broken",
+                "{} cannot be read (see the warnings above): repair or remove the files, or leave them out with \
+                 --skip-broken",
                 count(number, "picture")
             ),
         }

@@ -48,8 +48,8 @@ impl Pixels {
             _ => {
                 bail!(
                     &npy.file.path,
-                    "its shape is {:?}: pictures are [samples, height, width], with 1 to {MOST} channels before or behind \
-                     height and width",
+                    "has the shape {:?}: pictures must have the shape [samples, height, width], with 1 to {MOST} \
+                     channels before or after height and width",
                     npy.shape
                 );
             }
@@ -61,7 +61,7 @@ impl Pixels {
             }
             _ => bail!(
                 &npy.file.path,
-                "its pictures are {height} x {width} pixels: 1 to {} are possible",
+                "contains pictures of {height} x {width} pixels: height and width must be 1 to {}",
                 Size::MOST
             ),
         }

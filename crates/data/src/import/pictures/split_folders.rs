@@ -110,7 +110,7 @@ pub(crate) fn find(
                 let why = if holds_pictures(&side.root) {
                     "no picture in it has a class"
                 } else {
-                    "it has no pictures"
+                    "it contains no pictures"
                 };
                 log::warn!("{} is not used: {why}", side.name);
             }
@@ -118,7 +118,7 @@ pub(crate) fn find(
         }
     };
     for unused in second.into_iter().map(|side| side.name).chain(others.iter().map(|folder| name(folder))) {
-        log::warn!("{unused} is not used: it is beside {}", train.name);
+        log::warn!("{unused} is not used: the training split is {}", train.name);
     }
     left_out.log(source);
     collect(source, found, test)
@@ -153,10 +153,10 @@ fn with_classes(sides: Vec<CandidateSplit>) -> Vec<CandidateSplit> {
     for side in others {
         let why = match side.holds {
             Holds::Pictures(number) => format!(
-                "{} in no class's folder (predict names the classes of pictures)",
+                "{} not in a class folder (predict can classify pictures)",
                 if number == 1 { "its picture is".into() } else { format!("its {number} pictures are") }
             ),
-            _ => "it has no pictures".to_owned(),
+            _ => "it contains no pictures".to_owned(),
         };
         log::warn!("{} is not used: {why}", side.name);
     }
@@ -189,8 +189,9 @@ fn check_train(
     };
     bail!(
         &train.root,
-        "has {what}, and is beside folders of pictures ({beside}): if it is a class, move the pictures out of its \
-         folders; if it is the training split, give each class a folder in it, and move {beside} out of SOURCE"
+        "may be a class or the training split: it contains {what}, and there are pictures in the folders beside it \
+         ({beside}); if it is a class, move the pictures out of its folders; if it is the training split, give \
+         each class a folder in it, and move {beside} out of SOURCE"
     )
 }
 
@@ -218,19 +219,22 @@ fn check_no_split(
         (Some(train), _) => match train.holds {
             Holds::Pictures(_) => Err(unclassed(&train.root)?),
             _ if sides.iter().any(|side| side.holds != Holds::Nothing) => {
-                bail!(&train.root, "has no pictures, and is the training split")
+                bail!(&train.root, "is the training split, but contains no pictures")
             }
             _ => check_no_test_split(source, test_split),
         },
         (None, Some(side)) if !is_alone => bail!(
             source,
-            "has {0} and no folder train beside it: rename the folder of the training split to train, or import {0} \
+            "contains {0}, but no folder train: rename the folder of the training split to train, or import {0} \
              alone",
             side.name
         ),
         (None, None) if sides.iter().any(|side| side.holds != Holds::Nothing) => {
             let names = listed(sides.iter().map(|side| &side.name));
-            bail!(source, "has {names} and no folder train: a folder of pictures for each class is expected");
+            bail!(
+                source,
+                "contains {names}, but no folder train: add it, with a folder of pictures for each class"
+            );
         }
         _ => check_no_test_split(source, test_split),
     }
@@ -238,7 +242,8 @@ fn check_no_split(
 
 fn check_no_test_split(source: &Path, test_split: Option<&str>) -> Result<(), DataError> {
     test_split.map_or(Ok(()), |name| {
-        let problem = format!("{} has no folder train beside it", source.display());
+        let problem =
+            format!("{} has no folder train and therefore no splits: leave the option out", source.display());
         Err(DataError::option("test-split", short(name), problem))
     })
 }
@@ -265,7 +270,7 @@ fn check_names(folder: &Path, found: &Classes) -> Result<(), DataError> {
             folder,
             "{} {}: import {} if its folders are the classes",
             listed(full.iter()),
-            if full.len() == 1 { "is no class" } else { "are no classes" },
+            if full.len() == 1 { "is not a class" } else { "are not classes" },
             images.display()
         ),
         None => Err(unclassed(&images[0])?),

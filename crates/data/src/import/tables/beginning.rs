@@ -434,7 +434,7 @@ fn other_text(text: &str) -> Option<String> {
     };
     let mut pairs = words.peekable();
     let is_sparse = label.parse::<f64>().is_ok() && pairs.peek().is_some() && pairs.all(is_pair);
-    is_sparse.then(|| "is in LIBSVM's sparse format, which is not read: save it as .csv".into())
+    is_sparse.then(|| "is in LIBSVM's sparse format, which is not supported: save it as .csv".into())
 }
 
 /// Returns why a text is not a table.
@@ -446,8 +446,8 @@ fn not_a_table(read: &[FirstRows], text: &str, line: impl Fn(&Position) -> u64) 
     };
     match best.and_then(of_width) {
         Some((first, other)) => format!(
-            "line {} has {}, line {} has {}: a table with a row for each sample is expected, and rows have the same \
-             number of cells",
+            "line {} has {}, but line {} has {}: a table must have one row for each sample, and the same number of \
+             cells in each row",
             line(&first),
             count(first.len(), "cell"),
             line(&other),
@@ -456,7 +456,7 @@ fn not_a_table(read: &[FirstRows], text: &str, line: impl Fn(&Position) -> u64) 
         None => {
             let first = text.trim_start().lines().next().unwrap_or_default();
             format!(
-                "line 1 has 1 cell, {}: a table with a row for each sample is expected, whose cells are separated by a \
+                "line 1 has 1 cell, {}: a table must have one row for each sample, with cells separated by a \
                  comma, semicolon, tab or |",
                 quoted(first)
             )

@@ -65,7 +65,7 @@ impl TableFiles {
                 files.iter().map(|file| file.strip_prefix(&root).unwrap_or(file).display().to_string());
             bail!(
                 &root,
-                "has a table of {} ({}), and only tables of Parquet may have several files: write Parquet, or one \
+                "contains a table of {} ({}), but only Parquet tables may have several files: write Parquet, or one \
                  .csv file with columns for the names of the folders",
                 count(files.len(), "file"),
                 listed(names)
@@ -184,7 +184,7 @@ pub(crate) fn tables(folder: &Path, args: &ImportArgs) -> Result<Option<Tables>,
         let names = [&first.path, &second.path].map(|path| folder::name(path));
         bail!(
             folder,
-            "has two training tables, {} and {}: one table with the features and the class is expected",
+            "contains two training tables, {} and {}: write the features and the class to one table",
             names[0],
             names[1]
         );
@@ -222,11 +222,11 @@ fn say_unused(
     for path in unused.chain(&folders).filter(|path| !is_used(path)) {
         let name = folder::name(path);
         if split::of_name(&name).is_some() && path.is_dir() && !has_pictures {
-            log::warn!("{name} is not used: it has no table");
+            log::warn!("{name} is not used: it contains no table");
         } else if path.is_dir() && holds_pictures(path) {
-            log::warn!("{name} is not used: {train} does not name its pictures");
+            log::warn!("{name} is not used: {train} does not list its pictures");
         } else {
-            log::warn!("{name} is not used: it is beside {train}");
+            log::warn!("{name} is not used: the training table is {train}");
         }
     }
     Ok(())
@@ -247,8 +247,8 @@ fn check_pictures(folder: &Path, tables: &[Table], args: &ImportArgs) -> Result<
     match tables {
         [table] if !pictures.is_empty() && !folders.iter().any(|folder| holds_pictures(folder)) => bail!(
             folder,
-            "has {} ({}) in no class's folder, and {} does not name the pictures: move the pictures of each class to a \
-             folder of its name, or {}",
+            "contains {} ({}) outside of class folders, and {} does not list the pictures: move the pictures of each \
+             class to a folder named after the class, or {}",
             count(pictures.len(), "picture"),
             listed(&pictures),
             folder::name(&table.path),
@@ -282,7 +282,7 @@ fn without_split(folder: &Path, tables: Vec<Table>, args: &ImportArgs) -> Result
         [] => {
             return match data_set_in(folder, &folders, args)? {
                 Some(only) => {
-                    log::info!("reading the folder {} in it", folder::name(only));
+                    log::info!("reading the folder {} inside", folder::name(only));
                     self::tables(only, args)
                 }
                 None => Ok(None),
@@ -301,7 +301,8 @@ fn without_split(folder: &Path, tables: Vec<Table>, args: &ImportArgs) -> Result
     }
     let table = tables.remove(0);
     if let Some(wanted) = &args.test_split {
-        let problem = format!("{} is one table, and has no other split", table.path.display());
+        let problem =
+            format!("{} is a single table without splits: leave the option out", table.path.display());
         return Err(DataError::option("test-split", short(wanted), problem));
     }
     table.files.iter().try_for_each(|path| check_whole(path))?;
@@ -317,7 +318,7 @@ fn without_split(folder: &Path, tables: Vec<Table>, args: &ImportArgs) -> Result
         } else {
             ""
         };
-        log::warn!("left out beside {}: {}{advice}", folder::name(&table.path), listed(others));
+        log::warn!("the data set is {}; left out: {}{advice}", folder::name(&table.path), listed(others));
     }
     table.into_files(folder).map(|table| Some(Tables::one(table)))
 }
@@ -326,7 +327,7 @@ fn without_split(folder: &Path, tables: Vec<Table>, args: &ImportArgs) -> Result
 fn say_parts(folder: &Path, files: &[PathBuf]) {
     if let [first, _, ..] = files {
         let first = first.strip_prefix(folder).unwrap_or(first);
-        log::info!("{} are one table (the first: {})", count(files.len(), "file"), first.display());
+        log::info!("{} form one table (the first: {})", count(files.len(), "file"), first.display());
     }
 }
 
@@ -492,7 +493,7 @@ fn check_whole(path: &Path) -> Result<(), DataError> {
     if found == expected {
         return Ok(());
     }
-    bail!(beside, "has {found} of {expected} parts of {split}: is the download incomplete?");
+    bail!(beside, "contains only {found} of {expected} parts of {split}: complete the download");
 }
 
 fn is_parquet_name(path: &Path) -> bool {

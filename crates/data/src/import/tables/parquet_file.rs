@@ -53,7 +53,7 @@ fn invalid(path: &Path) -> impl Fn(ParquetError) -> DataError {
             (Some(error), _) => DataError::read(path)(*error),
             (None, Some((_, codec))) => {
                 let what = format!(
-                    "is compressed with {codec}, which is not read here: write it with snappy or zstd"
+                    "is compressed with {codec}, which is not supported: write it with snappy or zstd"
                 );
                 DataError::source(path, what)
             }
@@ -63,7 +63,7 @@ fn invalid(path: &Path) -> impl Fn(ParquetError) -> DataError {
 }
 
 fn damaged(path: &Path) -> DataError {
-    DataError::damaged(path, "is a damaged file of Parquet")
+    DataError::damaged(path, "is a damaged Parquet file")
 }
 
 /// Calls the Parquet reader and turns a panic into an error: the reader panics on some damaged files. The
@@ -154,7 +154,11 @@ pub(crate) fn as_csv(files: &TableFiles, tell: &Tell<'_>) -> Result<File, DataEr
         let names = columns(path, &files.root)?;
         if names != expected {
             let (names, expected) = (listed(&names), listed(&expected));
-            bail!(path, "has the columns {names}, and {} has {expected}", paths[0].display());
+            bail!(
+                path,
+                "has the columns {names}, but {} has {expected}: give all files the same columns",
+                paths[0].display()
+            );
         }
     }
     warn_of_partitions(files)?;
@@ -205,7 +209,7 @@ fn warn_of_partitions(files: &TableFiles) -> Result<(), DataError> {
         until_stopped(read)?;
         if let Some((name, own, text)) = other {
             log::warn!(
-                "{}: column {} is {} in row 1, and the folder says {}: the column is read, not the names of the folders",
+                "{}: column {} is {} in row 1, but the name of the folder says {}: the column is used",
                 path.strip_prefix(&files.root).unwrap_or(path).display(),
                 short(name),
                 quoted(&own),
@@ -250,8 +254,10 @@ fn write_csv(
                 (Cells::Each(length), Field::Null) => (0..*length).try_for_each(|_| writer.write_field("")),
                 (&Cells::Each(length), Field::ListInternal(list)) => {
                     if list.len() != length {
-                        let what =
-                            format!("a list of {length} numbers, and of {} in row {number}", list.len());
+                        let what = format!(
+                            "a list of {length} numbers, but of {} numbers in row {number}",
+                            list.len()
+                        );
                         differs = Some((column, what));
                         return Err(DataError::Stopped);
                     }
@@ -288,7 +294,7 @@ fn lists(files: &TableFiles) -> Result<Vec<Cells>, DataError> {
             cells[column] = match list.elements() {
                 [] => Cells::Lists("an empty list".into()),
                 elements if elements.iter().all(is_number) => Cells::Each(elements.len()),
-                _ => Cells::Lists("a list of other than numbers".into()),
+                _ => Cells::Lists("a list with values that are not numbers".into()),
             };
             false
         });
@@ -398,7 +404,9 @@ pub(crate) fn label(
                 format!("{} has the columns {listed}", path.display()),
             ));
         }
-        let Some(first) = others.first() else { bail!(path, "has no column of classes beside its pictures") };
+        let Some(first) = others.first() else {
+            bail!(path, "contains only pictures: add a column with the class")
+        };
         bail!(path, "which column is the class? It has {listed}: name one, as in --label {first}");
     };
     let names = names_in(&known, column);
@@ -423,12 +431,17 @@ pub(crate) fn check_label(
         if fields(path)?.iter().any(|field| field.name() == column && field.is_group()) {
             bail!(
                 path,
-                "column {} has lists or several columns, and a class is a word or a number",
+                "column {} contains lists or groups, but a class must be a word or a number",
                 short(column)
             );
         }
         if names_in(&features(path)?, column).as_ref() != names {
-            bail!(path, "names the classes of {} otherwise than {}", short(column), first.display());
+            bail!(
+                path,
+                "gives the classes of column {} other names than {}: write both files with the same names",
+                short(column),
+                first.display()
+            );
         }
     }
     Ok(())
@@ -546,7 +559,7 @@ impl ByPath {
     fn finish(self, column: &str, is_left_out: bool) -> Result<(), DataError> {
         let Some((path, row, name)) = self.first else { return Ok(()) };
         let what = format!(
-            "column {column} has a path and no picture in {} of {} (row {row}: {})",
+            "column {column} contains a path but no picture in {} of {} (row {row}: {})",
             self.number,
             count(self.all, "row"),
             quoted(&name)

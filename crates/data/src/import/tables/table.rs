@@ -116,12 +116,16 @@ fn open_train(files: &TableFiles, job: &Job<'_>) -> Result<(SplitTable, Option<V
     }
     dropped.extend(file.has_row_names.then_some(0));
     if dropped.contains(&label) {
-        return Err(DataError::option("drop", file.typed(label), "is the column of the class"));
+        return Err(DataError::option(
+            "drop",
+            file.typed(label),
+            "is the column of the class, which is required: choose other columns",
+        ));
     }
     let features: Vec<usize> =
         (0..file.columns).filter(|column| *column != label && !dropped.contains(column)).collect();
     if features.is_empty() {
-        bail!(&file.path, "has no column beside the class");
+        bail!(&file.path, "has only the column of the class: at least one feature is required");
     }
     Ok((SplitTable { file, label, features }, names))
 }
@@ -181,7 +185,9 @@ fn write(
             sample.clear();
             sample.extend(table.features.iter().filter_map(value).flat_map(f32::to_le_bytes));
             if sample.len() != size_of::<f32>() * features {
-                return Err(table.file.wrong(&row.position, "has changed while it was read"));
+                return Err(table
+                    .file
+                    .wrong(&row.position, "was changed while it was read: import the table again"));
             }
             writer.add(split, &sample, class(row), table.file.from(&row.position))?;
             done += 1;
@@ -235,15 +241,15 @@ fn read(
     }
     if let Some((line, column, lines)) = swallowing {
         log::warn!(
-            "{}: line {line}: {column} has {lines} lines that look like rows: if a quotation mark (\") is missing or too \
-             many, samples are lost",
+            "{}: line {line}: {column} contains {lines} lines that look like rows: a missing or surplus quotation \
+             mark (\") would lose samples",
             file.name
         );
     }
     match (rows.is_empty(), is_unlabelled) {
         (false, _) => Ok(rows),
-        (true, true) => bail!(&file.path, "no row has a class in {}", file.shown(label)),
-        (true, false) => bail!(&file.path, "has no row of a sample"),
+        (true, true) => bail!(&file.path, "has no row with a class in {}", file.shown(label)),
+        (true, false) => bail!(&file.path, "has no rows with samples"),
     }
 }
 
@@ -261,8 +267,8 @@ fn describe(table: &TableFile, label: usize) {
         table.name,
         if table.format.comma { ", the decimal sign is a comma" } else { "" },
         match table.header {
-            Some(_) => "names the columns (--header no: it is a sample)",
-            None => "is a sample (--header yes: it names the columns)",
+            Some(_) => "names the columns (if it is a sample, pass --header no)",
+            None => "is a sample (if it names the columns, pass --header yes)",
         },
         table.shown(label),
         table.notes.iter().map(|note| format!("; {note}")).collect::<String>()
@@ -314,7 +320,7 @@ fn check_names(table: &TableFile, features: &[usize]) -> Result<(), DataError> {
     let names: Vec<String> = features.iter().map(|&column| table.column_name(column)).collect();
     if let Some(column) = features.iter().find(|&&column| table.column_name(column).is_empty()) {
         let number = column + 1;
-        log::warn!("column {number} has no name and is used as a feature: --drop {number} leaves it out");
+        log::warn!("column {number} has no name and is used as a feature: leave it out with --drop {number}");
     }
     match twin(&names) {
         Some(name) => bail!(
@@ -350,7 +356,7 @@ fn same_columns(
         let names = |table: &TableFile| if table.header.is_some() { "has" } else { "lacks" };
         bail!(
             &test.path,
-            "{} names of columns, and {} {} them: both need the same",
+            "{} names of columns, but {} {} them: write both tables with names of columns, or both without",
             names(test),
             train.path.display(),
             names(train)
@@ -361,7 +367,8 @@ fn same_columns(
         let wanted = train.column_name(column);
         find(&wanted).ok_or_else(|| {
             let what = format!(
-                "has no column {}: it has {}, and {} has {}; give both the same columns, or leave it out with --drop {}",
+                "has no column {}: it has {}, and {} has {}; give both the same columns, or leave it out with \
+                 --drop {}",
                 quoted(&wanted),
                 listed(names),
                 train.name,
@@ -375,7 +382,7 @@ fn same_columns(
     match twin(columns.iter().chain([&label])) {
         Some(column) => bail!(
             &test.path,
-            "column {} stands for two columns of {}: give both tables the same names",
+            "column {} matches two columns of {}: give the columns of both tables the same names",
             quoted(&test.column_name(*column)),
             train.name
         ),

@@ -183,7 +183,7 @@ impl TableFile {
             Ok(())
         } else {
             let [found, expected] = [row.len(), self.columns].map(|cells| count(cells, "cell"));
-            Err(self.wrong(position, format!("has {found}, and the first line {expected}")))
+            Err(self.wrong(position, format!("has {found}, but the first line has {expected}")))
         }
     }
 
@@ -228,20 +228,22 @@ impl TableFile {
         let value = self.format.value(cell);
         match (value.filter(|value| (*value as f32).is_finite()), text(cell)) {
             (Some(value), _) => Ok(value),
-            (None, Ok(text)) if value.is_some() => {
-                Err([format!("{name} is {}, which is beyond f32", short(text)), "scale the column".into()])
-            }
+            (None, Ok(text)) if value.is_some() => Err([
+                format!("{name} is {}, which exceeds the range of f32", short(text)),
+                "scale the column".into(),
+            ]),
             (None, Ok(text)) if is_missing(text) => {
                 Err([format!("{name} has no value"), "fill it in, or leave the row out".into()])
             }
             (None, Ok(text)) => {
                 let advice = if split::of_name(text).is_some() {
-                    "if it names the splits, write the rows of each to a file, such as train.csv and test.csv; if not, "
+                    "if it names the splits, write the rows of each split to a file, such as train.csv and \
+                     test.csv; if not, "
                 } else {
-                    "make it one, or "
+                    "replace it with a number, or "
                 };
                 Err([
-                    format!("{name} is {}, which is no number", quoted(text)),
+                    format!("{name} is {}, which is not a number", quoted(text)),
                     format!("{advice}leave the column out with --drop {}", self.typed(column)),
                 ])
             }
@@ -265,7 +267,7 @@ impl TableFile {
             }
             ([], None) => format!("{} has {}", self.name, self.named_columns()),
             ([first, second, ..], _) => format!(
-                "{} has two columns of that name: say {} or {}, their numbers",
+                "{} has two columns with this name: choose one by its number, {} or {}",
                 self.name,
                 first + 1,
                 second + 1
@@ -296,7 +298,7 @@ impl TableFile {
             ref found => {
                 let number = if found.is_empty() { "no column" } else { "two columns" };
                 let among = listed(self.header.as_deref().unwrap_or_default());
-                bail!(&self.path, "has {number} {}, among {among}", quoted(name));
+                bail!(&self.path, "has {number} named {}; the columns are {among}", quoted(name));
             }
         }
     }
@@ -374,7 +376,8 @@ fn contents(files: &TableFiles, header: Option<Header>, tell: &Tell<'_>) -> Resu
         file = from_utf16(path, file, u16::from_be_bytes)?;
     } else if is_parquet {
         if header.is_some() {
-            let problem = "is for .csv and .tsv, and the columns of Parquet have names: leave it out";
+            let problem =
+                "applies only to .csv and .tsv, but the columns of Parquet have names: leave the option out";
             return Err(DataError::option("header", "", problem));
         }
         file = parquet_file::as_csv(files, tell)?;
@@ -382,13 +385,17 @@ fn contents(files: &TableFiles, header: Option<Header>, tell: &Tell<'_>) -> Resu
     } else if let Some(kind) = foreign(&magic) {
         match kind.advice {
             "" if magic.starts_with(NPY_MAGIC) => {
-                bail!(path, "is {kind}: import the folder with that of the labels, or an .npz file of both")
+                bail!(
+                    path,
+                    "is {kind}: import the folder with this array and the array of the labels, or an .npz file \
+                     of both"
+                )
             }
-            "" => bail!(path, "is {kind}; a table or a folder of pictures is expected"),
+            "" => bail!(path, "is {kind}: import a table or a folder of pictures instead"),
             _ => bail!(path, "is {kind}"),
         }
     } else if magic.split(|byte| *byte == b'\n').next().is_some_and(|line| line.contains(&0)) {
-        bail!(path, "is no text in UTF-8: save the table as .csv in UTF-8, or as .parquet");
+        bail!(path, "is not UTF-8 text: save the table as .csv in UTF-8, or as .parquet");
     }
     Ok(TableText { file, parts, is_parquet })
 }

@@ -2,6 +2,7 @@
 
 use std::io::{Cursor, Write};
 
+use crate::error::names_all;
 use crate::import::Imported;
 use crate::import::tests::Lab;
 
@@ -78,7 +79,7 @@ fn splits_of_listed_pictures_are_tables_or_folders() {
     lab.write("both/labels.csv", rows("file,label\n", "{c}{n}.png,{c}", 0..3));
     let message = lab.import("both", &["--overwrite"]).unwrap_err();
     assert!(
-        message.contains("cat0.png or val/cat0.png: write the folder")
+        names_all(&message, "labels.csv: | \"cat0.png\" | train/cat0.png | val/cat0.png")
             || message.contains("train/cat0.png or"),
         "{message}"
     );
@@ -90,32 +91,33 @@ fn what_is_wrong_in_a_table_of_pictures_is_named() {
     pictures(&lab, "set", 0..4);
     let good = rows("name,kind\n", "{c}{n}.png,{c}", 0..4);
     for (table, options, expected) in [
-        (good.clone() + "gone.png,cat\n", &[][..], "1 row names no picture below"),
+        (
+            good.clone() + "gone.png,cat\n",
+            &[][..],
+            "labels.csv: | 1 row | (line 10: \"gone.png\") | --skip-broken",
+        ),
         (
             good.clone() + "cat1.png,dog\n",
             &[],
-            "line 10: \"cat1.png\" is of class \"dog\", and of class \"cat\" in line 3",
+            "labels.csv: | line 10: \"cat1.png\" | \"dog\" | \"cat\" in line 3",
         ),
-        (good.clone() + "x/../../cat1.png,dog\n", &[], "\"x/../../cat1.png\" is not below"),
-        (good.replace("1.png,cat", "1.png,"), &[], "line 3: column kind has no class"),
         (
-            rows("name,a,b\n", "{c}{n}.png,{c},1", 0..4),
+            good.clone() + "x/../../cat1.png,dog\n",
             &[],
-            "which column is the class? It has a, b: name one, as in --label b",
+            "labels.csv: | line 10: | \"x/../../cat1.png\" | outside",
         ),
-        (good.clone(), &["--label", "sort"], "--label sort: labels.csv has the columns name, kind"),
+        (good.replace("1.png,cat", "1.png,"), &[], "labels.csv: | line 3: | column kind | no class"),
+        (rows("name,a,b\n", "{c}{n}.png,{c},1", 0..4), &[], "labels.csv: | which column | a, b: | --label b"),
+        (good.clone(), &["--label", "sort"], "--label sort: | labels.csv | name, kind"),
     ] {
         lab.write("set/labels.csv", &table);
         let message = lab.import("set", options).unwrap_err();
-        assert!(message.contains(expected), "{message}");
+        assert!(names_all(&message, expected), "{message}");
     }
     lab.picture("far/train/cat0.png", [2, 2], 1);
     lab.write("far/labels.csv", "name,kind\nx1.png,cat\nx2.png,dog\n");
     let message = lab.import("far", &[]).unwrap_err();
-    assert!(
-        message.ends_with("file_name and label; labels.csv does not name the pictures and their classes"),
-        "{message}"
-    );
+    assert!(names_all(&message, "far/train: | metadata.csv | file_name and label; labels.csv "), "{message}");
     lab.write("set/labels.csv", good.clone() + "CAT1.png,cat\ngone.png,cat\n");
     assert_eq!(names(&lab.imported("set", &["--skip-broken"])), (vec!["cat", "dog"], 8), "each picture once");
 }
@@ -132,10 +134,7 @@ fn folders_of_classes_are_the_classes_beside_a_table() {
         |row: &str| rows("path,species\n", &format!("a/{row}"), 0..4) + &rows("", &format!("b/{row}"), 0..4);
     lab.write("set/notes.csv", both("{c}{n}.png,{c}"));
     let message = lab.import("set", &["--overwrite"]).unwrap_err();
-    assert!(
-        message.contains("column \"species\" has other classes of the pictures than their folders"),
-        "{message}"
-    );
+    assert!(names_all(&message, "notes.csv: | column \"species\" | folders | --label species"), "{message}");
     assert_eq!(names(&lab.imported("set", &["--label", "species"])), (vec!["cat", "dog"], 16));
     // The folders of classes are in a folder beside the table.
     lab.write("around/notes.csv", both("{c}{n}.png,{c}").replace("species", "kind"));
@@ -167,11 +166,7 @@ fn folders_that_differ_in_a_number_are_not_the_classes_beside_a_table() {
     pictures(&lab, "set/part_2", 4..8);
     lab.write("set/notes.csv", rows("id,dx,age\n", "{c}{n},{c},{n}", 0..8));
     let message = lab.import("set", &[]).unwrap_err();
-    assert!(
-        message.contains("differ in a number alone (part_1, part_2)")
-            && message.contains("--label (dx, age)"),
-        "{message}"
-    );
+    assert!(names_all(&message, "notes.csv: | a number (part_1, part_2) | --label (dx, age)"), "{message}");
     assert_eq!(names(&lab.imported("set", &["--label", "dx"])), (vec!["cat", "dog"], 16));
 }
 
@@ -188,17 +183,14 @@ fn metadata_is_read_as_windows_and_macos_write_it() {
     assert!(lab.from().concat().contains(&"b/\u{fc}.png".to_owned()), "{:?}", lab.from());
     lab.write("set/METADATA.CSV", text.replace("b\\z.png,4,q", "b\\z.png,4,p"));
     let message = lab.import("set", &["--overwrite"]).unwrap_err();
-    assert!(message.contains("names b/z.png twice, with the classes \"q\" and \"p\""), "{message}");
+    assert!(names_all(&message, "METADATA.CSV: | b/z.png | twice | \"q\" | \"p\""), "{message}");
     // The only column beside the names is the class, unless the folders are the classes.
     lab.write("set/METADATA.CSV", "file_name,text\na/x.png,p\na/y.png,q\nb/z.png,r\n");
     assert_eq!(names(&lab.imported("set", &[])), (vec!["a", "b"], 4));
     pictures(&lab, "flat", 0..4);
     lab.write("flat/metadata.csv", rows("file_name,breed,age\n", "{c}{n}.png,{c},{n}", 0..4));
     let message = lab.import("flat", &["--overwrite"]).unwrap_err();
-    assert!(
-        message.contains("which column is the class? It has age, breed: name one, as in --label age"),
-        "{message}"
-    );
+    assert!(names_all(&message, "metadata.csv: | which column | age, breed: | --label age"), "{message}");
     assert_eq!(names(&lab.imported("flat", &["--label", "breed"])), (vec!["cat", "dog"], 8));
     lab.write("flat/metadata.csv", rows("file_name,breed\n", "{c}{n}.png,{c}", 0..4));
     assert_eq!(names(&lab.imported("flat", &[])), (vec!["cat", "dog"], 8));
@@ -216,10 +208,7 @@ fn the_only_table_is_taken_and_several_are_named() {
     assert_eq!(names(&lab.imported("one", &[])), (vec!["a", "b"], 4));
     lab.write("one/b.csv", TABLE);
     let message = lab.import("one", &["--overwrite"]).unwrap_err();
-    assert!(
-        message.contains("has 2 tables (b.csv, iris.CSV): import one, as in mpiburn data import "),
-        "{message}"
-    );
+    assert!(names_all(&message, "/one: | 2 tables (b.csv, iris.CSV): | mpiburn data import "), "{message}");
     assert!(message.contains("/one/b.csv --out "), "{message}");
     for (folder, train, test) in [
         ("capitals", "TRAIN.CSV", "Test.Csv"),
@@ -235,21 +224,20 @@ fn the_only_table_is_taken_and_several_are_named() {
         lab.write(&format!("halves/{name}.csv"), TABLE);
     }
     let message = lab.import("halves", &["--overwrite"]).unwrap_err();
-    assert!(message.contains("two training tables, x_train.csv and y_train.csv"), "{message}");
+    assert!(names_all(&message, "/halves: | x_train.csv and y_train.csv"), "{message}");
     lab.write("plot/iris.csv", TABLE);
     lab.picture("plot/plot.png", [2, 2], 1);
     let message = lab.import("plot", &["--overwrite"]).unwrap_err();
-    assert!(
-        message
-            .contains("1 picture (plot.png) in no class's folder, and iris.csv does not name the pictures"),
-        "{message}"
-    );
-    assert!(message.contains("import the table alone (mpiburn data import "), "{message}");
+    assert!(names_all(&message, "/plot: | 1 picture (plot.png) | class folders | iris.csv"), "{message}");
+    assert!(names_all(&message, "mpiburn data import | /plot/iris.csv --out"), "{message}");
     // The source contains two data sets in folders.
     lab.write("sets2/coarse/train.csv", TABLE);
     lab.write("sets2/fine/train.csv", TABLE);
     let message = lab.import("sets2", &["--overwrite"]).unwrap_err();
-    assert!(message.contains("has 2 data sets in folders (coarse, fine): import one, as in "), "{message}");
+    assert!(
+        names_all(&message, "/sets2: | 2 data sets | (coarse, fine): | mpiburn data import "),
+        "{message}"
+    );
 }
 
 /// A column of classes that is empty, to be filled in, does not count.
@@ -261,8 +249,8 @@ fn a_test_table_with_an_empty_column_of_classes_is_left_to_predict() {
     for how in ["drop", "error"] {
         let message = lab.import("set", &["--missing-labels", how]).unwrap_err();
         let expected =
-            "test.csv: no row has a class in column class: import train.csv alone, and predict test.csv (mpi";
-        assert!(message.contains(expected), "{message}");
+            "test.csv: | no row | column class | import train.csv alone | predict test.csv (mpiburn";
+        assert!(names_all(&message, expected), "{message}");
     }
     pictures(&lab, "pets/train", 0..4);
     ["1", "2"].iter().for_each(|name| lab.picture(&format!("pets/test/{name}.png"), [2, 2], 200));
@@ -286,15 +274,13 @@ fn a_test_table_without_classes_is_left_to_predict() {
     lab.write("wide/test.csv", format!("{}\n{row}\n", header.join(",")));
     let message = lab.import("wide", &[]).unwrap_err();
     assert!(
-        message.contains(
-            "test.csv: has no column \"label\" with the classes: import train.csv alone, and predict"
-        ),
+        names_all(&message, "test.csv: | no column \"label\" | import train.csv alone | predict test.csv"),
         "{message}"
     );
     assert!(message.contains("wide/train.csv --out ") && message.len() < 600, "{message}");
     lab.write("wide/val.csv", format!("label,{}\n1,{row}\n", header.join(",")));
     let message = lab.import("wide", &["--test-split", "test"]).unwrap_err();
-    assert!(message.contains("import train.csv alone, and predict test.csv"), "{message}");
+    assert!(names_all(&message, "import train.csv alone | predict test.csv"), "{message}");
     lab.imported("wide", &[]);
     assert_eq!(lab.from()[1], ["val.csv:2"]);
     // Names of columns in another spelling, and a name that fits two columns.
@@ -308,17 +294,14 @@ fn a_test_table_without_classes_is_left_to_predict() {
         ("class,Y,YY,X", None),
         (
             "class,Y,\"Y \",X",
-            Some("test.csv: has no column \"y\": it has class, Y, Y, X, and train.csv has x, y, class"),
+            Some("test.csv: | no column \"y\" | has class, Y, Y, X | train.csv has x, y, class"),
         ),
-        (
-            "class,z,w,X",
-            Some("test.csv: has no column \"y\": it has class, z, w, X, and train.csv has x, y, class"),
-        ),
+        ("class,z,w,X", Some("test.csv: | no column \"y\" | has class, z, w, X | train.csv has x, y, class")),
     ] {
         lab.write("names/test.csv", format!("{header}\na,20,20,10\n"));
         match (lab.import("names", &["--overwrite"]), expected) {
             (Ok(_), None) => {}
-            (Err(message), Some(expected)) => assert!(message.contains(expected), "{message}"),
+            (Err(message), Some(expected)) => assert!(names_all(&message, expected), "{message}"),
             (found, _) => panic!("{header}: {found:?}"),
         }
     }
@@ -326,7 +309,7 @@ fn a_test_table_without_classes_is_left_to_predict() {
     lab.write("bare/train.csv", "1,2,0\n3,4,0\n5,6,1\n");
     lab.write("bare/test.csv", "1,2\n3,4\n");
     let message = lab.import("bare", &["--overwrite", "--label", "3"]).unwrap_err();
-    assert!(message.contains("test.csv: has no column \"3\" with the classes"), "{message}");
+    assert!(names_all(&message, "test.csv: | no column \"3\""), "{message}");
 }
 
 #[test]
@@ -366,13 +349,10 @@ fn zips_of_windows_and_macos_have_folders_and_names() {
     headers.into_iter().for_each(|at| bytes[at + 8] |= 1);
     lab.write("secret.zip", &bytes);
     let message = lab.import("secret.zip", &["--overwrite"]).unwrap_err();
-    assert!(message.contains("secret.zip: is encrypted: unpack it with its password"), "{message}");
+    assert!(names_all(&message, "secret.zip: | encrypted | password"), "{message}");
     // The archives contain tables.
     lab.write("a.csv", TABLE);
     lab.write("two.zip", zip(&[("a.csv", "a.csv"), ("b.csv", "a.csv")], plain));
     let message = lab.import("two.zip", &["--overwrite"]).unwrap_err();
-    assert!(
-        message.contains("two.zip: has 2 tables (a.csv, b.csv): unpack two.zip, and import one"),
-        "{message}"
-    );
+    assert!(names_all(&message, "two.zip: | 2 tables (a.csv, b.csv): | unpack two.zip"), "{message}");
 }

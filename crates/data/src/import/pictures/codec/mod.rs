@@ -39,11 +39,7 @@ impl Encoded {
         match self {
             Self::File(path) => {
                 let file = open_regular(path).map_err(|error| {
-                    if path.is_symlink() {
-                        format!("is a link that leads nowhere: {error}")
-                    } else {
-                        error.to_string()
-                    }
+                    if path.is_symlink() { format!("is a broken link: {error}") } else { error.to_string() }
                 })?;
                 Ok(Box::new(BufReader::new(file)))
             }
@@ -67,7 +63,7 @@ fn open(file: &Encoded) -> Result<(impl ImageDecoder + use<>, ImageFormat, Orien
     let mut reader = ImageReader::new(contents).with_guessed_format().map_err(|e| e.to_string())?;
     let other = || match kind {
         Some(kind) => format!("is {kind}"),
-        None => "is no picture in a format that is read here".into(),
+        None => "is not a picture in a supported format".into(),
     };
     let format = reader.format().filter(ImageFormat::reading_enabled).ok_or_else(other)?;
     let mut limits = image::Limits::default();
@@ -91,10 +87,10 @@ fn reason(error: ImageError) -> String {
     let text = error.to_string();
     for (words, kind) in [
         ("RGBPalette", "a TIFF with a palette"),
-        ("can only parse 8-bit images", "a JPEG of other than 8 bits a channel"),
+        ("can only parse 8-bit images", "a JPEG with a depth other than 8 bits per channel"),
     ] {
         if text.contains(words) {
-            return format!("is {kind}, which is not read here: save it as PNG");
+            return format!("is {kind}, which is not supported: save it as PNG");
         }
     }
     let what = match &error {
@@ -107,10 +103,10 @@ fn reason(error: ImageError) -> String {
                 UnsupportedErrorKind::GenericFeature(feature) if !feature.contains(['{', '(']) => {
                     &format!("a feature ({feature})")
                 }
-                UnsupportedErrorKind::Color(_) => "a type of colours",
+                UnsupportedErrorKind::Color(_) => "a colour type",
                 _ => "a feature",
             };
-            return format!("has {feature} that is not read here: save it as PNG");
+            return format!("has {feature} that is not supported: save it as PNG");
         }
         ImageError::Limits(_) => "is damaged, or needs too much memory",
         _ => "is damaged",
@@ -123,10 +119,10 @@ const AGAIN: &str = "save or download it again";
 
 fn check_pixels((width, height): (u32, u32)) -> Result<(), String> {
     match u64::from(width) * u64::from(height) {
-        0 => Err(format!("is {height} x {width} pixels")),
+        0 => Err(format!("has {height} x {width} pixels: {AGAIN}")),
         1..=MOST_PIXELS => Ok(()),
         _ => Err(format!(
-            "says that it is {height} x {width} pixels, more than {MOST_PIXELS}: a decompression bomb"
+            "declares {height} x {width} pixels, more than {MOST_PIXELS}: rejected as a decompression bomb"
         )),
     }
 }
@@ -152,12 +148,15 @@ pub(crate) fn look(place: &Place) -> Result<PictureInfo, String> {
     let special = [
         // The GIF decoder reports an alpha channel for every picture.
         (colour.has_alpha() && format != ImageFormat::Gif, TRANSPARENT),
-        (colour.bytes_per_pixel() > colour.channel_count(), "of more than 8 bits a channel, scaled to 8"),
-        (matches!(original, ExtendedColorType::Cmyk8 | ExtendedColorType::Cmyk16), "in CMYK, made RGB"),
-        (palette, "with a palette, made RGB"),
-        (animated, "with several frames, of which the first is taken"),
-        (orientation != Orientation::NoTransforms, "turned as their orientation (EXIF) says"),
-        (is_misnamed, "in another format than their names say, read by their contents"),
+        (colour.bytes_per_pixel() > colour.channel_count(), "with more than 8 bits per channel, scaled to 8"),
+        (
+            matches!(original, ExtendedColorType::Cmyk8 | ExtendedColorType::Cmyk16),
+            "in CMYK, converted to RGB",
+        ),
+        (palette, "with a palette, converted to RGB"),
+        (animated, "with several frames, of which only the first is used"),
+        (orientation != Orientation::NoTransforms, "rotated or flipped by their EXIF orientation"),
+        (is_misnamed, "in another format than their extensions say, read by their contents"),
     ];
     let special = special.into_iter().filter_map(|(is_so, what)| is_so.then_some(what)).collect();
     Ok(PictureInfo { size: Size { height, width }, grey: is_grey(colour), special })
@@ -309,7 +308,7 @@ fn in_row(array: &Pixels, row: usize) -> Result<DynamicImage, String> {
         1 | 2 => image::GrayImage::from_raw(width, height, pixels(1)).map(DynamicImage::from),
         _ => image::RgbImage::from_raw(width, height, pixels(3)).map(DynamicImage::from),
     };
-    picture.ok_or_else(|| "has another number of pixels".into())
+    picture.ok_or_else(|| "does not have the declared number of pixels".into())
 }
 
 /// Encodes pixels, row by row from the top, as a PNG file.

@@ -57,6 +57,7 @@ mod tests {
     use image::RgbImage;
 
     use super::*;
+    use crate::error::names_all;
     use crate::import::Fit;
     use crate::import::tests::Lab;
 
@@ -123,7 +124,7 @@ mod tests {
                 let mut bytes = bytes.clone();
                 bytes[at] ^= 1 << bit;
                 let Err(message) = read(&bytes) else { continue };
-                let advice = ["again", "as PNG", "read here", "bomb", "0 pixels", "x 0 pixels"];
+                let advice = ["again", "as PNG", "supported format", "bomb"];
                 let is_own = advice.iter().any(|advice| message.contains(advice));
                 let words = ["Format error", "Error", "expected", "buffer", "Huffman", "{", "["];
                 assert!(is_own && !words.iter().any(|word| message.contains(word)), "{format:?}: {message}");
@@ -134,11 +135,11 @@ mod tests {
         let pixels = png.windows(4).position(|name| name == b"IDAT").unwrap();
         png[pixels + 3] = b'U';
         let message = read(&png).unwrap_err();
-        assert!(message.ends_with("picture: is damaged: save or download it again"), "{message}");
+        assert!(names_all(&message, "picture: | damaged | download it again"), "{message}");
         for format in [ImageFormat::Jpeg, ImageFormat::WebP] {
             let bytes = encoded(format);
             let message = read(&bytes[..bytes.len() - 2]).unwrap_err();
-            assert!(message.contains("is truncated and "), "{message}");
+            assert!(names_all(&message, "picture: | truncated"), "{message}");
         }
     }
 
