@@ -39,10 +39,7 @@ fn invalid_data_files_are_named_with_the_reason() {
             ["t10k-labels-idx1-ubyte", "too long"],
         ),
         (&|data| edit(&data.join(labels), |b| b[3] = 9), [labels, "magic number"]),
-        (
-            &|data| _ = fs::copy(data.join(labels), data.join(images)).unwrap(),
-            [images, "images of [28, 28]"],
-        ),
+        (&|data| _ = fs::copy(data.join(labels), data.join(images)).unwrap(), [images, "images of [28, 28]"]),
         (
             &|data| {
                 edit(&data.join(labels), |b| {

@@ -113,18 +113,17 @@ fn open_file(path: &Path) -> Result<DataFile, DataError> {
     let what = match (file.len, file.len % RECORD) {
         (0, _) => "contains no images".to_owned(),
         (_, 0) => return Ok(file),
-        // Look for another format only if the length is wrong: in a valid file, dark pixels may look like the
-        // first bytes of another format.
-        (found, rest) => files::foreign_file(path).map_or_else(
-            || {
-                let records = found / RECORD;
-                format!(
-                    "is truncated or too long: {found} bytes are {records} records of {RECORD} bytes and {rest} \
-                     more"
-                )
-            },
-            |kind| format!("is {kind}"),
-        ),
+        (found, rest) => {
+            // Look for another format only if the length is wrong: in a valid file, dark pixels may look like the
+            // first bytes of another format.
+            if let Some(kind) = files::foreign_file(path) {
+                bail!(path, "is {kind}");
+            }
+            let records = found / RECORD;
+            format!(
+                "is truncated or too long: {found} bytes are {records} records of {RECORD} bytes and {rest} more"
+            )
+        }
     };
     Err(DataError::damaged(path, what))
 }

@@ -6,6 +6,7 @@ use std::io::{self, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 
 use flate2::read::MultiGzDecoder;
+use run_record::count;
 use run_record::files::{FileKind, foreign_file};
 
 use crate::DataError;
@@ -107,12 +108,11 @@ impl IdxFile {
         if labels.shape.len() > 1 {
             return Err(labels.damaged("contains images instead of labels".into()));
         }
-        let [count, of_labels] = [self, labels].map(|file| file.shape[0]);
-        if count != of_labels {
+        let [of_images, of_labels] = [self, labels].map(|file| file.shape[0]);
+        if of_images != of_labels {
             let labels = labels.path.display();
-            return Err(
-                self.damaged(format!("contains {count} images, but {labels} contains {of_labels} labels"))
-            );
+            let [images, found] = [count(of_images, "image"), count(of_labels, "label")];
+            return Err(self.damaged(format!("contains {images}, but {labels} contains {found}")));
         }
         if self.shape.contains(&0) {
             return Err(self.damaged("contains no images".into()));

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use run_record::files::WholeFile;
-use run_record::json_problem;
+use run_record::{count, json_problem};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -214,10 +214,10 @@ impl NpyFile {
         if self.rows != labels.rows {
             bail!(
                 path,
-                "contains {} samples, but {} contains {} labels",
-                self.rows,
+                "contains {}, but {} contains {}",
+                count(self.rows, "sample"),
                 labels_path.display(),
-                labels.rows
+                count(labels.rows, "label")
             );
         }
         if self.rows == 0 || self.columns == 0 {

@@ -189,15 +189,12 @@ fn check_places(source: &Path, out: &Path) -> Result<(), DataError> {
             "is the current folder, which the import would replace: run the import from another folder";
         return Err(DataError::option("out", out.display(), problem));
     }
-    if to.starts_with(&from) || from.starts_with(&to) {
-        return Err(DataError::option(
-            "out",
-            out.display(),
-            format!(
-                "and {} are the same folder, or one is inside the other: choose another folder",
-                source.display()
-            ),
-        ));
-    }
-    Ok(())
+    let relation = match (to.starts_with(&from), from.starts_with(&to)) {
+        (false, false) => return Ok(()),
+        (true, true) => "is the same folder as",
+        (true, false) => "is inside",
+        (false, true) => "contains",
+    };
+    let problem = format!("{relation} SOURCE {}: choose another folder", source.display());
+    Err(DataError::option("out", out.display(), problem))
 }

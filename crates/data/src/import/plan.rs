@@ -40,7 +40,7 @@ pub(crate) fn splits<T>(
             };
             bail!(
                 &args.source,
-                "{each} has only one sample, but a test split needs another one: check that these are the classes, \
+                "{each} has one sample, but a test split needs another one: check that these are the classes, \
                  or add samples"
             );
         }
@@ -49,8 +49,7 @@ pub(crate) fn splits<T>(
             let splits = divide(&mut rng, train, classes.len(), |sample| class(sample).into(), share);
             let test = splits[1].len();
             log::info!(
-                "the test split takes {test} of {all} samples: a share of {share} of each class, but at least one \
-                 sample"
+                "the test split takes {test} of {all} samples: {share} of each class, but at least one sample"
             );
             splits
         }

@@ -29,11 +29,11 @@ pub(crate) fn choose(
     let (mut found, mut chosen) = (Vec::new(), None);
     if let Some(wanted) = wanted {
         chosen = Some(place(wanted, names).ok_or_else(|| {
-            let names = match names {
-                [] => "no other split".into(),
-                names => format!("the other splits {}", listed(names)),
+            let source = source.display();
+            let problem = match names {
+                [] => format!("{source} has only the training split: leave the option out"),
+                names => format!("is not a split of {source}, which has {}", listed(names)),
             };
-            let problem = format!("{} has {names}", source.display());
             DataError::option("test-split", short(wanted), problem)
         })?);
     }

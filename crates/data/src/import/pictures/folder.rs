@@ -108,7 +108,7 @@ impl LeftOut {
     fn add(&mut self, path: PathBuf) {
         let ending = path.extension().map_or_else(
             || "no extension".to_owned(),
-            |ending| format!(".{}", ending.to_string_lossy().to_lowercase()),
+            |ending| format!("extension .{}", ending.to_string_lossy().to_lowercase()),
         );
         self.endings.entry(ending).or_insert((0, path)).0 += 1;
     }
@@ -116,7 +116,7 @@ impl LeftOut {
     pub(crate) fn log(&self, source: &Path) {
         for (ending, (number, first)) in &self.endings {
             log::warn!(
-                "left out: {} with {ending}, which is not a supported picture format (the first: {}{})",
+                "left out: {} with {ending}: not a supported picture format (the first: {}{})",
                 count(*number, "file"),
                 first.strip_prefix(source).unwrap_or(first).display(),
                 crate::import::pictures::picture::foreign_picture(first)
@@ -149,7 +149,7 @@ pub(crate) fn below(source: &Path) -> Result<PathBuf, DataError> {
                 if split::of_name(&name(only)) == Some(SplitKind::Train) {
                     return Ok(folder);
                 }
-                log::info!("reading the folder {} inside", name(only));
+                log::info!("reading the inner folder {}", name(only));
                 folder.clone_from(only);
             }
             _ => return Ok(folder),

@@ -115,7 +115,7 @@ fn class_column<'l>(
     let label = match wanted.map(|label| (label, finder(&names)(label))) {
         Some((_, Some(place))) => names[place],
         Some((label, None)) => {
-            let problem = format!("{} has the columns {}", path.display(), listed(names));
+            let problem = format!("is not a column of {}, which has {}", path.display(), listed(names));
             return Err(DataError::option("label", short(label), problem));
         }
         None => match (names.iter().copied().find(is_known), &others[..]) {

@@ -282,7 +282,7 @@ fn without_split(folder: &Path, tables: Vec<Table>, args: &ImportArgs) -> Result
         [] => {
             return match data_set_in(folder, &folders, args)? {
                 Some(only) => {
-                    log::info!("reading the folder {} inside", folder::name(only));
+                    log::info!("reading the inner folder {}", folder::name(only));
                     self::tables(only, args)
                 }
                 None => Ok(None),

@@ -401,7 +401,7 @@ pub(crate) fn label(
             return Err(DataError::option(
                 "label",
                 short(wanted),
-                format!("{} has the columns {listed}", path.display()),
+                format!("is not a column of {}, which has {listed}", path.display()),
             ));
         }
         let Some(first) = others.first() else {

@@ -104,10 +104,10 @@ impl FeatureRanges {
             let which = if is_one { String::new() } else { format!(" ({})", name(*first)) };
             Some(match problem {
                 Problem::Constant => format!(
-                    "{} {} the same value in all rows, so nothing can be learned from it: {columns} {names}; \
-                     {remedy}",
+                    "{} {} constant, so nothing can be learned from {}: {columns} {names}; {remedy}",
                     count(found.len(), "feature"),
-                    if is_one { "has" } else { "have" }
+                    if is_one { "is" } else { "are" },
+                    if is_one { "it" } else { "them" }
                 ),
                 Problem::OneInF32 => format!(
                     "{columns} {names}: all values from {low} to {high}{which} are the same number in f32: \
@@ -160,8 +160,8 @@ mod tests {
             assert!(cells(rows).is_empty(), "{rows:?}");
         }
         for (columns, expected) in [
-            (&[&["5", "5.0"][..]][..], "1 feature | all rows | column f0 | drop it"),
-            (&[&["5", "5"], &["1", "2"], &["0", "0"]], "2 features | all rows | columns f0, f2 | drop it"),
+            (&[&["5", "5.0"][..]][..], "1 feature | constant | column f0 | drop it"),
+            (&[&["5", "5"], &["1", "2"], &["0", "0"]], "2 features | constant | columns f0, f2 | drop it"),
             (&[&one], "column f0: | f32 | all values | from 1700000000000000000 to 1700000000000000000"),
             (&[&["16777217", "16777216"]], "column f0: | f32 | all values | from 16777216 to 16777217"),
             (&[&few], "column f0: | f32 | fewer than 1000 | 1700000000 and 1700005350"),

@@ -265,7 +265,7 @@ impl TableFile {
             ([], None) if wanted.parse::<i64>().is_ok() => {
                 format!("columns are counted from 1, and {} has {}", self.name, count(self.columns, "column"))
             }
-            ([], None) => format!("{} has {}", self.name, self.named_columns()),
+            ([], None) => format!("is not a column of {}, which has {}", self.name, self.named_columns()),
             ([first, second, ..], _) => format!(
                 "{} has two columns with this name: choose one by its number, {} or {}",
                 self.name,

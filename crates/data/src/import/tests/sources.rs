@@ -321,8 +321,8 @@ fn idx_files_have_any_size_and_any_classes() {
     let message = lab.import("letters", &["--overwrite"]).unwrap_err();
     assert!(names_all(&message, "test-labels-idx1-ubyte: | truncated | 1 bytes | [2]"), "{message}");
     for (labels, expected) in [
-        (idx(&[0], &[]), "test-images-idx3-ubyte: | 1 images | labels-idx1-ubyte | 0 labels"),
-        (idx(&[2], &[1, 1]), "test-images-idx3-ubyte: | 1 images | labels-idx1-ubyte | 2 labels"),
+        (idx(&[0], &[]), "test-images-idx3-ubyte: | 1 image, | labels-idx1-ubyte | 0 labels"),
+        (idx(&[2], &[1, 1]), "test-images-idx3-ubyte: | 1 image, | labels-idx1-ubyte | 2 labels"),
         (idx(&[1, 2, 3], &pixels[..6]), "test-labels-idx1-ubyte: | images instead of labels"),
     ] {
         lab.write("letters/emnist-letters-test-labels-idx1-ubyte", labels);
