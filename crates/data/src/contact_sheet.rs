@@ -28,7 +28,7 @@ const GAP: usize = 2;
 pub fn draw(path: &Path, source: &SampleSource) -> Result<(), DataError> {
     let failed = |why: &dyn Display| DataError::Files(format!("cannot write the picture: {why}"));
     if !path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("png")) {
-        return Err(failed(&"its name must end in .png"));
+        return Err(failed(&"the file name must end in .png"));
     }
     let (width, pixels) = sheet(source)?;
     let size = [width as u32, (pixels.len() / width) as u32];

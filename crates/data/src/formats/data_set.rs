@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use run_record::count;
 use serde::{Deserialize, Serialize};
 
 use crate::import::Fit;
@@ -115,10 +116,10 @@ impl DataSet {
         if set.mean.len() != values || set.std.len() != values {
             bail!(
                 &path,
-                "has {} means and {} standard deviations for {values} {}: import the data set again",
-                set.mean.len(),
-                set.std.len(),
-                if set.numbers == Element::U8 { "channels" } else { "features" }
+                "has {} and {} for {}: import the data set again",
+                count(set.mean.len(), "mean"),
+                count(set.std.len(), "standard deviation"),
+                count(values, if set.numbers == Element::U8 { "channel" } else { "feature" })
             );
         }
         let are_numbers = set.mean.iter().all(|mean| mean.is_finite())

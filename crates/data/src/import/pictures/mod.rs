@@ -11,12 +11,12 @@ pub(crate) mod inner_folders;
 pub(crate) mod listed;
 pub(crate) mod listing;
 pub(crate) mod metadata;
-#[cfg_attr(not(feature = "pictures"), expect(dead_code, reason = "the codec alone reads it"))]
+#[cfg_attr(not(feature = "pictures"), expect(dead_code, reason = "only the codec reads it"))]
 pub(crate) mod picture;
 pub(crate) mod picture_names;
 #[cfg_attr(
     not(all(feature = "pictures", feature = "parquet")),
-    expect(dead_code, reason = "the codec alone reads it, and Parquet alone has parts of files")
+    expect(dead_code, reason = "only the codec reads it, and only Parquet has parts of files")
 )]
 pub(crate) mod place;
 pub(crate) mod split_folders;

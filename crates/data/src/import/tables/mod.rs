@@ -9,7 +9,7 @@ pub(crate) mod beginning;
 pub(crate) mod missing;
 #[cfg_attr(not(feature = "parquet"), path = "without_parquet.rs")]
 pub(crate) mod parquet_file;
-#[cfg_attr(not(any(feature = "parquet", test)), expect(dead_code, reason = "Parquet alone has partitions"))]
+#[cfg_attr(not(any(feature = "parquet", test)), expect(dead_code, reason = "only Parquet has partitions"))]
 pub(crate) mod partitions;
 pub(crate) mod ranges;
 pub(crate) mod table;
@@ -47,7 +47,7 @@ pub(crate) fn is_parquet(path: &Path) -> bool {
 #[derive(Debug)]
 pub(crate) struct TableFiles {
     /// Folder of the table. A folder below it with a name such as `class=low` is the value of a column.
-    #[cfg_attr(not(feature = "parquet"), expect(dead_code, reason = "Parquet alone has partitions"))]
+    #[cfg_attr(not(feature = "parquet"), expect(dead_code, reason = "only Parquet has partitions"))]
     pub(crate) root: PathBuf,
     pub(crate) files: Vec<PathBuf>,
 }

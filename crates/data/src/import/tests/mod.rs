@@ -528,7 +528,7 @@ fn a_damaged_description_is_one_line() {
     assert!(read(&text).is_ok());
     for (from, to, expected) in [
         ("\"version\": 1", "\"version\": 2", "dataset.json: | version 2 | version 1"),
-        ("\"std\": [", "\"std\": [1, ", "dataset.json: | 1 means | 2 standard deviations"),
+        ("\"std\": [", "\"std\": [1, ", "dataset.json: | 1 mean | 2 standard deviations"),
         ("\"mean\": [", "\"mean\": [1e999, ", "dataset.json: | too large"),
         ("\"shape\"", "\"shapes\"", "dataset.json: | `shape` | missing"),
     ] {

@@ -11,9 +11,9 @@ use image::ImageFormat;
 /// themselves.
 pub(crate) fn missing(format: ImageFormat, bytes: &[u8]) -> Option<&'static str> {
     match format {
-        ImageFormat::Jpeg if !has_end(bytes) => Some("is truncated and has no end marker"),
+        ImageFormat::Jpeg if !has_end(bytes) => Some("is truncated (no end marker)"),
         ImageFormat::WebP if !is_as_long_as_it_says(bytes) => {
-            Some("is truncated and shorter than its header says")
+            Some("is truncated (shorter than its header declares)")
         }
         _ => None,
     }
