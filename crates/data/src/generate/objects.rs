@@ -1,9 +1,9 @@
 //! Generated objects: a data set with CIFAR-10's file layout, and about as difficult.
 //!
-//! Each image shows one main object on a coloured background, among smaller objects that partly cover it,
-//! with noise. The class is the outline of the main object. Its surface, its hue and the background correlate
-//! with the class, as the colour green correlates with frogs in photographs. In about a quarter of the
-//! images, the outline is drawn at random instead. The class of such an image can only be guessed from
+//! Each image shows one main object on a coloured background, with smaller objects behind and in front of it,
+//! and with noise. The class is the outline of the main object. Its surface, its hue and the background
+//! correlate with the class, as the colour green correlates with frogs in photographs. In about a quarter of
+//! the images, the outline is drawn at random instead. The class of such an image can only be guessed from
 //! surface, hue and background, or memorised. A network that keeps training after it has learned everything
 //! else therefore overfits.
 //!
@@ -199,7 +199,8 @@ pub fn write(out: &Path, train: usize, test: usize, seed: u64, progress: AfterSa
         }
         file.finish()
     };
-    // If there are fewer samples than files, write fewer files: a file of CIFAR-10 is never empty.
+    // All files but the last have `each` samples. Few samples may fill fewer than five files: a file of
+    // CIFAR-10 is never empty.
     let each = train.div_ceil(BATCHES);
     for number in 0..train.div_ceil(each) {
         let samples = number * each..train.min((number + 1) * each);

@@ -79,7 +79,7 @@ pub fn mix(a: Colour, b: Colour, part: f32) -> Colour {
     [0, 1, 2].map(|i| a[i] + part * (b[i] - a[i]))
 }
 
-/// Converts a colour from HSV to RGB. All parts are in 0 to 1.
+/// Converts a colour from HSV to RGB. `hue` repeats with period 1. The other parts are in 0 to 1.
 pub fn colour(hue: f32, saturation: f32, brightness: f32) -> Colour {
     // Each channel is a clamped triangle wave of the hue. The waves are shifted by a third of the colour
     // circle.

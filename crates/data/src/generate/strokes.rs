@@ -124,9 +124,9 @@ fn knots(stroke: Stroke, jitter: f32, chance: &mut Chance) -> Vec<Point> {
     out
 }
 
-/// Computes a Catmull-Rom spline through the knots, as a polyline. A spline bends towards the knot after the
-/// next. At a corner this knot is the corner itself, repeated, so the curve does not bend before it reaches
-/// the corner.
+/// Computes a Catmull-Rom spline through the knots, as a polyline. Between two knots, the spline already
+/// bends towards the knot after them. If the second knot is a corner, the corner itself follows, repeated, so
+/// the curve does not bend before it reaches the corner.
 fn line(knots: &[Point]) -> Vec<Point> {
     let mut out = vec![knots[0]];
     for i in 1..knots.len() {
@@ -184,8 +184,8 @@ struct Wave {
     phase: f32,
 }
 
-/// Scales the lines to pixels for a pen of `radius`, so that the digit has the size of MNIST's digits. The
-/// centre of mass is within about a pixel of the image's centre.
+/// Scales the lines to pixels for a pen of `radius`, so that the digit has the size of MNIST's digits. On
+/// average, the centre of mass is less than a pixel from the image's centre.
 pub fn scale_and_centre(lines: &mut [Vec<Point>], radius: f32, chance: &mut Chance) {
     let (mut low, mut high) = ([f32::MAX; 2], [f32::MIN; 2]);
     let (mut sum, mut length) = ([0.0; 2], 1e-6);

@@ -1,4 +1,4 @@
-//! Random samples without meaning, to benchmark the steps of a network without its data set.
+//! Random samples without meaning, to benchmark training steps without a data set.
 
 use chacha20::ChaCha8Rng;
 use chacha20::rand_core::{Rng, SeedableRng};
