@@ -19,8 +19,8 @@ pub(crate) const IMAGE: usize = SHAPE[0] * SHAPE[1] * SHAPE[2];
 /// Bytes of a record: a label and an image.
 const RECORD: usize = 1 + IMAGE;
 const CLASSES: usize = 10;
-/// Mean and standard deviation that the experiments normalise each channel with. They are not those of
-/// CIFAR-10's pixels.
+/// Mean and standard deviation by which the experiments normalise every channel. CIFAR-10's own pixels have
+/// other values.
 const MEAN: f32 = 0.5;
 const STD: f32 = 0.5;
 const TEST: &str = "test_batch.bin";
@@ -50,7 +50,7 @@ fn number_of(name: &OsStr) -> Option<u32> {
     (name == OsStr::new(&batch(number))).then_some(number)
 }
 
-/// Returns whether files of this format include one of this name.
+/// Returns whether a data set of this format may contain a file of this name.
 pub(super) fn is_file_name(name: &OsStr) -> bool {
     name == TEST || name == META || number_of(name).is_some()
 }
@@ -71,7 +71,7 @@ fn batches(root: &Path) -> Result<Vec<u32>, DataError> {
 /// Opens the files `data_batch_1.bin`, `data_batch_2.bin` and so on, and `test_batch.bin`.
 ///
 /// # Errors
-/// When a file is missing, or does not consist of whole records.
+/// When a file is missing, cannot be read, is empty, or does not consist of whole records.
 pub(super) fn open(root: &Path) -> Result<SampleSource, DataError> {
     let missing = |name: &str, also: &str| DataError::missing(&root.join(name), also, DataFormat::Cifar10);
     let numbers = batches(root)?;

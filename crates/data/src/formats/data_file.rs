@@ -44,7 +44,7 @@ impl DataFile {
         Ok(Self { path: path.to_owned(), file, modified, len: kind.len() as usize })
     }
 
-    /// Fills `buffer` with the bytes from offset `from` on.
+    /// Fills `buffer` with the bytes that begin at offset `from`.
     ///
     /// # Errors
     /// When the file ends before `buffer` is full, or cannot be read.
@@ -52,10 +52,10 @@ impl DataFile {
         self.file.read_exact_at(buffer, from as u64).map_err(DataError::unpack(&self.path))
     }
 
-    /// Checks that length and modification time of the file are as they were when it was opened.
+    /// Checks that the length and the modification time of the file have not changed since it was opened.
     ///
     /// # Errors
-    /// When the length or the modification time differs.
+    /// When the length or the modification time has changed, or cannot be read.
     pub fn check_unchanged(&self) -> Result<(), DataError> {
         let now = self.file.metadata().map_err(DataError::read(&self.path))?;
         if now.len() as usize != self.len || now.modified().ok() != self.modified {

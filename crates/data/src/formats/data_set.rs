@@ -37,12 +37,12 @@ pub struct DataSet {
     /// Names of the features of a table, or empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub features: Vec<String>,
-    /// How pictures were fitted to the size of the samples, if they were scaled.
+    /// How pictures were fitted to the size that the user chose, or `None` if they kept their own size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fit: Option<Fit>,
     /// Path of what was imported.
     pub source: PathBuf,
-    /// Seed of the order of the samples and of the choice of test samples.
+    /// Seed from which the order of the samples and the test samples were drawn.
     pub seed: u64,
 }
 
@@ -54,7 +54,8 @@ pub struct SplitRecord {
     /// SHA-256 over labels and samples. `mpiburn data info` prints it, and a training compares it with the
     /// files.
     pub sha256: String,
-    /// Origin of each sample: a file below `source`, or `file:row`. Training does not read these.
+    /// Origin of each sample: a file below `source`, `file:line` or `file:row` of a table, or `file[row]` of
+    /// an array. Training does not read this field.
     #[serde(default, skip_deserializing)]
     pub from: Vec<String>,
 }

@@ -63,7 +63,8 @@ impl IdxFile {
     /// Calls `visit` with the index and the bytes of each of the first `limit` items, in file order.
     ///
     /// # Errors
-    /// When the file ends before the last item or cannot be read, and errors that `visit` returns.
+    /// When the file cannot be read or ends before the last item, when all items of a compressed file are
+    /// read and more data follows, and errors that `visit` returns.
     pub fn for_each_item(
         &self,
         limit: usize,
@@ -143,8 +144,8 @@ impl IdxFile {
         DataError::damaged(&self.path, what)
     }
 
-    /// Returns the error for a file without a valid header: the file has another format if its first bytes
-    /// are known, and is damaged otherwise.
+    /// Returns the error for a file without a valid header. If the first bytes are those of another known
+    /// format, the error names the format. Otherwise it says that the file is damaged.
     fn other(&self, what: String) -> DataError {
         let is_expected = |kind: &FileKind| self.is_packed && kind.name.contains("gzip");
         match foreign_file(&self.path).filter(|kind| !is_expected(kind)) {

@@ -15,7 +15,7 @@ pub(super) fn any_file(root: &Path) -> Option<String> {
 /// Opens the samples and reads the labels of both splits.
 ///
 /// # Errors
-/// When a file is missing, or does not match `dataset.json`.
+/// When a file is missing, cannot be read, or does not match `dataset.json`.
 pub(super) fn open(root: &Path) -> Result<SampleSource, DataError> {
     let set = DataSet::read(root).map_err(|error| DataError::Files(error.to_string()))?;
     let split = |split: Split| {

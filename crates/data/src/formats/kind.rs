@@ -53,7 +53,8 @@ impl DataFormat {
         }
     }
 
-    /// Returns the subcommand of `mpiburn data` that makes a data set of this format.
+    /// Returns the subcommand of `mpiburn data` that makes a data set of this format. For [`Self::Noise`],
+    /// which no subcommand makes, returns `digits`.
     pub fn generator(self) -> &'static str {
         match self {
             Self::Idx | Self::Noise => "digits",

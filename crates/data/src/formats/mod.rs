@@ -20,14 +20,15 @@ pub use npy::{NpyFile, write_npy};
 
 use crate::{DataError, SampleSource};
 
-/// Folders below the named folder, in which torchvision and the data sets' archives keep the files.
+/// Folders below the given folder in which torchvision and the archives of MNIST and CIFAR-10 keep their
+/// files.
 const INNER: [&str; 5] = ["MNIST/raw", "FashionMNIST/raw", "KMNIST/raw", "cifar-10-batches-bin", "raw"];
 
 /// Opens the data set in `root` after detecting its format. If `root` contains none, looks in the folders
 /// that torchvision would make below it.
 ///
 /// # Errors
-/// When there is no data set or more than one, or a file does not have the expected format.
+/// When there is no data set or more than one, or a file cannot be read or does not have the expected format.
 pub fn open(root: &Path) -> Result<SampleSource, DataError> {
     if root.is_file() {
         return Err(DataError::NoneHere { root: root.to_owned() });

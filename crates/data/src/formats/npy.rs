@@ -61,8 +61,9 @@ impl NpyHeader {
         // The text is Latin-1 before version 3, and UTF-8 in version 3. All supported entries are ASCII, so
         // it is read as UTF-8.
         let text = std::str::from_utf8(text).map_err(|_| "has a header that is not text")?;
-        // A parser of Python literals would bring fifteen dependencies. These literals differ from JSON only
-        // in their signs, so they are converted to JSON. Python 2 also wrote an L after long integers.
+        // A parser of Python literals would bring fifteen dependencies. The literals of a header differ from
+        // JSON only in quotation marks, brackets, commas and the case of booleans, so they are converted to
+        // JSON. Python 2 also wrote an L after long integers.
         let mut json = text.replace(|c: char| c.is_whitespace() || c == '\\', "");
         for (python, sign) in [
             ("'", "\""),
@@ -103,7 +104,7 @@ pub fn write_npy(path: &Path, columns: usize, values: &[f32]) -> io::Result<()> 
 /// End of an error message about the shape of an array of features.
 pub const ONE_ROW: &str = ", but one row per sample is required: reshape it to (samples, features)";
 
-/// Bytes that are read to find the header. Every header that describes a single array is shorter.
+/// Maximum number of bytes that are read to parse the header. Every header of a single array is shorter.
 const MOST_OF_HEADER: usize = 1 << 20;
 
 /// An open `.npy` file with a valid header. Its first dimension counts the samples: a row is one sample.
@@ -130,17 +131,18 @@ pub struct NpyFile {
 impl NpyFile {
     /// Dtypes of floats.
     pub(crate) const FLOATS: [&str; 3] = ["<f2", "<f4", "<f8"];
-    /// Dtypes of integers, which labels have.
+    /// Dtypes of integers.
     pub const INTEGERS: [&str; 8] = ["|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8"];
-    /// Beginnings of the dtypes of strings, of Unicode and of bytes. The length of the strings follows.
+    /// The first two characters of the dtypes of strings: Unicode strings and byte strings. In a dtype, the
+    /// length of the strings follows.
     pub(crate) const STRINGS: [&str; 2] = ["<U", "|S"];
 
-    /// Opens the file `path`. Its dtype must be one of `dtypes`; for strings, its first two characters must
-    /// be.
+    /// Opens the file `path`. Its dtype must be one of `dtypes`. For strings, `dtypes` has only the first two
+    /// characters of the dtype.
     ///
     /// # Errors
-    /// When the file cannot be read, has another version or dtype, has no dimension, has more than two
-    /// dimensions in Fortran order, or is shorter or longer than its header declares.
+    /// When the file cannot be read, has no valid header, has another version or dtype, has no dimension, has
+    /// more than two dimensions in Fortran order, or is shorter or longer than its header declares.
     pub fn open(path: &Path, dtypes: &[&str]) -> Result<Self, DataError> {
         let file = DataFile::open(path)?;
         let invalid = |what| DataError::damaged(path, what);
@@ -293,7 +295,8 @@ impl NpyFile {
         Ok(values)
     }
 
-    /// Reads all strings of a file that has one of the dtypes [`Self::STRINGS`], without padding.
+    /// Reads all strings of a file that has one of the dtypes [`Self::STRINGS`]. Padding and blanks at both
+    /// ends are removed.
     ///
     /// # Errors
     /// When the file cannot be read to its end.

@@ -71,8 +71,9 @@ impl OpenPair {
 /// Opens the features and reads the labels of both splits.
 ///
 /// # Errors
-/// When a file is missing or does not have the expected format, when the number of labels differs from the
-/// number of rows, or when a test label does not occur in the training set.
+/// When a file is missing, cannot be read or does not have the expected format, when the number of labels
+/// differs from the number of rows, when the two splits differ in dtype or number of features, when there are
+/// more than 65,536 classes, or when a test label does not occur in the training set.
 pub(super) fn open(root: &Path) -> Result<SampleSource, DataError> {
     let (train, test) = (OpenPair::open(root, Split::Train)?, OpenPair::open(root, Split::Test)?);
     if train.features.columns != test.features.columns || train.features.dtype != test.features.dtype {
