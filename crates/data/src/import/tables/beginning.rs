@@ -20,13 +20,13 @@ use crate::quote::{listed, quoted};
 
 /// Possible separators between cells.
 const SEPARATORS: [u8; 4] = *b",;\t|";
-/// Number of rows from which the separator and the decimal sign are found.
+/// Maximum number of rows that are read to find the separator, the decimal sign and the header.
 const SAMPLE: usize = 1000;
 /// Maximum number of lines of a title. Comments may be longer.
 const MOST_OF_TITLE: usize = 10;
 /// Beginnings of comments: in tables of NumPy and R, of Weka and MATLAB, and of other programs.
 const COMMENTS: [&str; 3] = ["#", "%", "//"];
-/// Number of bytes in which the first line is looked for.
+/// Maximum number of bytes of the first line that are read.
 const BEGINNING: usize = 1 << 12;
 
 /// How the cells of a table are written.
@@ -77,7 +77,7 @@ fn is_empty(cell: &[u8]) -> bool {
     cell.trim_ascii().is_empty()
 }
 
-/// Returns whether all cells from `column` on are empty.
+/// Returns whether the cell in `column` and all cells after it are empty.
 pub(crate) fn is_empty_from(row: &ByteRecord, column: usize) -> bool {
     row.iter().skip(column).all(is_empty)
 }
@@ -129,7 +129,8 @@ pub(crate) struct Hints<'a> {
 struct FirstRows {
     format: CellFormat,
     rows: Vec<ByteRecord>,
-    /// Most frequent number of cells in a row, and (`alike`) the number of rows with as many cells.
+    /// Most frequent number of cells in a row, and (`alike`) the number of rows that have this number of
+    /// cells.
     width: usize,
     alike: usize,
 }
@@ -158,7 +159,7 @@ impl FirstRows {
         let mut widths: Vec<usize> = rows.iter().map(ByteRecord::len).collect();
         widths.sort_unstable();
         widths.dedup();
-        // If two numbers of cells are equally frequent, take that of the first row.
+        // If two numbers of cells are equally frequent, take the number of cells in the first row.
         let first = rows.first().map_or(0, ByteRecord::len);
         let width = widths.into_iter().max_by_key(|&width| (alike(width), width == first)).unwrap_or(0);
         let comma = CellFormat { comma: separator != b',', ..format };
@@ -182,7 +183,7 @@ impl FirstRows {
         let is_before = |row: &ByteRecord| is_comment(row) || self.is_title(row, hints);
         let Some(first) = (from..self.rows.len()).find(|&at| !is_before(&self.rows[at])) else { return from };
         let titles = self.rows[from..first].iter().filter(|row| !is_comment(row)).count();
-        // NumPy writes a header as a comment. This header has as many cells as the rows of numbers below it.
+        // NumPy writes a header as a comment, with as many cells as the rows of numbers below it.
         if first > from
             && is_comment(&self.rows[first - 1])
             && self.rows[first - 1].len() == self.rows[first].len()

@@ -46,7 +46,7 @@ pub(crate) fn is_parquet(path: &Path) -> bool {
 /// The files of one table. Only a Parquet table may have several.
 #[derive(Debug)]
 pub(crate) struct TableFiles {
-    /// Folder of the table. A folder below it with a name such as `class=low` is the value of a column.
+    /// Folder of the table. A folder below it with a name such as `class=low` gives the value of a column.
     #[cfg_attr(not(feature = "parquet"), expect(dead_code, reason = "only Parquet has partitions"))]
     pub(crate) root: PathBuf,
     pub(crate) files: Vec<PathBuf>,
@@ -97,9 +97,10 @@ impl Tables {
         Self { train, others: Vec::new() }
     }
 
-    /// Returns the index in `others` of the test table, chosen by the classes of the training table, `train`.
-    /// If no table has classes, returns the first one: the error about its missing classes tells the user
-    /// what to do. `classes` reads the classes of a table.
+    /// Chooses the test table by the classes `train` of the training table, and returns its index in
+    /// `others`. If no other table has classes, returns the first one: the error about its missing classes
+    /// tells the user what to do. Returns `None` if there is no other table. `classes` reads the classes of a
+    /// table.
     pub(crate) fn test(
         &self,
         args: &ImportArgs,
@@ -238,8 +239,8 @@ fn plain_split(name: &str) -> Option<SplitKind> {
     split::of_name(name).filter(|_| is_plain)
 }
 
-/// Rejects a folder that has a single table and pictures in no class's folder: either of the two could be the
-/// data set.
+/// Rejects a folder that has a single table and pictures outside of class folders: the table or the pictures
+/// could be the data set.
 fn check_pictures(folder: &Path, tables: &[Table], args: &ImportArgs) -> Result<(), DataError> {
     let (folders, files) = folder::inside(folder)?;
     let pictures: Vec<String> =
@@ -262,8 +263,9 @@ fn check_pictures(folder: &Path, tables: &[Table], args: &ImportArgs) -> Result<
     }
 }
 
-/// Finds the table in a folder without a training table: the only table there, or the parts in partitions. If
-/// there is no table, looks in the only inner folder that has tables.
+/// Finds the table in a folder without a training table: the only table there, or the parts in partitions
+/// (folders with names such as `year=2020`). If there is no table, looks in the only inner folder that has
+/// tables.
 fn without_split(folder: &Path, tables: Vec<Table>, args: &ImportArgs) -> Result<Option<Tables>, DataError> {
     let (mut folders, files) = folder::inside(folder)?;
     folders.retain(|folder| !is_hidden(&folder::name(folder)));

@@ -76,8 +76,8 @@ fn guarded<T>(path: &Path, read: impl FnOnce() -> Result<T, ParquetError>) -> Re
     read.map_err(|_| damaged(path))?.map_err(invalid(path))
 }
 
-/// Calls `visit` with each row of the files: the file, the number of the row in it from 1, and the columns.
-/// Columns that come from the names of folders are last.
+/// Calls `visit` with each row of the files: the file, the number of the row in the file, counted from 1, and
+/// the columns. Columns that come from the names of folders are last.
 fn for_each_row(
     files: &TableFiles,
     tell: &Tell<'_>,
@@ -146,7 +146,7 @@ enum Cells {
 }
 
 /// Converts a table to a text file with commas and a header. All files must have the same columns. A column
-/// of lists of numbers, all of one length, becomes as many columns.
+/// of lists of numbers that all have the same length becomes one column for each position in the lists.
 pub(crate) fn as_csv(files: &TableFiles, tell: &Tell<'_>) -> Result<File, DataError> {
     let paths = &files.files;
     let expected = columns(&paths[0], &files.root)?;
@@ -173,7 +173,7 @@ pub(crate) fn as_csv(files: &TableFiles, tell: &Tell<'_>) -> Result<File, DataEr
     }
 }
 
-/// Warns if a folder is named after a column of the file and the two have different values in the first row.
+/// Warns if the name of a folder gives a column of the file a value other than the value in the first row.
 /// The import uses the column, while other tools may use the name of the folder.
 fn warn_of_partitions(files: &TableFiles) -> Result<(), DataError> {
     let number = |text: &str| text.parse::<f64>().ok();
@@ -278,7 +278,7 @@ fn write_csv(
     Ok(Written::File(file))
 }
 
-/// Decides how each column is written. The first row that is not null decides about a column of lists.
+/// Decides how each column is written. For a column of lists, the first value that is not null decides.
 fn lists(files: &TableFiles) -> Result<Vec<Cells>, DataError> {
     let is_list =
         |field: &TypePtr| field.is_group() && field.get_basic_info().converted_type() == ConvertedType::LIST;
@@ -517,8 +517,8 @@ fn value<'f>(columns: &'f [(String, Field)], wanted: &str) -> Option<&'f Field> 
     columns.iter().find(|(name, _)| name == wanted).map(|(_, field)| field)
 }
 
-/// Returns the classes in a column of a table, reading only until one of them is in `known`. Returns none if
-/// the table does not have the column.
+/// Returns the classes in a column of a table, reading only until one of them is in `known`. Returns an empty
+/// set if the table does not have the column.
 fn classes(
     files: &TableFiles,
     column: &str,

@@ -1,13 +1,14 @@
-//! Finds features from which a network can learn little: constant ones, ones with too many digits for f32,
-//! and row numbers.
+//! Finds features from which a network can learn little: constant features, features with too many digits for
+//! f32, and row numbers.
 
 use run_record::count;
 
 use crate::quote::listed;
 
-/// Minimum number of f32 values in the range of a feature. With fewer, f32 merges values that differ.
+/// Minimum number of f32 values in the range of a feature. With fewer, different values may become equal as
+/// f32.
 const FEW: f64 = 1000.0;
-/// 2^53: from here on, f64 cannot represent every whole number.
+/// 2^53: above it, f64 cannot represent every whole number.
 const INEXACT: f64 = (1u64 << 53) as f64;
 
 /// Minimum number of rows in which a feature counts up by 1 to be taken for a row number. In fewer rows, this
@@ -27,7 +28,7 @@ struct FeatureRange {
     /// be equal as f64.
     differ: bool,
     last: f64,
-    /// Number of values, and (`breaks`) number of values that are not the value before plus 1.
+    /// Number of values, and (`breaks`) number of values that are not equal to the previous value plus 1.
     values: usize,
     breaks: usize,
 }

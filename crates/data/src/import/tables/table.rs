@@ -343,7 +343,7 @@ fn column_of_classes([train, test]: [&TableFile; 2], label: usize) -> Option<usi
 }
 
 /// Returns the columns of the features in the table `test`. They are found by name, in any order and
-/// spelling. `label` is the column of the classes in `test`.
+/// spelling, or by position if neither table has a header. `label` is the column of the classes in `test`.
 fn same_columns(
     [train, test]: [&TableFile; 2],
     label: usize,

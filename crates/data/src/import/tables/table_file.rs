@@ -125,7 +125,7 @@ impl TableFile {
         if !self.is_parquet {
             return (&self.path, line_at(&self.lines, position));
         }
-        // Record 0 is the header. Records are counted instead of lines because a cell may have several lines.
+        // Record 0 is the header, so the number of a record is the number of its row, counted from 1.
         let row = position.record();
         match self.parts.iter().rev().find(|(_, before)| *before < row) {
             Some((path, before)) => (path, row - before),
