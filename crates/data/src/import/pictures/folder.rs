@@ -26,7 +26,7 @@ const PICTURES: [&str; 16] = [
     "apng", "bmp", "dib", "gif", "jfif", "jpe", "jpeg", "jpg", "pbm", "pgm", "png", "pnm", "ppm", "tif",
     "tiff", "webp",
 ];
-/// Number of entries below a folder that are looked at to see whether it contains pictures.
+/// Maximum number of entries below a folder that are searched for a picture.
 const MOST_LOOKED_AT: usize = 1000;
 
 /// A picture of a source.
@@ -52,21 +52,21 @@ pub(crate) fn is_picture(path: &Path) -> bool {
     ending.is_some_and(|ending| PICTURES.contains(&ending.as_str()))
 }
 
-/// Returns the folders and the files directly in a folder, each sorted by name. Leaves out links to a folder
-/// that contains them.
+/// Returns the folders and the files directly in a folder, each sorted by name. Leaves out ignored names, and
+/// links to an enclosing folder.
 pub(crate) fn inside(folder: &Path) -> Result<(Vec<PathBuf>, Vec<PathBuf>), DataError> {
     let (mut entries, _) = entries(folder)?;
     entries.sort();
     Ok(entries.into_iter().partition(|path| path.is_dir()))
 }
 
-/// Returns the number of links in a folder to a folder that contains them.
+/// Returns the number of links in a folder that lead to an enclosing folder.
 pub(crate) fn loops(folder: &Path) -> Result<usize, DataError> {
     entries(folder).map(|(_, loops)| loops)
 }
 
-/// Returns the entries of a folder, and the number of links to a folder that contains them. Such links are
-/// not among the entries.
+/// Returns the entries of a folder without ignored names and without links to an enclosing folder, and the
+/// number of these links.
 fn entries(folder: &Path) -> Result<(Vec<PathBuf>, usize), DataError> {
     let read = || -> io::Result<(Vec<PathBuf>, usize)> {
         let (mut paths, mut loops) = (Vec::new(), 0);
@@ -92,8 +92,8 @@ pub(crate) fn name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// What was left out: files by extension, with the number and the first of each, and links to a folder that
-/// contains them.
+/// What was left out: for each extension, the number of files and the first file; and the number of links to
+/// an enclosing folder.
 #[derive(Default)]
 pub(crate) struct LeftOut {
     pub(crate) endings: BTreeMap<String, (usize, PathBuf)>,
@@ -129,14 +129,14 @@ impl LeftOut {
     }
 }
 
-/// Returns the folder of the data set: `source`, or the folder in it, if `source` contains a single folder
-/// and nothing to import beside it. Archives often contain such a folder, or several inside each other.
+/// Returns the folder of the data set: `source`, or the only folder in `source` if there is nothing to import
+/// beside that folder. Archives often contain such a folder, or several inside each other.
 pub(crate) fn below(source: &Path) -> Result<PathBuf, DataError> {
     let mut folder = source.to_owned();
     loop {
         let (mut folders, files) = inside(&folder)?;
         if folders.len() > 1 && folders.iter().all(|folder| split::is_no_class(&name(folder))) {
-            // Beside `images`, a folder such as `labels` has no pictures: ignore it.
+            // Ignore a folder without pictures beside `images`, such as `labels`.
             folders.retain(|folder| holds_pictures(folder));
         }
         match &folders[..] {
@@ -172,15 +172,14 @@ fn holds_more(folder: &Path) -> Result<bool, DataError> {
     Ok(!folders.is_empty() || metadata::file(folder).is_some() || files.iter().any(is_data))
 }
 
-/// Returns whether there are pictures below a folder. Only the first [`MOST_LOOKED_AT`] entries are looked
-/// at.
+/// Returns whether there are pictures below a folder. Only the first [`MOST_LOOKED_AT`] entries are searched.
 pub(crate) fn holds_pictures(folder: &Path) -> bool {
     let is_part = |entry: &DirEntry| entry.depth() == 0 || !is_ignored(&entry.file_name().to_string_lossy());
     let entries = WalkDir::new(folder).follow_links(true).into_iter().filter_entry(is_part);
     entries.flatten().take(MOST_LOOKED_AT).any(|entry| is_picture(entry.path()))
 }
 
-/// Describes what a folder contains that can be imported, or returns `None`.
+/// Describes what a folder contains that can be imported, or returns `None` if nothing is recognised.
 pub fn recognised(source: &Path) -> Option<&'static str> {
     let (folders, files) = inside(source).ok()?;
     if files.iter().any(|path| is_table(path)) {
@@ -223,8 +222,9 @@ impl Classes {
 /// metadata file, the file lists the pictures and their classes. Otherwise the folders in `split` are the
 /// classes.
 ///
-/// If the file names no class in a split other than the training split, this split has no pictures. Otherwise
-/// a missing class is an error, unless `label` says to leave out such pictures.
+/// If `split` is not the training split and the file gives none of its pictures a class, the split counts as
+/// having no pictures. Otherwise a missing class is an error, unless `label` says to leave out pictures
+/// without a class.
 pub(crate) fn classes(
     source: &Path,
     split: &Path,
@@ -269,7 +269,7 @@ pub(crate) fn classes(
             bail!(&folder, "has a name that is not UTF-8: rename the folder");
         };
         let mut pictures = walk(&folder, left_out)?;
-        // Sort as torchvision does: by the text of the folder, and then by name.
+        // Sort as torchvision does: by the text of the folder's path, and then by file name.
         let place =
             |path: &PathBuf| (path.parent().map(|folder| folder.as_os_str().to_owned()), path.clone());
         pictures.sort_by_cached_key(place);
@@ -313,13 +313,13 @@ fn listed_classes(
     Ok(Classes { names, pictures, is_listed: true })
 }
 
-/// Returns the path of a picture or a file below the source.
+/// Returns the path of a picture or a file, relative to the source.
 fn name_below(source: &Path, path: &Path) -> String {
     path.strip_prefix(source).unwrap_or(path).to_string_lossy().into_owned()
 }
 
-/// Returns the pictures below a folder, sorted by name. Links are followed, except for links to a folder that
-/// contains them.
+/// Returns the pictures below a folder, sorted by name. Links are followed, except for links to an enclosing
+/// folder.
 pub(crate) fn walk(folder: &Path, left_out: &mut LeftOut) -> Result<Vec<PathBuf>, DataError> {
     let (mut pictures, mut loops) = (Vec::new(), 0);
     let is_part = |entry: &DirEntry| {
@@ -352,8 +352,8 @@ pub(crate) fn walk(folder: &Path, left_out: &mut LeftOut) -> Result<Vec<PathBuf>
     Ok(pictures)
 }
 
-/// Returns whether a link leads to a folder that contains the link. This folder may be above the folder of
-/// the class.
+/// Returns whether a link leads to an enclosing folder. `WalkDir` finds loops only within the folder that it
+/// walks, and the enclosing folder may be above the folder of the class.
 fn leads_back(link: &Path) -> bool {
     let place = link.parent().unwrap_or(Path::new(".")).canonicalize();
     link.canonicalize().is_ok_and(|target| place.is_ok_and(|place| place.starts_with(target)))

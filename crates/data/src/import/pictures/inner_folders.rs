@@ -1,8 +1,8 @@
 //! Checks the folders inside the folders of classes.
 //!
-//! All pictures below the folder of a class belong to the class, as in torchvision's ImageFolder. If the
-//! folder that the user named is not the one with the classes, this goes wrong: the pictures of `cat/train`
-//! and `cat/test` are mixed, and the classes of `animals/train/cat` or `fold1/cat` are lost.
+//! All pictures below the folder of a class belong to the class, as in torchvision's ImageFolder. This rule
+//! goes wrong if the user named a folder other than the one with the classes: the pictures of `cat/train` and
+//! `cat/test` are mixed, and the classes of `animals/train/cat` or `fold1/cat` are lost.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::import::pictures::folder::{holds_pictures, inside, is_picture, name};
 use crate::import::split::{self, SplitKind};
 use crate::quote::listed;
 
-/// The folder of a class. `folders` are the folders with pictures in it.
+/// The folder of a class. `folders` are its inner folders that contain pictures.
 struct Class {
     name: String,
     folders: Vec<PathBuf>,
@@ -50,8 +50,8 @@ pub(crate) fn check(root: &Path) -> Result<(), DataError> {
     let mut classes = Vec::new();
     for folder in inside(root)?.0.iter().filter(|folder| holds_pictures(folder)) {
         let (folders, files) = inside(folder)?;
-        // This folder has pictures of its own, as nearly all folders of classes do: return early instead of
-        // reading all folders once more.
+        // Nearly all folders of classes have pictures directly in them. If this one has, return early instead
+        // of reading all folders once more.
         if files.iter().any(|file| is_picture(file)) {
             return Ok(());
         }

@@ -15,12 +15,12 @@ use crate::import::tables::table_file::{LABELS, TableFile, text};
 use crate::import::tables::{TableFiles, is_parquet, parquet_file};
 use crate::quote::{listed, quoted};
 
-/// Number of rows from which the column with the names of pictures is found.
+/// Maximum number of rows that are read to find the column with the names of pictures.
 const SAMPLE: usize = 200;
-/// Number of rows in which classes are compared with folders.
+/// Maximum number of rows in which classes are compared with folders.
 const COMPARED: usize = 2000;
 
-/// The different pairs of a picture's folder and the cell that the picture has in one column.
+/// For one column: the distinct pairs of a picture's folder and the cell in the picture's row.
 type FoldersAndCells = BTreeSet<(String, Vec<u8>)>;
 
 /// A table with a column that names pictures.
@@ -29,13 +29,13 @@ pub(crate) struct Listed {
     /// The column with the names of pictures.
     pub(crate) names: usize,
     pub(crate) split: Option<SplitKind>,
-    /// The folder that its pictures are in.
+    /// The folder with the pictures that the table names.
     pub(crate) within: PathBuf,
 }
 
 impl Listed {
-    /// Opens a table that names pictures in the folder `within`. Returns `None` if the table cannot be read
-    /// or names no pictures.
+    /// Opens a table that names pictures in the folder `within`. Returns `None` if the table cannot be read,
+    /// names no pictures, contains the pictures themselves, or seems to have features.
     pub(crate) fn open(
         path: &Path,
         split: Option<SplitKind>,
@@ -101,9 +101,9 @@ impl Listed {
     /// Compares the table with the folders of the pictures below `root`, and returns the name of the column
     /// that has the same classes as the folders.
     ///
-    /// If a column with a known name has other classes, this is an error. If no column has the classes of the
-    /// folders, a warning lists the columns. If the table `may_have_splits`, another warning names a column
-    /// of splits, which is not used.
+    /// A column with a known name that has other classes is an error. If no column has the classes of the
+    /// folders, warns with a list of the columns and returns `None`. If the table `may_have_splits`, another
+    /// warning names a column of splits, which is not used.
     pub(crate) fn compare_folders(
         &mut self,
         root: &Path,
@@ -151,7 +151,7 @@ impl Listed {
         );
     }
 
-    /// Returns, for each column, the folders of the pictures below `root` with the cells of the column.
+    /// Returns the pairs of folder and cell for each column, from the rows with pictures below `root`.
     fn folders_and_cells(&mut self, root: &Path, pictures: &PictureNames) -> Vec<FoldersAndCells> {
         let mut columns = vec![FoldersAndCells::new(); self.table.columns];
         for row in sample(&mut self.table, COMPARED) {
@@ -216,8 +216,9 @@ fn sample(table: &mut TableFile, most: usize) -> Vec<ByteRecord> {
 
 /// Returns the number of pictures that a column names, or `None` if it does not contain names of pictures.
 ///
-/// At least half of the cells must name pictures. If most of these names have no extension, nine of ten must
-/// name different pictures: otherwise the classes 0 and 1 would be taken for the pictures 0.png and 1.png.
+/// At least half of the cells must name pictures. If most of these names have no extension, at least nine
+/// tenths of them must name different pictures. Otherwise the classes 0 and 1 would be taken for the pictures
+/// 0.png and 1.png.
 fn score(rows: &[ByteRecord], column: usize, within: &Path, pictures: &PictureNames) -> Option<usize> {
     let (mut found, mut named, mut with_ending) = (BTreeSet::new(), 0, 0);
     for cell in rows.iter().map(|row| cell(row, column)) {

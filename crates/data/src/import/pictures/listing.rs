@@ -27,7 +27,7 @@ use crate::quote::{listed, quoted};
 pub(crate) enum Listing {
     /// The tables name the classes of these pictures.
     Pictures(Found),
-    /// The tables name pictures, but the classes are the folders in this folder.
+    /// The tables name pictures, but the classes are folders: the folders in this folder or in its splits.
     Folders(PathBuf),
     /// There is no table, or the tables name no pictures.
     None,
@@ -85,8 +85,8 @@ pub(crate) fn is_in(folder: &Path) -> bool {
     tables.into_iter().any(|(path, split)| Listed::open(&path, split, folder, &pictures).is_some())
 }
 
-/// Returns the tables in a source and in the folders of its splits, each with its split. Returns none if a
-/// `metadata.csv` names the classes.
+/// Returns the tables in a source and in the folders of its splits, each with its split. Returns an empty
+/// list if there is a metadata file, which then names the classes.
 fn tables(source: &Path, sides: &[SplitFolder]) -> Result<Vec<(PathBuf, Option<SplitKind>)>, DataError> {
     let folders = std::iter::once(source).chain(sides.iter().map(|side| &*side.folder));
     if folders.clone().any(|folder| metadata::file(folder).is_some()) {
@@ -103,8 +103,9 @@ fn tables(source: &Path, sides: &[SplitFolder]) -> Result<Vec<(PathBuf, Option<S
     Ok(tables)
 }
 
-/// Removes the table of the training split from `tables` and returns it. This is the table with the name of
-/// the training split or, if there is none, the table with the name of no split.
+/// Removes the table of the training split from `tables` and returns it. It is the table whose name contains
+/// the training split or, if there is none, the table whose name contains no split. Of several, it is the
+/// only one with a column of classes.
 fn training(source: &Path, tables: &mut Vec<Listed>, args: &ImportArgs) -> Result<Option<Listed>, DataError> {
     for split in [Some(SplitKind::Train), None] {
         let mut places: Vec<usize> = (0..tables.len()).filter(|&at| tables[at].split == split).collect();
@@ -154,8 +155,8 @@ fn has_class_folders(root: &Path, sides: &[SplitFolder]) -> Result<bool, DataErr
         && classes.filter(|folder| holds_pictures(folder)).count() > 1)
 }
 
-/// Warns about tables that are not used although they have the classes of a split without folders of classes.
-/// `class` is the name of the column.
+/// Warns about a table that has the classes of a split but is not used, if the split has no folders of
+/// classes. `class` is the name of the column of the classes.
 fn say_unused(tables: &[Listed], sides: &[SplitFolder], class: &str) -> Result<(), DataError> {
     for side in sides.iter().filter(|side| side.split != SplitKind::Train && holds_pictures(&side.folder)) {
         let has_class = |table: &&Listed| {
@@ -268,8 +269,8 @@ impl ListingReader<'_> {
         Ok(of_split)
     }
 
-    /// Returns the split and the pictures of a table other than `train`. Returns `None` if the table is for
-    /// training, or if no picture in it has a class.
+    /// Returns the split and the pictures of a table other than `train`. Returns `None` if the name of the
+    /// table contains the training split or no split, or if no picture in the table has a class.
     fn other_table(
         &self,
         mut other: Listed,
@@ -330,7 +331,7 @@ impl ListingReader<'_> {
         }
     }
 
-    /// Returns the pictures of a table and their labels. The labels of `unlabelled` pictures are not read.
+    /// Returns the pictures of a table and their labels. The pictures in `unlabelled` get no label.
     fn labelled_pictures(
         &self,
         listed: &mut Listed,
@@ -430,8 +431,8 @@ impl ListingReader<'_> {
             .collect()
     }
 
-    /// Returns the split of each picture, if the table has a column that names a split in all rows: the
-    /// training split and at least one other.
+    /// Returns the split of each picture if a column of the table names a split in every row, and if both the
+    /// training split and another split occur in the column. Otherwise returns an empty map.
     fn splits(&self, listed: &mut Listed, class: usize) -> HashMap<usize, SplitName> {
         let (names, within) = (listed.names, listed.within.clone());
         let mut columns: BTreeMap<usize, HashMap<usize, SplitName>> = (0..listed.table.columns)

@@ -27,8 +27,8 @@ const NAMES: [&str; 3] = ["metadata.csv", "metadata.jsonl", "metadata.parquet"];
 /// Column with the path of a picture, relative to the folder of the metadata file.
 const FILE_NAME: &str = "file_name";
 
-/// The path of a picture and its class. The class is `None` if it is missing and the picture is to be left
-/// out, or the error about a missing class.
+/// The path of a picture and its class. The class is `None` if it is missing and `--missing-labels drop`
+/// leaves the picture out. Otherwise, a missing class is the inner error.
 pub(crate) type Classed = (PathBuf, Result<Option<String>, String>);
 
 /// A line of the file: its number, and the columns that contain text, a number or a boolean.
@@ -175,7 +175,7 @@ fn has_class_folders(folder: &Path) -> Result<bool, DataError> {
 }
 
 fn table_lines(path: &Path) -> Result<Vec<Line>, DataError> {
-    // A Parquet file always has names of columns, and no `header` option.
+    // A Parquet file always has names of columns, and `TableFile::open` rejects the header option for it.
     let header = Some(Header::Yes).filter(|_| !is_parquet(path));
     let mut table = TableFile::open(&TableFiles::one(path), header, &[], 1, &|_, _| Ok(()))?;
     let names = table.header.clone().unwrap_or_default();

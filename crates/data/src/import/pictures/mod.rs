@@ -40,7 +40,7 @@ const TOGETHER: usize = 128;
 /// Maximum number of sizes that a message lists.
 const LISTED: usize = 3;
 
-/// Imports the pictures of `found`. If the pictures come from an imported data set and were scaled then,
+/// Imports the pictures of `found`. If the pictures come from an imported data set and were scaled for it,
 /// `known_fit` says how.
 pub(crate) fn import(found: Found, known_fit: Option<Fit>, job: &Job<'_>) -> Result<Imported, DataError> {
     let args = job.args;
@@ -189,7 +189,7 @@ impl Broken {
         log::warn!("{} cannot be read: {reason}", picture.name);
     }
 
-    /// Returns an error if there are such files, unless `--skip-broken` leaves them out.
+    /// Returns an error if there are broken files, unless `--skip-broken` leaves them out.
     fn finish(self, args: &ImportArgs) -> Result<(), DataError> {
         match self.0 {
             0 => Ok(()),

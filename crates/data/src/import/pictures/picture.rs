@@ -18,7 +18,7 @@ pub struct Size {
 }
 
 impl Size {
-    /// Maximum height and width of pictures in a data set.
+    /// Maximum height and width of pictures in a data set, in pixels.
     pub const MOST: u32 = 8192;
 }
 

@@ -12,7 +12,8 @@ use crate::import::same_class::key;
 pub(crate) struct PictureNames {
     root: PathBuf,
     pub(crate) files: Vec<PathBuf>,
-    /// Indices in `files` of the pictures with a name, without its extension and in the form of [`key`].
+    /// For each name of pictures, without extension and in the form of [`key`]: the indices of the pictures
+    /// in `files`.
     places: HashMap<String, Vec<usize>>,
 }
 
@@ -38,8 +39,9 @@ impl PictureNames {
         Ok(Self { root: root.to_owned(), files, places })
     }
 
-    /// Returns the picture with this name in the folder `within`. The name may have all folders of the
-    /// picture's path, only the last ones, or more than these, as in an absolute path on another machine.
+    /// Returns the picture with this name in the folder `within`. The name may have no folders, the last
+    /// folders of the picture's path, all of them, or further folders before them, as in an absolute path on
+    /// another machine.
     pub(crate) fn find(&self, wanted: &str, within: &Path) -> Named {
         let path = wanted.replace('\\', "/");
         let parts = path.split('/').filter(|part| !["", "."].contains(part));

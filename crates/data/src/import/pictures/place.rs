@@ -19,7 +19,7 @@ pub(crate) enum Place {
 /// An encoded picture, such as a JPEG.
 #[derive(Debug, Clone)]
 pub(crate) enum Encoded {
-    /// A file of its own.
+    /// A whole file.
     File(PathBuf),
     /// A part of another file, `bytes` long.
     Part { file: Arc<DataFile>, start: usize, bytes: usize },

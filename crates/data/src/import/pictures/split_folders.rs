@@ -163,9 +163,9 @@ fn with_classes(sides: Vec<CandidateSplit>) -> Vec<CandidateSplit> {
     with_classes
 }
 
-/// Checks that the folder of the training split is not a class named like a split. It may be a class in this
-/// case: there are folders of pictures and no other split beside it, and it has pictures outside of folders,
-/// or only one folder of pictures.
+/// Checks that the folder of the training split is not a class named like a split. It may be a class if there
+/// are folders of pictures and no other split beside it, and if it has pictures outside of folders or only
+/// one folder of pictures.
 fn check_train(
     train: &CandidateSplit,
     found: &Classes,
@@ -253,7 +253,7 @@ fn check_inner(root: &Path, found: &Classes) -> Result<(), DataError> {
     if found.is_listed { Ok(()) } else { inner_folders::check(root) }
 }
 
-/// Checks that the classes do not all have names of folders for pictures or annotations, such as `images`.
+/// Rejects classes that all have names of folders for pictures or annotations, such as `images`.
 fn check_names(folder: &Path, found: &Classes) -> Result<(), DataError> {
     let full = found.full();
     if found.is_listed || full.is_empty() || !full.iter().all(|class| split::is_no_class(class)) {

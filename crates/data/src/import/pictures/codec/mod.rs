@@ -260,7 +260,8 @@ fn fitted<P: Pixel<Subpixel = u8> + 'static>(picture: &Bytes<P>, target: Target)
     }
     let scaled = |width: u32, height: u32| imageops::resize(picture, width, height, FilterType::Triangle);
     // Both functions keep the aspect ratio. One takes the target's height, and the other the target's width.
-    // `rounded` is added to the dividend to round the other side.
+    // `rounded` is added to the dividend of the other side: 0 rounds the side down, and half of the divisor
+    // rounds it to the nearest pixel.
     let wide = u64::from(old_width) * u64::from(height);
     let high = u64::from(old_height) * u64::from(width);
     let by_height = |rounded: u64| (((wide + rounded) / u64::from(old_height)).max(1) as u32, height);
@@ -270,7 +271,7 @@ fn fitted<P: Pixel<Subpixel = u8> + 'static>(picture: &Bytes<P>, target: Target)
         Fit::Crop => {
             let (new_width, new_height) = if wide >= high { by_height(0) } else { by_width(0) };
             let scaled = scaled(new_width, new_height);
-            // torchvision rounds half of the remainder to even.
+            // If the remainder is odd, torchvision rounds half of it to the nearest even number.
             let half = |rest: u32| (f64::from(rest) / 2.0).round_ties_even() as u32;
             let (left, top) = (half(new_width - width), half(new_height - height));
             imageops::crop_imm(&scaled, left, top, width, height).to_image()

@@ -7,8 +7,8 @@
 
 use image::ImageFormat;
 
-/// Describes what is missing in a file of this format. Decoders of other formats reject truncated files
-/// themselves.
+/// Describes what is missing in a truncated JPEG or WebP file. Returns `None` for a complete file, and for
+/// other formats, whose decoders reject truncated files themselves.
 pub(crate) fn missing(format: ImageFormat, bytes: &[u8]) -> Option<&'static str> {
     match format {
         ImageFormat::Jpeg if !has_end(bytes) => Some("is truncated (no end marker)"),
