@@ -10,7 +10,7 @@ use crate::DataError;
 use crate::import::job::Job;
 use crate::import::unpack;
 
-/// Bytes of a tar archive's first header. The magic number is in it.
+/// Size in bytes of the first header of a tar archive, which contains the magic number.
 const TAR_HEADER: usize = 512;
 
 /// Kinds of archives.
@@ -41,16 +41,16 @@ fn kind(path: &Path) -> io::Result<Option<ArchiveKind>> {
     })
 }
 
-/// Unpacks the source into a folder of the import and returns the folder, or `None` if the source is not an
-/// archive. Only regular files are unpacked, and no file is written outside of the folder.
+/// Unpacks the source into a temporary folder of the import. Returns the folder, or `None` if the source is
+/// not an archive. Only regular files are unpacked, and no file is written outside of the folder.
 pub(crate) fn unpack(job: &Job<'_>) -> Result<Option<PathBuf>, DataError> {
     let path = &*job.args.source;
     let Some(kind) = kind(path).map_err(DataError::read(path))? else { return Ok(None) };
     unpack::into_folder(kind, job).map(Some)
 }
 
-/// Replaces the folder into which an archive was unpacked by the archive in the path and the text of an
-/// error.
+/// Makes an error name the archive instead of `folder`, into which the archive was unpacked. Changes both the
+/// path and the text of the error.
 pub(crate) fn renamed(error: DataError, folder: &Path, archive: &Path) -> DataError {
     let inside = |path: PathBuf| match path.strip_prefix(folder) {
         Ok(rest) if rest.as_os_str().is_empty() => archive.to_owned(),

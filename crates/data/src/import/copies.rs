@@ -17,7 +17,7 @@ pub(crate) struct Copies {
     in_two_classes: Pairs,
 }
 
-/// How many samples equal an earlier one, and the first pair: the sample and the earlier one.
+/// Pairs of a sample and an equal earlier sample: their number, and the first pair.
 #[derive(Default)]
 struct Pairs {
     number: usize,

@@ -91,8 +91,8 @@ impl<'a> Job<'a> {
         if (self.progress)(done, all).is_break() { Err(DataError::Stopped) } else { Ok(()) }
     }
 
-    /// Reports the progress as [`Self::step`] does, but only once in many rows, because a row takes little
-    /// time.
+    /// Reports the progress as [`Self::step`] does, but only once in [`TOGETHER`] rows, because a row takes
+    /// little time.
     pub(crate) fn row(&self, done: usize, all: usize) -> Result<(), DataError> {
         if done.is_multiple_of(TOGETHER) { self.step(done, all) } else { Ok(()) }
     }
@@ -116,8 +116,7 @@ fn is_of_import(folder: &Path) -> bool {
     entries(folder).is_ok_and(|found| found.iter().all(|entry| is_known(&entry.file_name())))
 }
 
-/// Moves the old data set back to its place. An import that was killed between its two renames has left it in
-/// `old`, as the only data set.
+/// If an import was killed between its two renames, `old` is the only data set. Moves it back to its place.
 fn put_back(args: &ImportArgs, out: &Path, old: &Path) -> Result<(), DataError> {
     if !old.exists() || out.join(FILE).exists() {
         return Ok(());

@@ -30,7 +30,7 @@ pub enum MissingLabels {
     Error,
     /// They are left out.
     Drop,
-    /// They are of a class with the name that the label has, such as NA.
+    /// Each marker becomes a class, such as NA.
     Keep,
 }
 
@@ -56,7 +56,8 @@ pub(crate) fn twin<T: Copy + Eq + Hash>(names: impl IntoIterator<Item = T>) -> O
 
 /// Returns the name of the class that a label stands for, or `None` if the sample is to be left out.
 ///
-/// `number` is the value of the label if the label is a number. `place` says in an error where the label is.
+/// `number` is the value of the label if the label is a number. For an integer, it may be `None`. `place`
+/// says in an error where the label is.
 pub(crate) fn class_name(
     place: impl Display,
     label: &str,
@@ -81,17 +82,17 @@ pub(crate) fn class_name(
     }
 }
 
-/// Returns the number that a word stands for, if the number is finite. An infinite one such as `inf` is a
-/// word.
+/// Returns the number that a word stands for, if the number is finite. `inf` counts as a word.
 pub(crate) fn number_in(word: &str) -> Option<f64> {
     word.parse().ok().filter(|number: &f64| number.is_finite())
 }
 
 /// Returns the class name for a label that is a whole number: `2` for `2.0`, `+2` and `2e0`. A label with
-/// leading zeros, such as `02`, is a class of its own and keeps its spelling.
+/// leading zeros, such as `02`, is another class and keeps its spelling.
 fn whole(label: &str, value: f64) -> String {
     let is_respelled = label.contains(['.', ',', 'e', 'E', '+']) || value == 0.0 && label.starts_with('-');
-    // From 1e15 on, the digits of the f64 may differ from those of the label. Adding 0 turns -0 into 0.
+    // At 1e15 and above, the digits of the f64 may differ from the digits of the label. Adding 0 turns -0
+    // into 0.
     if is_respelled && value.abs() < 1e15 { format!("{}", value + 0.0) } else { label.to_owned() }
 }
 
@@ -128,8 +129,8 @@ impl Labels {
     /// Returns the number of a label, or `None` if the sample is to be left out. A new label gets the next
     /// number.
     ///
-    /// `value` is the value of the label if the label is a number. `place` says in an error where the label
-    /// is.
+    /// `value` is the value of the label if the label is a number. For an integer, it may be `None`. `place`
+    /// says in an error where the label is.
     pub(crate) fn number(
         &mut self,
         place: impl Display,

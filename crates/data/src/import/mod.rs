@@ -70,8 +70,8 @@ pub type ImportProgress<'a> = dyn Fn(usize, usize) -> ControlFlow<()> + Sync + '
 /// an error, what it contained before. Remarks and warnings about the samples are logged.
 ///
 /// # Errors
-/// When the source cannot be read, when something in it cannot be imported, or when the data set cannot be
-/// written.
+/// When the source cannot be read, when something in it cannot be imported, when the data set cannot be
+/// written, or when `progress` stops the import.
 pub fn import(args: &ImportArgs, progress: &ImportProgress<'_>) -> Result<Imported, DataError> {
     check_places(&args.source, &args.out)?;
     let job = Job::start(args, progress)?;
@@ -122,8 +122,8 @@ fn without_samples(Imported { set, counts: [train, test] }: &Imported) -> Vec<St
     kinds.into_iter().filter_map(line).collect()
 }
 
-/// Imports the file or folder `source`. Archives often contain a single folder with the data set, so such a
-/// folder is entered first.
+/// Imports the file or folder `source`. Archives often contain a single folder with the data set. If `source`
+/// contains only such a folder, the inner folder is imported.
 fn from_source(source: &Path, job: &Job<'_>) -> Result<Imported, DataError> {
     let args = job.args;
     let tables = if source.is_dir() {
@@ -169,7 +169,8 @@ fn from_source(source: &Path, job: &Job<'_>) -> Result<Imported, DataError> {
     }
 }
 
-/// Checks that neither of the two folders is in the other, and that the source is not a pipe.
+/// Checks that neither folder is inside the other, that `out` is not the current folder, and that the source
+/// is not a pipe.
 fn check_places(source: &Path, out: &Path) -> Result<(), DataError> {
     if !source.is_dir() {
         // Reject pipes. The path of an unnamed pipe (`<(command)`) cannot be resolved, and reading a named

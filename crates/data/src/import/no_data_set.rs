@@ -85,7 +85,7 @@ pub(crate) fn unclassed(folder: &Path) -> Result<DataError, DataError> {
     } else {
         ""
     };
-    // Tables that name pictures were imported before this error: the remaining ones do not name them.
+    // A table that names the pictures would have been imported, so the tables here do not name them.
     let in_source = split::of_name(&name(folder)).is_some();
     let beside = other_files.iter().filter(|_| in_source);
     let tables: Vec<String> = files
@@ -114,8 +114,9 @@ pub(crate) fn unclassed(folder: &Path) -> Result<DataError, DataError> {
 }
 
 /// Returns the words with which the file names of pictures begin, such as cat and dog for `cat.0.jpg` and
-/// `dog12.jpg`. Returns nothing if there is only one word, or if there are too many words to be classes: more
-/// than half as many as pictures.
+/// `dog12.jpg`. Returns an empty set if the words do not look like classes: if a name does not begin with a
+/// letter, if all names begin with the same word, or if there are more words than half the number of
+/// pictures.
 fn classes_in_names(pictures: &[&PathBuf]) -> BTreeSet<String> {
     let first = |path: &&PathBuf| {
         let word: String = name(path).chars().take_while(|char| char.is_alphabetic()).collect();

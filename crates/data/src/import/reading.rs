@@ -39,7 +39,8 @@ pub fn pictures(path: &Path) -> Result<Vec<PathBuf>, DataError> {
     Ok(pictures)
 }
 
-/// Returns the pixels of the picture `path` as bytes of `shape`: channels, height and width.
+/// Returns the pixels of the picture `path` as bytes `[channels, height, width]`. The picture becomes grey if
+/// `channels` is 1, and RGB otherwise.
 ///
 /// # Errors
 /// When the file cannot be read as a picture.
@@ -50,7 +51,8 @@ pub fn picture(path: &Path, [channels, height, width]: [usize; 3], fit: Fit) -> 
         .map_err(|what| DataError::source(path, what))
 }
 
-/// Calls `visit` for each row of the table `path`, with its line number and its `features` values.
+/// Calls `visit` for each row of the table `path`, with its line number (for Parquet, its row number) and its
+/// `features` values.
 ///
 /// If the table has a header and `names` is not empty, columns are found by name, in any spelling, and other
 /// columns are ignored. Otherwise the table must have exactly `features` columns, in the order of the

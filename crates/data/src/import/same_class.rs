@@ -73,9 +73,9 @@ pub(crate) fn check(
 /// Rejects two classes that are spellings of one name: a network would learn the one and be tested on the
 /// other.
 ///
-/// The two are not merged, because it would be a guess which spelling is the name, and the name determines
-/// the number of the class. Names that differ in capitals are accepted with a warning in two cases: if they
-/// are single letters, or if both names occur in both splits.
+/// The two classes are not merged: the name determines the number of the class, and which spelling is the
+/// right name would be a guess. Names that differ in capitals are accepted with a warning in two cases: if
+/// they are single letters, or if both names occur in both splits.
 fn check_spellings(
     args: &ImportArgs,
     classes: &[String],
@@ -107,7 +107,7 @@ fn check_spellings(
             [false, true] if has_test => " (test split)",
             _ => "",
         };
-        // The two names look alike: escape the characters that differ.
+        // If the two names look alike, escape the characters that differ.
         let [a, b] = [a, b].map(|name| {
             if differ.contains("Unicode") || differ.contains("invisible") {
                 name.escape_default().to_string()

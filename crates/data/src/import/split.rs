@@ -99,8 +99,8 @@ fn of_word(word: &str) -> Option<SplitKind> {
     WORDS.into_iter().find(|(split, _)| names(split)).map(|(_, split)| split)
 }
 
-/// Returns the split that a name contains, and the words that name neither a split nor are fillers. Returns
-/// `None` if the name contains no split or more than one.
+/// Returns the split that a name contains, and the words that are neither splits nor fillers. Returns `None`
+/// if the name contains no split or more than one.
 fn parse(name: &str) -> Option<(SplitKind, Vec<String>)> {
     let words = words(name);
     let mut splits: Vec<SplitKind> = words.iter().filter_map(|word| of_word(word)).collect();

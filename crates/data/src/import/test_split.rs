@@ -8,16 +8,18 @@ use crate::import::same_class::key;
 use crate::import::split;
 use crate::quote::{listed, short};
 
-/// Returns the index in `names` of the test split. `names` are the splits of `source` other than the training
-/// split, the preferred ones first. Returns `None` if no split has a class.
+/// Chooses the test split. `names` are the splits of `source` other than the training split, the preferred
+/// ones first.
 ///
-/// The test split is the one that `wanted` names, if it names one. Otherwise it is the first split that
-/// shares a class with `train`. If there is none, it is the first split with any class:
-/// [`same_class`](crate::import::same_class) then rejects it with a message that lists the classes of both
-/// splits.
+/// With `wanted`, the test split is the split of that name, and an error is returned if there is none.
+/// Without `wanted`, it is the first split that shares a class with `train`. If no split shares a class, it
+/// is the first split with any class: [`same_class`](crate::import::same_class) then rejects it with a
+/// message that lists the classes of both splits.
 ///
-/// `classes` reads the classes of a split. It is called for one split after the other until a split shares a
-/// class with `train`.
+/// Returns the index of the test split in `names`, or `None` if no split has a class.
+///
+/// `classes` reads the classes of a split. With `wanted`, it is not called. Without `wanted`, it is called
+/// for one split after the other until a split shares a class with `train`.
 pub(crate) fn choose(
     source: &Path,
     wanted: Option<&str>,

@@ -45,7 +45,7 @@ struct Target<'a> {
     folder: &'a Path,
     archive: &'a Path,
     job: &'a Job<'a>,
-    /// Free bytes on the disk, less the files so far.
+    /// Free bytes on the disk, minus the sizes of the files unpacked so far.
     left: u64,
     /// Number of entries that are links or devices.
     links: usize,

@@ -83,7 +83,8 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    /// Creates a writer for samples of `shape`. Returns an error if `samples` samples do not fit on the disk.
+    /// Creates a writer for samples of `shape`. Returns an error if `samples` samples do not fit on the disk,
+    /// or if `--mean` or `--std` does not fit the samples.
     pub(crate) fn create(
         job: &Job<'_>,
         shape: [usize; 3],

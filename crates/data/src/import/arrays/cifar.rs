@@ -19,12 +19,13 @@ use crate::import::arrays::{self, Arrays};
 use crate::import::job::Job;
 use crate::import::pictures::folder;
 
-/// Maximum number of opcodes in a pickle that put values into other values. The reader of pickles recurses as
-/// deep as values are nested, so a crafted pickle could overflow the stack. The batch of CIFAR-100 with
-/// 50,000 pictures has some 170 of these opcodes, because Python appends to lists by the thousand.
+/// Maximum number of nesting opcodes in a pickle: opcodes that put values into other values. The reader of
+/// pickles recurses once for each level of nesting, so a crafted pickle could overflow the stack. The batch
+/// of CIFAR-100 with 50,000 pictures has some 170 nesting opcodes, because Python appends 1,000 values to a
+/// list with one opcode.
 const MOST_NESTED: usize = 1000;
 
-/// Returns whether a file is a batch, from its name.
+/// Returns whether a file is a batch, from its name and, for CIFAR-100, its first byte.
 pub(crate) fn is_batch(path: &Path) -> bool {
     let name = folder::name(path);
     name.starts_with("data_batch_") && !name.contains('.') || is_batch_of_100(path)
@@ -101,11 +102,10 @@ fn dictionary(path: &Path) -> Result<BTreeMap<HashableValue, Value>, DataError> 
     }
 }
 
-/// Opcodes that put values into other values.
+/// The nesting opcodes.
 const NESTING: &[u8] = b"Rabdelostu\x81\x85\x86\x87\x90\x91\x92";
 
-/// Returns the number of opcodes that put values into other values. Counts until the pickle ends or an
-/// argument is incomplete.
+/// Returns the number of nesting opcodes. Counts until the pickle ends or an argument is incomplete.
 ///
 /// All opcodes and their arguments are in <https://github.com/python/cpython/blob/main/Lib/pickletools.py>.
 fn nested(mut pickle: &[u8]) -> usize {
@@ -194,7 +194,8 @@ fn read(path: &Path, label: &str) -> Result<(Vec<u8>, Vec<i64>), DataError> {
     }
 }
 
-/// Returns the names of the classes for the labels `label`, if the file with the names exists.
+/// Returns the names of the classes for the labels `label`, or `None` if the file `path` does not exist or
+/// does not have them.
 fn names(path: &Path, label: &str) -> Result<Option<Vec<String>>, DataError> {
     if !path.exists() {
         return Ok(None);

@@ -11,7 +11,7 @@ use crate::import::arrays::{self, Arrays};
 use crate::import::job::Job;
 use crate::import::pictures::folder;
 
-/// Returns whether a file has the name of an IDX file: `train-images-idx3-ubyte`,
+/// Returns whether a file has the name of an IDX file, such as `train-images-idx3-ubyte` or
 /// `emnist-letters-test-labels-idx1-ubyte.gz`.
 pub(crate) fn is_idx(path: &Path) -> bool {
     let name = folder::name(path).to_ascii_lowercase();

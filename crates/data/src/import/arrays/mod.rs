@@ -51,8 +51,8 @@ struct Pair {
 /// The arrays of a source.
 pub(crate) struct Arrays {
     train: Pair,
-    /// The other splits by name, the preferred ones for the test first. A split without labels has an error
-    /// instead, which ends the import only if the split is chosen.
+    /// The other splits by name, the preferred ones for the test first. If samples or labels of a split are
+    /// missing, the split has an error instead, which ends the import only if the split is chosen.
     others: Vec<(String, Result<Pair, DataError>)>,
     /// Names of the classes, if the source has them.
     names: Option<Vec<String>>,
@@ -119,7 +119,8 @@ impl Candidates<'_> {
     }
 
     /// Returns the samples and labels of `split`, or of the arrays that name no split if `split` is `None`.
-    /// Returns `None` if there are neither. The inner error says that one of the two is missing.
+    /// Returns `None` if there are neither samples nor labels. The inner error says that samples or labels
+    /// are missing, or that several arrays may be the samples.
     fn pair(&self, split: Option<SplitKind>) -> Result<Option<Result<Pair, DataError>>, DataError> {
         let of_split = self.paths.iter().copied().filter(|path| split_of(path) == split);
         let labels: Vec<&PathBuf> = of_split.clone().filter(|path| self.is_label(path)).collect();
@@ -228,7 +229,8 @@ fn labels_file(pair: &Pair) -> Result<NpyFile, DataError> {
     NpyFile::open(&pair.labels, &[&numbers()[..], &NpyFile::STRINGS].concat())
 }
 
-/// Calls `visit` with each label as text, and with its value if it may not be a whole number.
+/// Calls `visit` with each label as text. Also passes the number that the label stands for, except for
+/// integers, whose text is already the name of a class.
 fn for_each_label(
     file: &NpyFile,
     mut visit: impl FnMut(&str, Option<f64>) -> Result<(), DataError>,
@@ -295,8 +297,8 @@ impl SplitArrays {
 }
 
 impl Arrays {
-    /// Returns the arrays that were written to `folder`. For each split, `files` has the first row and the
-    /// name of each file that the arrays were converted from.
+    /// Returns the arrays that were written to `folder`. `train` and `test` list the files from which the
+    /// arrays of a split were converted: the first row of each file, and its name.
     pub(crate) fn made(
         folder: &Path,
         [train, test]: [Vec<(usize, String)>; 2],

@@ -310,7 +310,7 @@ fn the_test_split_is_the_one_with_the_classes_of_the_training_split() {
         let message = with(others).import("in", options).unwrap_err();
         assert!(names_all(&message, expected), "{others:?}: {message}");
     }
-    // The same applies to tables and arrays.
+    // In tables and arrays too, names of classes must not differ only in capital letters.
     let lab = Lab::new();
     lab.write("t/train.csv", "x,class\n1,a\n2,bee\n");
     lab.write("t/test.csv", "x,class\n1,Bee\n2,a\n");
@@ -491,7 +491,7 @@ fn classes_of_one_sample_have_none_for_a_test() {
     assert!(names_all(&message, "/in: | 15 classes | one sample | test split"), "{message}");
 }
 
-/// Tables beside folders of classes say the same about the pictures as the folders do, or more.
+/// A table beside folders of classes may repeat the classes, or may also name splits or other classes.
 #[test]
 fn a_table_beside_folders_of_classes_is_compared_with_them() {
     let split = "path,label,split\na/1.png,a,train\na/2.png,a,test\nb/3.png,b,train\nb/4.png,b,val\n";
