@@ -1,8 +1,9 @@
 //! Augmentation: random changes of the training images, different in each epoch.
 //!
 //! The changes of an image depend only on the run's seed, the epoch and the sample's index. They do not
-//! depend on sharding, batches or threads. They are computed on bytes with integer arithmetic, so every
-//! machine gets the same bits.
+//! depend on sharding, batches or threads. Pixels are computed from bytes with integer arithmetic. Only the
+//! rotation angle is a float, and its sine and cosine come from `libm`. Every machine therefore gets the same
+//! bits.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 /// Zero padding before a random crop, in pixels.
 const PADDING: i32 = 4;
-/// Maximum deviation of brightness, contrast and saturation from 1, in 1/256.
+/// Maximum deviation of the factors for brightness, contrast and saturation from 1, in 1/256.
 const JITTER: i32 = 51;
 /// Maximum rotation in radians: 15 degrees.
 const TURN: f32 = 15.0 * std::f32::consts::PI / 180.0;
@@ -84,8 +85,8 @@ impl fmt::Display for Augmentation {
 }
 
 impl Augmentation {
-    /// Augments one image in place. `shape` is its channels, height and width, `seed` the seed of the run,
-    /// and `sample` the sample's index in the data set.
+    /// Augments one image in place. `shape` has channels, height and width. `seed` is the seed of the run,
+    /// and `sample` is the index of the sample in the data set.
     ///
     /// # Panics
     /// If the length of `image` does not match `shape`.
@@ -95,12 +96,12 @@ impl Augmentation {
         key[..8].copy_from_slice(&seed.to_le_bytes());
         key[8..16].copy_from_slice(&epoch.to_le_bytes());
         key[16..24].copy_from_slice(&sample.to_le_bytes());
-        // Other modules draw from the same seed: this byte makes the key, and so the random stream, a
-        // different one.
+        // Other modules also make keys from the seed of the run. This byte makes the key of augmentations,
+        // and so their random numbers, different.
         key[31] = 1;
         let mut rng = ChaCha8Rng::from_seed(key);
-        // Draw all random numbers, even for augmentations that are off: switching one on does not change the
-        // others.
+        // Draw the random numbers of all augmentations, even of those that are off. Switching one
+        // augmentation on therefore does not change the others.
         let mut below = |n: u32| ((u64::from(rng.next_u32()) * u64::from(n)) >> 32) as i32;
         for (change, _) in AugmentationKind::ALL {
             let draw = [below(2 * PADDING as u32 + 1), below(2 * PADDING as u32 + 1), below(1 << 24)];

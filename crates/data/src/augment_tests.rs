@@ -112,7 +112,7 @@ fn rotations_keep_the_centre_and_go_both_ways() {
     let back: Vec<u8> = [6, 3, 0, 7, 4, 1, 8, 5, 2].to_vec();
     let forth: Vec<u8> = [2, 5, 8, 1, 4, 7, 0, 3, 6].to_vec();
     assert!(quarter == back || quarter == forth, "{quarter:?}");
-    // A rotated bar through the centre: its end leaves the row on either side.
+    // Rotate a horizontal bar through the centre. Its right end goes up in some samples and down in others.
     let mut bar = vec![0; 1024];
     bar[16 * 32..17 * 32].fill(255);
     let ends: Vec<bool> = (0..40)

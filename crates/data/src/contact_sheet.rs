@@ -8,23 +8,24 @@ use run_record::files::replace_file;
 use crate::import::pictures::codec;
 use crate::{DataError, Element, SampleSource, Split};
 
-/// Number of samples drawn for each class.
+/// Maximum number of samples of a class in a sheet.
 const COLUMNS: usize = 12;
 /// Maximum number of classes in a sheet.
 const ROWS: usize = 512;
-/// Side of the square of sheet pixels that one sample pixel becomes.
+/// Number of sheet pixels, in each direction, for one pixel of a sample.
 const ZOOM: usize = 2;
 /// Gap between samples, in pixels.
 const GAP: usize = 2;
 
 /// Draws the first 12 training samples of each class, one row for each class, and writes the picture to the
-/// PNG file `path`, replacing it. Only the first 512 classes are drawn.
+/// PNG file `path`. An existing file is replaced. Only the first 512 classes are drawn.
 ///
 /// A feature vector is drawn as a grey rectangle. In each sample, the lowest feature is black and the highest
 /// is white.
 ///
 /// # Errors
-/// When the samples cannot be read, `path` does not end in `.png`, or the file cannot be written.
+/// When the samples cannot be read, `path` does not end in `.png`, the file cannot be written, or the build
+/// lacks the feature `pictures`.
 pub fn draw(path: &Path, source: &SampleSource) -> Result<(), DataError> {
     let failed = |why: &dyn Display| DataError::Files(format!("cannot write the picture: {why}"));
     if !path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("png")) {
@@ -80,8 +81,8 @@ fn choose(source: &SampleSource) -> Result<Vec<Vec<Vec<[u8; 3]>>>, DataError> {
     Ok(tiles)
 }
 
-/// Converts a sample to RGB pixels. A channel that the sample does not have repeats the last one. Floats are
-/// scaled so that the sample's lowest value is 0 and its highest 255.
+/// Converts a sample to RGB pixels. If the sample has fewer than 3 channels, its last channel is repeated.
+/// Floats are scaled so that the sample's lowest value is 0 and its highest 255.
 fn picture(bytes: &[u8], [channels, height, width]: [usize; 3], element: Element) -> Vec<[u8; 3]> {
     let scaled: Vec<u8>;
     let bytes = match element {

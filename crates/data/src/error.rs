@@ -7,8 +7,8 @@ use run_record::{RecordError, quoted};
 
 use crate::DataFormat;
 
-/// Returns [`DataError::Source`] for a path from the calling function. The reason is formatted as by
-/// `format!`.
+/// Makes the calling function return [`DataError::Source`] for `$path`. The other arguments are those of
+/// `format!` and give the reason.
 macro_rules! bail {
     ($path:expr, $($what:tt)+) => {
         return Err($crate::DataError::source($path, format!($($what)+)))
@@ -71,7 +71,7 @@ pub enum DataError {
         /// What was found and what was expected.
         what: String,
     },
-    /// The folder of the data set is in use by another process.
+    /// Another process holds the lock of the import's folder, or its lock file cannot be opened.
     #[error(transparent)]
     Record(#[from] RecordError),
     /// The caller stopped the import.

@@ -2,7 +2,7 @@
 //! one rank.
 //!
 //! [`open`] detects the format of a folder and returns a [`SampleSource`]. The source reads samples as bytes,
-//! exactly as they are in the file. A [`Shard`] holds the samples of one rank, in memory or read from disk
+//! without converting their numbers. A [`Shard`] holds the samples of one rank, in memory or read from disk
 //! for each step. A [`Normalizer`] converts sample bytes to f32 values. [`import()`] converts pictures,
 //! tables or arrays to a data set, and [`generate`] makes data sets without any input.
 //!

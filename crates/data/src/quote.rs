@@ -4,7 +4,8 @@ use std::borrow::Cow;
 
 /// Maximum length of a text in characters.
 const MOST: usize = 80;
-/// Maximum length of a list in characters. The first name is always listed.
+/// Maximum length of a list in characters, without its last separator and the number of all names. The first
+/// name is always listed.
 const MOST_OF_LIST: usize = 100;
 
 /// Lists names, as many as fit, and the number of all names if some are left out: `a, b, c, … (784 in all)`.

@@ -1,8 +1,8 @@
 //! The training or test samples of one rank, in memory or read from disk for each step. The caller decides
 //! which samples these are.
 //!
-//! Ranks compare a digest of all samples in use, so every rank reads all of these once, including the samples
-//! of other ranks.
+//! Ranks compare a digest of all samples that any rank uses. Every rank therefore reads all of these samples
+//! once, including the samples of other ranks.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -24,7 +24,7 @@ fn digest_of_labels(labels: &[u16], classes: usize) -> Sha256 {
 /// digests to check that they train on equal data.
 ///
 /// # Errors
-/// When a file is invalid.
+/// When a file cannot be read, is invalid, or differs from what was imported.
 pub fn digest(source: &SampleSource, split: Split, samples: usize) -> Result<String, DataError> {
     let mut digest = digest_of_labels(&source.labels(split, samples)?, source.description().classes);
     source.for_each_sample(split, samples, &mut |_, bytes| digest.update(bytes))?;
@@ -98,27 +98,27 @@ impl Shard {
     /// Reads the first `samples` samples of `split` into memory, in file order.
     ///
     /// # Errors
-    /// When a file is invalid.
+    /// When a file cannot be read, is invalid, or differs from what was imported.
     ///
     /// # Panics
-    /// If there are more than `u32::MAX` samples.
+    /// If `samples` exceeds `u32::MAX` or the number of samples of `split`.
     pub fn first(source: &SampleSource, split: Split, samples: usize) -> Result<Self, DataError> {
         let end = u32::try_from(samples).expect("at most u32::MAX samples");
         Self::open(source, split, samples, (0..end).collect(), false)
     }
 
     /// Opens the samples of `split` that have the indices `numbers`, for one rank. All ranks together use the
-    /// first `samples` samples of the split. The digest covers all of these.
+    /// first `samples` samples of the split, and the digest covers all of them.
     ///
     /// The rank's samples are read into memory. If `on_disk` is set and the source has a file with one sample
     /// in each row, they stay in that file: this call reads the file once for the digest, and [`Shard::read`]
     /// reads samples from it.
     ///
     /// # Errors
-    /// When a file is invalid, or differs from what was imported.
+    /// When a file cannot be read, is invalid, or differs from what was imported.
     ///
     /// # Panics
-    /// If an index is not below `samples`.
+    /// If an index is not below `samples` or not below the number of samples of `split`.
     pub fn open(
         source: &SampleSource,
         split: Split,
@@ -152,13 +152,16 @@ impl Shard {
     /// Replaces this rank's samples by those with the indices `numbers`. The data set must not have changed.
     ///
     /// # Errors
-    /// When a file is invalid.
+    /// When a file cannot be read or is invalid.
+    ///
+    /// # Panics
+    /// If an index is not below the number of samples that all ranks together use.
     pub fn reload(&mut self, source: &SampleSource, numbers: Vec<u32>) -> Result<(), DataError> {
         self.fill(source, numbers, None)
     }
 
-    /// Loads the samples with the indices `numbers`. Calls `visit` with every sample that a rank uses, not
-    /// only with this rank's.
+    /// Loads the samples with the indices `numbers`. Calls `visit` with every sample that any rank uses, not
+    /// only with the samples of this rank.
     fn fill(
         &mut self,
         source: &SampleSource,
@@ -221,7 +224,7 @@ impl Shard {
     /// Returns bytes and labels of this rank's samples `from..from + count`, fewer at the end of the shard.
     ///
     /// # Errors
-    /// When the samples are on disk and cannot be read.
+    /// When the samples are on disk and cannot be read, or their file was changed after it was opened.
     pub fn read(&self, from: usize, count: usize) -> Result<(Cow<'_, [u8]>, &[u16]), DataError> {
         let Range { start: from, end: to } = self.range(from, count);
         let bytes = match &self.bytes {
@@ -231,7 +234,7 @@ impl Shard {
             SampleBytes::File(file) => {
                 let mut bytes = vec![0; (to - from) * self.sample_bytes];
                 let read = read_rows(file, &self.numbers[from..to], &mut bytes);
-                // Only imported data sets have a file with one sample in each row.
+                // `SampleSource::rows` returns files only of imported data sets.
                 read.map_err(|error| error.in_set(DataFormat::Imported))?;
                 Cow::Owned(bytes)
             }

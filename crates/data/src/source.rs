@@ -37,7 +37,7 @@ pub fn size_of_sample([channels, height, width]: [usize; 3]) -> String {
     }
 }
 
-/// Highest number of classes: labels are u16.
+/// Maximum number of classes: labels are u16.
 pub(crate) const MOST_CLASSES: usize = 1 << u16::BITS;
 
 /// What all samples of a data set have in common.
@@ -90,7 +90,7 @@ impl Description {
     }
 }
 
-/// A data set on disk. Samples are read on request, in file order.
+/// A data set. Samples are read or, for noise, drawn on request, in file order.
 pub struct SampleSource {
     description: Description,
     /// Contents of `dataset.json`, if `mpiburn data import` wrote the data set.
