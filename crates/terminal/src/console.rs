@@ -1,9 +1,9 @@
 //! Console output of commands. A reader that closes the pipe does not end the command.
 //!
 //! `mpiburn report | head` closes the pipe after ten lines. The standard library's `println!` then panics,
-//! and a panic of one rank aborts the whole job. With SIGPIPE instead, the signal would end a training or its
-//! launcher in the middle of its work. Commands therefore use the macros `print!`, `println!` and `eprintln!`
-//! below: output to a closed pipe is dropped, and the command continues.
+//! and a panic of one rank aborts the whole job. With SIGPIPE's default action, the signal would end a
+//! training or its launcher in the middle of its work. Commands therefore use the macros `print!`, `println!`
+//! and `eprintln!` below: output to a closed pipe is dropped, and the command continues.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -35,8 +35,8 @@ thread_local! {
     static CAPTURED: RefCell<Option<[String; 2]>> = const { RefCell::new(None) };
 }
 
-/// Runs `body` and returns its result and what it printed to stdout and stderr, which is not written there.
-/// Only output of this thread is captured.
+/// Runs `body`. Returns its result, and the text that it printed to stdout and stderr; this text is not
+/// written there. Only output of this thread is captured.
 pub fn captured<T>(body: impl FnOnce() -> T) -> (T, [String; 2]) {
     CAPTURED.set(Some(Default::default()));
     let result = body();
@@ -55,7 +55,7 @@ fn is_captured(stream: usize, text: &str) -> bool {
     })
 }
 
-/// Whether output could not be written for a reason other than a closed pipe.
+/// Whether output to stdout was lost for a reason other than a closed pipe.
 static LOST: AtomicBool = AtomicBool::new(false);
 
 /// Replaces control characters in `text` by escapes, including those that change the writing direction. Names
@@ -75,7 +75,7 @@ pub fn without_controls(text: &str) -> Cow<'_, str> {
 /// Maximum number of characters of a word in a message.
 const MOST_OF_WORD: usize = 200;
 
-/// Makes an untrusted text fit for a message, such as text from a file or from the command line. Control
+/// Makes untrusted text, for example from a file or the command line, safe to print in a message. Control
 /// characters become escapes, and the middle of long words is cut out.
 pub fn message(text: &str) -> String {
     let text = without_controls(text);
@@ -92,7 +92,7 @@ pub fn out(text: Arguments<'_>) {
     note_lost(io::stdout().lock().write_all(text.as_bytes()));
 }
 
-/// Records whether output to stdout was lost, and reports the first loss on stderr.
+/// Records an error of writing to stdout, unless the pipe is closed. Reports the first error on stderr.
 pub fn note_lost(written: io::Result<()>) {
     if let Some(error) = failure(written) {
         // Report only once: a full disk stays full.
@@ -121,12 +121,12 @@ pub fn error(name: &str, tag: &str, text: &str, colour: bool) {
     }
 }
 
-/// Whether colour is wanted on a terminal: unless NO_COLOR is set (no-color.org).
+/// Whether a terminal may show colour: NO_COLOR is not set, or is empty (no-color.org).
 pub fn wants_colour() -> bool {
     std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// Whether the terminal can only print text: TERM is `dumb` or not set.
+/// Whether the terminal can only print text: TERM is `dumb`, empty or not set.
 pub fn is_dumb() -> bool {
     std::env::var_os("TERM").is_none_or(|kind| kind.is_empty() || kind == "dumb")
 }
@@ -141,7 +141,7 @@ fn failure(result: io::Result<()>) -> Option<io::Error> {
 }
 
 /// Catches SIGXFSZ, so that a write beyond the file size limit (`ulimit -f`) returns an error. By default,
-/// the signal ends the process. Rust's runtime does the same for SIGPIPE.
+/// the signal ends the process. For the same reason, Rust's runtime ignores SIGPIPE.
 pub fn survive_large_files() {
     // If the handler cannot be set, the signal still ends the process and names the cause.
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());

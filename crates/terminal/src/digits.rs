@@ -1,7 +1,7 @@
 //! Number of digits for times. With two decimal places, two different short times may look equal.
 
-/// Returns the number of decimal places for a time: as many as three significant digits need, but at least
-/// `least`.
+/// Returns the number of decimal places for a time. A time between 0 and 1 gets the places that three
+/// significant digits need, but at least `least`. Other times get `least`.
 pub fn decimals(time: f64, least: usize) -> usize {
     if time > 0.0 && time < 1.0 {
         (2 - time.log10().floor().max(-9.0) as i32).max(least as i32) as usize
