@@ -1,9 +1,9 @@
 //! Bounds of the numbers in `run.json`, in `epochs.csv`, in curves and in benchmark tables.
 //!
 //! Readers check the bounds, because somebody may have edited a file. Everything that this program writes
-//! must pass. Times come from clocks and counts come from loops, so one generous limit covers both. Losses,
-//! learning rates, loss scales, and means and deviations of features come from data and options: their limits
-//! are the limits of their types.
+//! must pass. One generous limit covers times, which come from clocks, and counts, which come from loops.
+//! Losses, learning rates, loss scales, and means and deviations of features come from data and options:
+//! their limits are the limits of their types.
 
 /// Fields and columns that must be above 0: other numbers are divided by them, or they count at least one
 /// thing.
@@ -28,8 +28,8 @@ const LARGEST_F32: f64 = 3.5e38;
 const BY_HOST: &str = "others_cpu_percent_by_host";
 
 /// Says what is wrong with the number `text`; `None` if nothing is. `path` is its field in `run.json`, such
-/// as `per_rank[1].test_loss`, or a column of a table. Text that is not a number is `None` too: parsing it
-/// reports its own error.
+/// as `per_rank[1].test_loss`, or a column of a table. For text that is not a number, the result is `None`
+/// too, because its parser reports the error.
 pub fn out_of_bounds(path: &str, text: &str) -> Option<String> {
     let number: f64 = text.parse().ok()?;
     let name = if path.starts_with(BY_HOST) {

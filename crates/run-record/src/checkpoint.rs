@@ -72,11 +72,12 @@ fn without_values<'de, D: Deserializer<'de>>(names: D) -> Result<Vec<(String, Ve
 }
 
 impl<P: Serialize + DeserializeOwned> Checkpoint<P> {
-    /// Writes the checkpoint into `folder` (`…/checkpoints`), with what `options` add. Then removes the
-    /// oldest checkpoints.
+    /// Writes the checkpoint, with the additional content of `options`, into `folder` (`…/checkpoints`). Then
+    /// removes the oldest checkpoints.
     ///
     /// # Errors
-    /// If a file cannot be written; older checkpoints are then untouched.
+    /// If a file cannot be written, or a symbolic link is in its way. Checkpoints of other steps are then
+    /// untouched.
     pub fn save(
         &self,
         folder: &Path,
@@ -128,8 +129,8 @@ impl<P: Serialize + DeserializeOwned> Checkpoint<P> {
             sha256.insert(file.to_owned(), files::sha256(&bytes));
         }
         if let Some(int8) = options.int8 {
-            // The manifest has no digest of it, because another int8 model may replace it later. The file has
-            // its own digest.
+            // The manifest has no digest of the int8 model, because another one may replace it later. Its
+            // file contains its own digest.
             write(INT8_FILE, int8)?;
         }
         let state =
@@ -143,7 +144,8 @@ impl<P: Serialize + DeserializeOwned> Checkpoint<P> {
     /// Reads the checkpoint in the folder `path`.
     ///
     /// # Errors
-    /// If a file is missing or damaged, or the weights belong to a different network.
+    /// If a file is missing, damaged or unreadable, the manifest has a newer version, or the weights belong
+    /// to a different network.
     pub fn load(path: &Path, layout: &Layout) -> Result<Self, RecordError> {
         let (_, [state, model, optimizer]) = read_verified(path)?;
         let damaged = |e: serde_json::Error| RecordError::damaged(&path.join(STATE), json_problem(&e));
@@ -162,12 +164,14 @@ impl<P: Serialize + DeserializeOwned> Checkpoint<P> {
 
 /// Removes from the checkpoints in `folder` what a completed run no longer needs.
 ///
-/// The last checkpoint stays and, with early stopping, the checkpoint of the best epoch. Both lose the
-/// optimizer's moments. Repeats of a run end with identical weights: if a checkpoint in one of the folders
-/// `others` has the same weights, they become a hard link to its file.
+/// The last checkpoint stays. With early stopping, the checkpoint of the best epoch stays too. The
+/// optimizer's moments are removed from the checkpoints that stay.
+///
+/// Repeats of a run end with identical weights. If a checkpoint in one of the folders `others` has the same
+/// weights, the weights file becomes a hard link to that checkpoint's file.
 ///
 /// # Errors
-/// If a checkpoint is damaged, or its folder cannot be written.
+/// If a manifest is damaged or cannot be read, or a checkpoint cannot be written or removed.
 pub fn reduce(folder: &Path, others: &[PathBuf]) -> Result<(), RecordError> {
     let Some(last) = list(folder)?.pop() else { return Ok(()) };
     let state: Value = serde_json::from_slice(&files::read_regular(&last.join(STATE)).unwrap_or_default())
@@ -203,8 +207,8 @@ pub fn reduce(folder: &Path, others: &[PathBuf]) -> Result<(), RecordError> {
 /// Reads weights that PyTorch (or this program) saved.
 ///
 /// # Errors
-/// If the file cannot be read, its names or shapes are not the layout's, a weight is not
-/// finite, or a variance is negative.
+/// If the file cannot be read or is an int8 model, its names, shapes or types are not the layout's, a weight
+/// is not finite, or a variance is negative.
 pub fn load_weights(file: &Path, layout: &Layout) -> Result<Vec<f32>, RecordError> {
     let bytes = files::read_regular(file).map_err(|e| RecordError::read(file, e))?;
     let weights = decode_weights(file, &bytes, layout)?;
@@ -214,13 +218,14 @@ pub fn load_weights(file: &Path, layout: &Layout) -> Result<Vec<f32>, RecordErro
 /// Returns the bytes of a weights file, in PyTorch's names and layouts.
 ///
 /// # Errors
-/// If two tensors have the same name.
+/// If a tensor's shape in `layout` does not match its range.
 pub fn weights_file(layout: &Layout, weights: &[f32]) -> Result<Vec<u8>, RecordError> {
     encode(Path::new(MODEL), layout, &[(String::new(), &weights.to_vec())], Some(0))
 }
 
-/// Reads the checkpoint `path` and checks digests against its manifest. Returns the manifest, and the bytes
-/// of state, model and optimizer; the optimizer's are empty if the checkpoint was reduced to weights.
+/// Reads the checkpoint `path` and checks its files against the digests in its manifest. Returns the
+/// manifest, and the bytes of state, model and optimizer. After [`reduce`], the bytes of the optimizer are
+/// empty.
 fn read_verified(path: &Path) -> Result<(Manifest, [Vec<u8>; 3]), RecordError> {
     let manifest = Manifest::read(&path.join(MANIFEST))?;
     let read = |name: &str| {
@@ -245,7 +250,7 @@ fn read_verified(path: &Path) -> Result<(Manifest, [Vec<u8>; 3]), RecordError> {
 /// derived from the other files.
 ///
 /// # Errors
-/// If a file is missing or damaged.
+/// If a file is missing, damaged or unreadable, or the manifest has a newer version.
 pub fn verify(path: &Path) -> Result<Manifest, RecordError> {
     Ok(read_verified(path)?.0)
 }
@@ -283,21 +288,21 @@ pub struct Origin {
     pub config: Value,
     /// Digests of the run's samples.
     pub data: DataDigests,
-    /// Index in `history` of `run.json` of the attempt that writes the checkpoint.
+    /// The attempt that writes the checkpoint, as an index into `history` of `run.json`.
     pub attempt: usize,
 }
 
 /// Content of `manifest.json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
-    // Must be the first field: `encode` and `read` replace the first occurrence of its digits in the text,
-    // and a later field may contain the same digits.
+    // Digest of the manifest. It must be the first field: `encode` and `read` replace the first occurrence of
+    // the digest in the text, and a later field may contain the same digits.
     sha256: String,
     version: u32,
-    /// Index in `history` of `run.json` of the attempt that wrote the checkpoint.
+    /// The attempt that wrote the checkpoint, as an index into `history` of `run.json`.
     pub attempt: usize,
-    /// SHA-256 of each other file of the checkpoint, except the int8 model. Another int8 model may replace
-    /// that file, so it contains its own digest.
+    /// SHA-256 of the checkpoint's other files, by file name. The int8 model is not listed: another one may
+    /// replace it later, so its file contains its own digest.
     pub files: BTreeMap<String, String>,
     /// Digests of the curves up to the checkpoint's step.
     pub curves: Curves,

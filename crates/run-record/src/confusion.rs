@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// Number of classes up to which `run.json` contains the matrix.
+/// Maximum number of classes for which `run.json` contains the matrix.
 const MOST_ROWS: usize = 100;
 
-/// Test samples by true class and predicted class, as `(class, predicted, samples)`. Only entries that are
-/// not 0, sorted by both classes.
+/// Test samples by true class and predicted class, as `(class, predicted, samples)`. Contains the pairs of
+/// classes that occurred, sorted by class and then by prediction.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Confusion(Vec<(u16, u16, u64)>);
@@ -59,19 +59,22 @@ pub struct ClassRecord {
     pub named: u64,
     /// Test samples of this class that were predicted as this class.
     pub correct: u64,
-    /// Share of the samples predicted as this class that belong to it; `None` if no sample was.
+    /// Of the samples predicted as this class, the share that belong to it; `None` if no sample was predicted
+    /// as this class.
     pub precision: Option<f64>,
-    /// Share of the samples of this class that were predicted as it; `None` if it has no samples.
+    /// Of the samples of this class, the share that were predicted as it; `None` if the class has no samples.
     pub recall: Option<f64>,
-    /// Share of all samples that were correctly predicted as this class or correctly as another.
+    /// True positives and true negatives in percent of all samples. A true negative neither belongs to this
+    /// class nor was predicted as it.
     pub accuracy: f64,
-    /// The other class that samples of this class were most often predicted as.
+    /// The other class that samples of this class were most often predicted as; `None` if all were predicted
+    /// correctly.
     pub taken_for: Option<String>,
 }
 
 impl ByClass {
-    /// Computes the results of `confusion`. `names` are the names of the classes. `None` if there is no
-    /// sample.
+    /// Computes the results of `confusion`. `names` are the names of the classes. `None` if there are no
+    /// samples, or a class has no name.
     pub fn from_confusion(confusion: &Confusion, names: &[String]) -> Option<Self> {
         let mut counts = vec![Count::default(); names.len()];
         let rows = if names.len() <= MOST_ROWS { names.len() } else { 0 };

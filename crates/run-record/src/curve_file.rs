@@ -19,8 +19,8 @@ pub(super) struct CurveFile {
 
 impl CurveFile {
     /// Opens the curve, and creates the file if it is missing. `known` is its content at the checkpoint that
-    /// the run resumes from. What follows is cut off, because the run writes it again. Without `known`, the
-    /// curve is emptied.
+    /// the run resumes from. The rest of the file is cut off, because the run writes it again. Without
+    /// `known`, the curve is emptied.
     pub fn open(path: PathBuf, known: Option<&CurveDigest>) -> Result<Self, RecordError> {
         let kept = files::if_there(files::read_regular(&path));
         let mut kept = kept.map_err(|e| RecordError::read(&path, e))?.unwrap_or_default();
@@ -50,7 +50,7 @@ impl CurveFile {
 /// If a curve's file was removed, a warning is logged.
 ///
 /// # Errors
-/// The first curve that is cut short or changed.
+/// The first curve that is cut short or changed, or cannot be read.
 pub fn check_curves(run: &Path, curves: &Curves, of: &Path) -> Result<(), RecordError> {
     for (name, CurveDigest { bytes, sha256 }) in curves {
         let path = run.join(name);

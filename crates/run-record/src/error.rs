@@ -139,7 +139,7 @@ fn is_out_of_descriptors(reason: &io::Error) -> bool {
 }
 
 /// Whether a file could not be read because it is missing, or because its path leads to something else: a
-/// folder, a pipe, or a cycle of links.
+/// folder, a pipe, a Git LFS pointer, or a cycle of links.
 fn is_damage(reason: &io::Error) -> bool {
     let kinds =
         [ErrorKind::NotFound, ErrorKind::InvalidInput, ErrorKind::NotADirectory, ErrorKind::IsADirectory];

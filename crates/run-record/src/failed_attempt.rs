@@ -35,7 +35,8 @@ pub struct FailedAttempt {
 pub struct RunDirState {
     /// Whether the directory contains anything but a lock.
     pub occupied: bool,
-    /// Content of `run.json`. Each process of the run writes its id into it before its first step.
+    /// Content of `run.json`. It contains the process ids of the ranks, so every attempt that reaches its
+    /// first step has changed it.
     pub run_json: Option<Vec<u8>>,
     /// Status of the run.
     pub status: Option<Status>,
@@ -51,7 +52,7 @@ impl RunDirState {
     /// Reads the run directory `path`, which need not exist.
     ///
     /// # Errors
-    /// If something in it cannot be read: its state is then unknown.
+    /// If a file or folder in it cannot be read: the state of the run is then unknown.
     pub fn read(path: &Path) -> Result<Self, RecordError> {
         let file = path.join("run.json");
         let run_json = if_there(read_regular(&file)).map_err(|e| RecordError::read(&file, e))?;
@@ -69,10 +70,11 @@ impl RunDirState {
     }
 }
 
-/// Finds what would be lost if the run in the directory `path`, which has no checkpoint, were replaced.
+/// Finds an entry of the checkpoints folder that would be lost if the run in the directory `path` were
+/// replaced, such as a damaged checkpoint that was set aside.
 ///
-/// This is an entry of its checkpoints folder that is not an unfinished checkpoint, such as a damaged
-/// checkpoint that was set aside. `None` if there is no such entry.
+/// For runs without a complete checkpoint. Unfinished checkpoints do not count. `None` if there is no other
+/// entry.
 ///
 /// # Errors
 /// If the folder cannot be read.
@@ -88,7 +90,7 @@ impl RunDir {
     /// directory's lock.
     ///
     /// # Errors
-    /// If the file cannot be read or written.
+    /// If the run directory cannot be read, or `run.json` is damaged or cannot be written.
     pub fn note_failed(path: &Path, failed: &[FailedAttempt]) -> Result<(), RecordError> {
         if RunDirState::read(path)?.failed == failed {
             return Ok(());
@@ -101,7 +103,8 @@ impl RunDir {
 /// Name of the step file in the run directory.
 pub(super) const STEP: &str = ".step";
 
-/// The step file. Rank 0 writes the number of steps done to it at every step, which takes a microsecond.
+/// The step file. At every step, rank 0 writes the number of finished steps to this file, which takes a
+/// microsecond.
 ///
 /// It tells how far a failed attempt got. It is not synced: if the machine fails, the file may be lost, and
 /// only the step of the last checkpoint is known.
@@ -136,7 +139,7 @@ impl StepFile {
     }
 
     /// Reads the number of steps from the step file of the run directory `dir`; `None` if there is no such
-    /// file.
+    /// file, or it contains no number.
     ///
     /// # Errors
     /// If the file is there and cannot be read.

@@ -21,8 +21,8 @@ pub fn folder_name(step: usize) -> String {
     format!("step-{step:08}")
 }
 
-/// Checks that the folder `path` is named after the step in its `state`. An old checkpoint that was renamed
-/// to a higher step would otherwise remain the newest one of all.
+/// Checks that the folder `path` is named after the step in its `state`. Without this check, an old
+/// checkpoint that was renamed to a higher step would remain the newest one.
 pub(super) fn check_name(path: &Path, state: &[u8]) -> Result<(), RecordError> {
     let state: serde_json::Value = serde_json::from_slice(state).unwrap_or_default();
     let Some(step) = state["position"]["step"].as_u64() else { return Ok(()) };
@@ -52,7 +52,7 @@ pub fn list(folder: &Path) -> Result<Vec<PathBuf>, RecordError> {
     Ok(steps.into_iter().map(|(_, path)| path).collect())
 }
 
-/// The newest checkpoint of a run that is not damaged.
+/// The newest undamaged checkpoint of a run.
 #[derive(Debug)]
 pub struct Intact {
     /// Folder of the checkpoint.
@@ -137,7 +137,7 @@ pub(super) fn publish(written: &Path, path: &Path) -> Result<(), RecordError> {
     }
     fs::rename(written, path).map_err(failed)?;
     files::sync_folder(path.parent().unwrap_or(Path::new("."))).map_err(failed)?;
-    // What remains is removed when the run is resumed.
+    // If something remains, resuming the run removes it.
     let _ = fs::remove_dir_all(&old);
     Ok(())
 }
@@ -148,7 +148,8 @@ pub(super) fn hidden(path: &Path, ending: &str) -> PathBuf {
     path.with_file_name(format!(".{name}.{ending}"))
 }
 
-/// Removes all checkpoints except the `keep` newest ones, the checkpoints of `steps`, and `written`.
+/// Removes all checkpoints except the `keep` newest ones (three if `None`), the checkpoints of `steps`, and
+/// `written`.
 pub(super) fn prune(
     folder: &Path,
     written: &Path,
@@ -165,7 +166,7 @@ pub(super) fn prune(
         let old = hidden(&path, "old");
         let remove = || {
             fs::rename(&path, &old)?;
-            // It is named like a checkpoint, but may not be a folder.
+            // Somebody may have given a file the name of a checkpoint.
             if old.symlink_metadata()?.is_dir() { fs::remove_dir_all(&old) } else { fs::remove_file(&old) }
         };
         // Continue after an error: other checkpoints can perhaps be removed.
@@ -192,8 +193,8 @@ pub fn is_of_run(name: &str) -> bool {
     [RUN_JSON, "epochs.csv", LOCK, STEP, "checkpoints", "tensorboard"].contains(&name) || rank
 }
 
-/// Whether `path` belongs to a run or a sweep, so that other output must not replace it: something that a run
-/// or a sweep writes in its directory, now or later, or a file in a copy of a checkpoint.
+/// Whether `path` belongs to a run or a sweep, so that other output must not replace it. This includes files
+/// that a run has yet to write at the top of its directory, and the files of a copied checkpoint.
 pub fn is_own_file(path: &Path) -> bool {
     let Ok(path) = place(path) else { return false };
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return false };

@@ -17,13 +17,13 @@ pub fn json_problem(error: &serde_json::Error) -> String {
         Category::Data | Category::Io => match in_words(text) {
             Some(words) if line > 0 => format!("line {line}: {words}"),
             Some(words) => words,
-            // An error of the type itself, for example of an option, which it names.
+            // An error that the type made itself, such as an option's error, which names the option.
             None => text.to_owned(),
         },
     }
 }
 
-/// Translates an error of serde; `None` if the type that was read made the error itself.
+/// Translates an error of serde; `None` if the type made the error itself.
 fn in_words(text: &str) -> Option<String> {
     let named = |start: &str| text.strip_prefix(start)?.split_once('`').map(|(name, _)| name);
     if let Some(field) = named("missing field `") {
@@ -50,7 +50,7 @@ fn in_words(text: &str) -> Option<String> {
     })
 }
 
-/// Translates a value as serde quotes it, after the name of its type.
+/// Translates a value from serde's form: the name of its type, followed by the value.
 fn value(given: &str) -> String {
     let given = match given {
         "map" => "an object",

@@ -22,11 +22,11 @@ impl NamedRun {
     /// run directory, which need not exist.
     ///
     /// # Errors
-    /// If it cannot be determined whether it is a checkpoint.
+    /// If it cannot be determined whether `path` is a checkpoint.
     pub fn at(path: &Path) -> Result<Self, RecordError> {
         let state = path.join(STATE);
         let is_checkpoint = match state.try_exists() {
-            // `path` is a file. Whoever reads the run directory reports that.
+            // If `path` is a file, reading it as a run directory reports the error.
             Err(error) if error.kind() == ErrorKind::NotADirectory => false,
             found => found.map_err(|error| RecordError::read(&state, error))?,
         };

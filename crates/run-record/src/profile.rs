@@ -208,9 +208,9 @@ pub struct ProfileRow {
     pub cpu_total_ms: f64,
     /// Mean total time of a call, in milliseconds.
     pub cpu_time_avg_ms: f64,
-    /// Bytes allocated less bytes freed, with the operators called inside.
+    /// Bytes allocated minus bytes freed, with the operators called inside.
     pub memory_bytes: i64,
-    /// Bytes allocated less bytes freed, without the operators called inside.
+    /// Bytes allocated minus bytes freed, without the operators called inside.
     pub self_memory_bytes: i64,
     /// Largest increase of live bytes during a call.
     pub peak_memory_bytes: i64,

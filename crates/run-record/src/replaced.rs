@@ -4,8 +4,9 @@
 //! 2. Write the new run's `run.json`.
 //! 3. Rename `.replaced/` to `.replaced.part/` and delete it.
 //!
-//! If the process is killed, the next start looks at the two `run.json` files: without a new one it puts the
-//! old run back, otherwise it finishes step 3.
+//! If the process is killed before the rename of step 3, the next start looks at the two `run.json` files. If
+//! the new one is missing, it puts the old run back; otherwise it does step 3. After the rename, the new run
+//! is complete, and the remains of the old one stay until the next `--overwrite`.
 
 use std::ffi::OsString;
 use std::fs;
@@ -101,14 +102,14 @@ pub fn is_begun(run: &Path) -> bool {
 /// Finishes or undoes the replacement that a killed process left. The caller must hold the directory's lock.
 ///
 /// # Errors
-/// If the old run cannot be put back.
+/// If `.replaced/` cannot be read, or the old run cannot be put back.
 pub fn settle(run: &Path) -> Result<(), RecordError> {
     let folder = run.join(REPLACED);
     let found = files::entries(&folder).map_err(|e| RecordError::read(&folder, e))?;
     let is_own = |entry: &fs::DirEntry| entry.file_name().to_str().is_some_and(is_of_run);
     if !found.iter().any(is_own) {
-        // The process was killed before it moved a file. `remove_dir` fails if the folder contains files that
-        // are not a run's.
+        // The process was killed before it moved a file of the run. If the folder contains other files,
+        // `remove_dir` fails and keeps them.
         let _ = fs::remove_dir(&folder);
         return Ok(());
     }
@@ -125,7 +126,7 @@ pub fn settle(run: &Path) -> Result<(), RecordError> {
 mod tests {
     use super::*;
 
-    /// Kills a process, in effect, after each of its steps in turn.
+    /// Simulates a process that is killed after each of its steps in turn.
     #[test]
     fn one_of_the_two_runs_is_whole_after_every_step() {
         let steps =

@@ -35,8 +35,9 @@ impl RunDir {
     /// which stays there until [`begin`](Self::begin).
     ///
     /// # Errors
-    /// If the directory cannot be read or written, is locked by another process, contains files that are not
-    /// a run, or contains a run and `overwrite` is not set.
+    /// If `path` is not a directory, or the directory cannot be read or written, or is locked by another
+    /// process. If it contains files but no run. If it contains a run, and `overwrite` is not set or its
+    /// `run.json` cannot be parsed.
     pub fn create(path: &Path, overwrite: bool) -> Result<Self, RecordError> {
         Self::settle(path)?;
         let found = match content(path) {
@@ -70,7 +71,7 @@ impl RunDir {
         Ok(())
     }
 
-    /// Whether the directory still contains an old run.
+    /// Whether the directory contains anything but its lock, such as an old run.
     ///
     /// # Errors
     /// If the directory cannot be read.
@@ -161,7 +162,8 @@ impl RunDir {
         Ok(Self { _lock: Some(Arc::new(lock(&self.path)?)), ..self })
     }
 
-    /// Checks that nothing that a run of `ranks` ranks writes is a symbolic link, a pipe or a device.
+    /// Checks that no file or folder that a run of `ranks` ranks writes is a symbolic link, a pipe or a
+    /// device.
     ///
     /// # Errors
     /// The first such path.
@@ -191,7 +193,7 @@ impl RunDir {
     /// Sets the field `name` of `run.json` to `value` while the run is in progress.
     ///
     /// # Errors
-    /// If the file cannot be read or written.
+    /// If the file is damaged, or cannot be read or written.
     pub fn note(&self, name: &str, value: &impl Serialize) -> Result<(), RecordError> {
         let file = self.path.join(RUN_JSON);
         let damaged = |e: serde_json::Error| RecordError::damaged(&file, json_problem(&e));

@@ -152,11 +152,11 @@ pub struct Change {
 /// Checkpoints that could not be written.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailedCheckpoint {
-    /// Number of such checkpoints of this process.
+    /// Number of such checkpoints since the last process started.
     pub count: usize,
     /// Step of the last one.
     pub step: usize,
-    /// The file that could not be written last, and the reason.
+    /// Error of the last one: the file that could not be written, and the reason.
     pub error: String,
 }
 
@@ -173,8 +173,8 @@ pub struct DataRecord {
     pub test_samples: usize,
     /// Test samples in the data set.
     pub test_available: usize,
-    /// Number of test samples, of those that the run used, that belong to the most frequent class. Their
-    /// share is the accuracy of a model that has learned nothing.
+    /// Of the test samples that the run used, the number in the most frequent class. Its share is the
+    /// accuracy of a model that always predicts this class.
     pub test_largest_class: usize,
     /// Channels, height and width of a sample.
     pub shape: [usize; 3],
@@ -256,10 +256,10 @@ pub struct Results {
     /// Results of the last test by class; `None` if nothing was tested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub by_class: Option<ByClass>,
-    /// Peak resident memory of a rank, in MB of 2^20 bytes.
+    /// Peak resident memory of the rank with the highest value, in MB of 2^20 bytes.
     pub peak_rss_mb: f64,
-    /// Peak bytes of live tensors in a training step of a rank, in MB of 2^20 bytes; `None` if the compute
-    /// backend has its own allocator.
+    /// Peak bytes of live tensors in a training step, on the rank with the highest value, in MB of 2^20
+    /// bytes; `None` if the compute backend has its own allocator.
     pub live_mb: Option<f64>,
     /// With loss scaling: number of steps without an update, because a gradient was NaN or infinite.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -272,7 +272,7 @@ pub struct Results {
     pub others_cpu_percent: Option<f64>,
     /// `others_cpu_percent` of each host.
     pub others_cpu_percent_by_host: BTreeMap<String, f64>,
-    /// SHA-256 over all parameters in visit order, little-endian f32.
+    /// SHA-256 over all parameters as little-endian f32, in the order in which Burn visits them.
     pub weights_sha256: String,
     /// With early stopping: the epoch (from 1) of the lowest test loss. Its checkpoint is kept.
     #[serde(skip_serializing_if = "Option::is_none")]

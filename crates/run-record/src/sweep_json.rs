@@ -64,7 +64,8 @@ pub enum RunState {
 }
 
 impl SweepRun {
-    /// Returns the error without the path of the log in parentheses at its end, which differs between runs.
+    /// Returns the error without the log's path in parentheses at its end. The path differs between runs, so
+    /// errors that contain it could not be grouped.
     fn reason(&self) -> &str {
         let error = self.error.as_deref().unwrap_or("no reason is recorded");
         match error.rsplit_once(" (") {

@@ -50,8 +50,8 @@ impl TensorSpec {
         shape
     }
 
-    /// Calls `each` with every value. `values` of the shape `from` are in the order of flat buffers or of
-    /// files; the calls are in the other order.
+    /// Calls `each` with every value. If `values`, which have the shape `from`, are in the order of flat
+    /// buffers, the calls are in the order of files, and vice versa.
     fn for_each(&self, values: &[f32], from: &[usize], mut each: impl FnMut(f32)) {
         match (self.transposed, from) {
             (true, &[rows, columns]) => {
@@ -218,7 +218,7 @@ pub(super) fn decode(
 /// Checks that all weights are finite, and that no variance of a batch norm is negative.
 ///
 /// # Errors
-/// The first parameter with another value, as text.
+/// The first tensor with such a value, as text.
 pub(super) fn check_values(layout: &Layout, weights: &[f32]) -> Result<(), String> {
     for TensorSpec { name, range, .. } in &layout.0 {
         let values = &weights[range.clone()];

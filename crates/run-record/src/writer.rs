@@ -98,8 +98,8 @@ pub struct Start<'a> {
 }
 
 impl RunWriter {
-    /// Opens the curves of `ranks` ranks in `dir`. They are truncated to the step, and `epochs.csv` to the
-    /// finished epochs: a resumed run writes again what follows its checkpoint.
+    /// Opens the curves of `ranks` ranks in `dir`. The curves are truncated to the step of `start`, and
+    /// `epochs.csv` to its finished epochs: a resumed run writes the later values again.
     ///
     /// # Errors
     /// If a file cannot be written, or is a symbolic link.
@@ -138,8 +138,8 @@ impl RunWriter {
         points.iter().try_for_each(|point| self.write_point(curve, point))
     }
 
-    /// Writes a checkpoint after `step` steps of the run. `int8` is the file of the int8 model of its
-    /// weights.
+    /// Writes a checkpoint after `step` steps of the run. `int8` is the content of the int8 model's file,
+    /// made from the same weights.
     ///
     /// Then removes the oldest checkpoints, except the one of the step `best` and, with `--keep`, of the step
     /// `most_accurate`.
@@ -167,7 +167,7 @@ impl RunWriter {
         self.failed.as_ref()
     }
 
-    /// Records that the checkpoint of `step` could not be written: logs a warning and writes it to
+    /// Records that the checkpoint of `step` could not be written: logs a warning, and counts the failure in
     /// `run.json`.
     pub fn note_failed(&mut self, step: usize, error: String) {
         log::warn!("NO CHECKPOINT of step {step}: {error}. The run goes on, and older checkpoints are whole");

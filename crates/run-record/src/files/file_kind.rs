@@ -10,17 +10,17 @@ use std::path::Path;
 
 use super::open_regular;
 
-/// Number of bytes from the beginning of a file that [`foreign`] needs. In an ARFF table, comments of some
+/// Number of bytes from the beginning of a file that [`foreign`] needs. In an ARFF table, comments of a few
 /// thousand bytes can precede the relation's name.
 pub const BEGINNING: usize = 1 << 12;
 
 /// The kind of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileKind {
-    /// Name with an article: `a picture (HEIC)`.
+    /// Name, as it follows "is": `a picture (HEIC)`, `packed by gzip`.
     pub name: &'static str,
-    /// What to do with the file. Empty for formats that another reader of the program supports: the caller
-    /// has better advice.
+    /// What to do with the file. Empty for programs, and for formats that another reader of the program
+    /// supports: the caller then has better advice.
     pub advice: &'static str,
 }
 
@@ -33,7 +33,7 @@ impl fmt::Display for FileKind {
     }
 }
 
-/// How a Git LFS pointer begins: the small file that stands in the work tree for a large one.
+/// First bytes of a Git LFS pointer, the small file that replaces a large one in the work tree.
 /// <https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md>
 const LFS: &[u8] = b"version https://git-lfs.github.com/spec/";
 pub(super) const POINTER: FileKind = FileKind {
@@ -157,7 +157,8 @@ const KINDS: [(usize, &[u8], &str, &str); 75] = [
     (0, b"MZ\x90\0", "a program", READ_ELSEWHERE),
 ];
 
-/// Formats that are zip archives inside, by a part of the name of their first entry.
+/// Formats that are zip archives inside: a part of their first entry's name, the name of the kind, and
+/// advice.
 const ZIPPED: [(&[u8], &str, &str); 7] = [
     (b".npy", "an archive of NumPy's arrays (.npz)", READ_ELSEWHERE),
     (b"/data.pkl", "a checkpoint of PyTorch", WEIGHTS),

@@ -42,7 +42,7 @@ pub fn lock(folder: &Path) -> Result<FolderLock, RecordError> {
             return Ok(FolderLock { _file: None });
         }
     }
-    // The file was removed between opening and locking. Another process may have created and locked a new
+    // If the file was removed between opening and locking, another process may have created and locked a new
     // one.
     if file.metadata().is_ok_and(|found| found.nlink() == 0) {
         return Err(RecordError::InUse { folder: folder.to_owned(), holder: "another process".into() });

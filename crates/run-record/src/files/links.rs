@@ -90,8 +90,8 @@ pub fn append_in(folder: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let opened = rustix::fs::open(folder, flags, Mode::empty()).map_err(io::Error::from);
     let opened = opened.map_err(|error| if folder.is_symlink() { in_the_way(SYMBOLIC) } else { error })?;
-    // The path goes through the open folder. It leads there even if another folder or a link has the name by
-    // now.
+    // The path goes through the open folder, so the file is in this folder even if its name now belongs to
+    // another folder or a link.
     append_here(&PathBuf::from(format!("/proc/self/fd/{}/{name}", opened.as_raw_fd())), bytes)
 }
 

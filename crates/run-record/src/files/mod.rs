@@ -82,7 +82,8 @@ pub fn free_bytes(path: &Path) -> Option<u128> {
 /// Opens a regular file, directly or through a link.
 ///
 /// # Errors
-/// If it is not a regular file, cannot be opened, or is a Git LFS pointer instead of the file.
+/// If it is a pipe, a socket or a device, cannot be opened, or is a Git LFS pointer instead of the file. A
+/// folder is only an error when it is read.
 pub fn open_regular(path: &Path) -> io::Result<File> {
     let found = fs::metadata(path)?;
     let kind = found.file_type();

@@ -9,7 +9,7 @@ use serde::Serialize;
 use tempfile::{Builder, NamedTempFile};
 
 /// A file that is written under a temporary name and renamed when it is finished. A file with the final name
-/// is therefore always complete. Dropping it unfinished removes it.
+/// is therefore always complete. Dropping an unfinished one removes the temporary file.
 pub struct WholeFile {
     file: BufWriter<NamedTempFile>,
     target: PathBuf,
