@@ -37,8 +37,8 @@ pub trait Benchmark: TableRow {
     }
 }
 
-/// Makes a report's part of the file `path`. `others` are the earlier parts, whose names are taken. Returns
-/// an error line if the table is damaged, and `None` if the file is not a table of a benchmark.
+/// Makes the part of a report about the file `path`. `others` are the earlier parts, whose names are taken.
+/// Returns an error line if the table is damaged, and `None` if the file is not a table of a benchmark.
 fn part(path: &Path, others: &[PagePart]) -> Option<Result<PagePart, String>> {
     part_of::<FusedRow>(path, others)
         .or_else(|| part_of::<CollectiveRow>(path, others))
@@ -61,8 +61,8 @@ fn part_of<R: Benchmark>(path: &Path, others: &[PagePart]) -> Option<Result<Page
     Some(Ok(PagePart { findings, name, title, sheets, notes, pictures, ..PagePart::default() }))
 }
 
-/// Returns the measurements as a table for a terminal. If there are too many backends, it only contains the
-/// medians.
+/// Returns the measurements as a table for a terminal. If the table would be too wide, columns of a high rank
+/// are left out.
 pub fn table<R: Benchmark>(rows: &[R]) -> comfy_table::Table {
     let sheet = R::sheets("", "", Path::new(""), rows, None).into_iter().next().unwrap_or_default();
     sheet.fitting(DEFAULT_WIDTH).table()

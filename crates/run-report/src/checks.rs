@@ -1,9 +1,9 @@
 //! Checks `run.json` before a report uses it: somebody may have edited the file, or copied parts of another
 //! run into it.
 //!
-//! Two kinds of checks. Each number must be within its bounds. Values that depend on each other must agree,
-//! such as an accuracy and the counts that it is computed from. In the `run.json` of a completed training
-//! they always do.
+//! There are two kinds of checks. Each number must be within its bounds. Values that depend on each other
+//! must agree, such as an accuracy and the counts that it is computed from. The values that a completed
+//! training writes always agree.
 
 use itertools::Itertools;
 use run_record::{ByClass, ClassRecord, RankPlace, Results, json_problem, out_of_bounds, topology};
@@ -65,15 +65,15 @@ fn places_agree(run: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks that `value`, if it is not null, is the one `expected` from the fields that `by` names.
+/// Checks that `value` is null or equals `expected`, which was computed from the fields that `by` names.
 fn is_value(path: &str, value: &Value, expected: impl Into<Value>, by: &str) -> Result<(), String> {
     let expected = expected.into();
     let is_other = !value.is_null() && *value != expected;
     if is_other { Err(format!("{path}: {value}, and {expected} by {by}")) } else { Ok(()) }
 }
 
-/// Checks that the number `path`, if present, is within `slack` of the one `expected` from the fields that
-/// `by` names.
+/// Checks that the number in the field `path` of `run` differs by at most `slack` from `expected`, which was
+/// computed from the fields that `by` names. A missing number passes.
 fn is_near(path: &str, run: &Value, expected: Option<f64>, slack: f64, by: &str) -> Result<(), String> {
     match (run[path].as_f64(), expected) {
         (Some(value), Some(expected)) if (value - expected).abs() > slack => {
@@ -83,8 +83,8 @@ fn is_near(path: &str, run: &Value, expected: Option<f64>, slack: f64, by: &str)
     }
 }
 
-/// Checks times against their parts. Runs without `rest` in `step_ms` are skipped: only newer ones have all
-/// times as means over ranks.
+/// Checks times against their parts. Runs without `rest` in `step_ms` are skipped: before that field existed,
+/// some times were not means over ranks.
 fn times_agree(run: &Value) -> Result<(), String> {
     let number = |name: &str| run[name].as_f64();
     if run["step_ms"]["rest"].as_f64().is_none_or(|rest| rest == 0.0) {
@@ -101,7 +101,7 @@ fn times_agree(run: &Value) -> Result<(), String> {
     let near = |path, expected: f64, by| is_near(path, run, Some(expected), 1e-6 * expected.max(1.0), by);
     near("images_per_second", samples as f64 * epochs / training, "samples, epochs_run and train_seconds")?;
     near("ms_per_step", 1e3 * training / steps, "train_seconds and steps")?;
-    // The run was resumed: the batch size may have changed, or an older version may have begun the run.
+    // In a resumed run, the batch size may have changed, or an older version may have begun the run.
     if run["history"].as_array().is_some_and(|processes| processes.len() > 1) {
         return Ok(());
     }
@@ -299,7 +299,7 @@ fn shares_agree(run: &Value, by_class: &ByClass, sums: &ClassSums) -> Result<(),
     Ok(())
 }
 
-/// Checks the confusion matrix against the classes. It is absent if there are many classes.
+/// Checks the confusion matrix against the classes. With many classes, the matrix is absent.
 fn matrix_agrees(ByClass { classes, confusion_matrix: matrix, .. }: &ByClass) -> Result<(), String> {
     let is_whole = matrix.len() == classes.len() && matrix.iter().all(|row| row.len() == classes.len());
     let is_own = |(at, class): (usize, &ClassRecord)| {

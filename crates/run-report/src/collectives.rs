@@ -58,7 +58,7 @@ pub const NOT_SUPPORTED: &str = "not supported";
 pub const NEEDS_2_RANKS: &str = "needs 2 ranks";
 /// The operation's result was wrong.
 pub const WRONG: &str = "wrong result";
-/// A rank has no GPU that the backend can use.
+/// Results of a backend that has no usable GPU on some rank.
 pub const NO_GPU: [&str; 4] = ["no driver", "no library", "no GPU", "shared GPU"];
 
 /// Whether the backend was not tried: it is not in this build, or a rank has no GPU for it.

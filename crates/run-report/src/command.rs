@@ -1,4 +1,4 @@
-//! `mpiburn report` and `run-report`: options, and the way from inputs to tables, plots and predictions.
+//! `mpiburn report` and `run-report`: options, and the steps from inputs to tables, plots and predictions.
 
 use itertools::Itertools;
 use std::collections::BTreeSet;
@@ -33,7 +33,7 @@ const ROOT: &str = "results";
 /// Prints the report that `args` select, and writes its files.
 ///
 /// # Errors
-/// If there is nothing to report, or a file cannot be read or written.
+/// If there is nothing to report, an option or a path cannot be used, or a file cannot be read or written.
 pub fn run(args: &ReportArgs) -> anyhow::Result<()> {
     let written = args.out.clone().unwrap_or_else(|| Path::new(ROOT).join("report"));
     let Inputs { mut sections, profiles, tables: files, rejected, again } =
@@ -120,8 +120,9 @@ fn skipped(sections: &[Section]) -> Vec<String> {
     by_reason.iter().map(|(reason, runs)| format!("skipped: {}: {reason}", runs.iter().join("; "))).collect()
 }
 
-/// Returns the parts that have a table or a plot, followed by one part with the findings and notes of all
-/// others.
+/// Returns the parts that have a table or a plot, and a last part with the notes of all parts, the lines of
+/// `skipped`, and the findings of parts without table and plot. If there are neither notes nor lines, the
+/// last part is left out.
 fn with_rest(parts: Vec<PagePart>, skipped: Vec<String>) -> Vec<PagePart> {
     let mut rest = PagePart { title: "Not shown".into(), name: "not-shown".into(), ..PagePart::default() };
     let mut shown = Vec::new();

@@ -45,9 +45,10 @@ impl AllReduce {
 
     /// Returns the time in µs of an all-reduce of `bytes` over `ranks`.
     ///
-    /// This is the time of one message with all bytes that a link carries, plus α for each further message.
-    /// For a link that follows α + βn, it equals the model above. For a measured link it is more accurate:
-    /// switches forward a first burst without delay, and the burst then counts only once.
+    /// The result is the time of a single message with all bytes that one link carries, plus α for each
+    /// message after the first. For a link that follows α + βn, the result equals the model above. For a
+    /// measured link, it is more accurate than the sum over messages: switches forward a first burst without
+    /// delay, and the sum would count such a burst for each message.
     pub fn time_us(self, link: &Link, bytes: f64, ranks: usize) -> f64 {
         if ranks < 2 {
             return 0.0;

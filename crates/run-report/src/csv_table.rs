@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 /// Maximum length of the first line in bytes. The header of a table is shorter.
 const LONGEST_HEADER: u64 = 64 << 10;
 
-/// Columns that contain text, so that bounds of numbers do not apply.
+/// Columns that contain text. Their cells are not checked against the bounds of numbers.
 const TEXT: [&str; 5] = ["backend", "operation", "operator", "result", "topology"];
 
 /// A row of a table. The fields are the columns.
@@ -64,7 +64,7 @@ pub fn damaged<R: TableRow>(path: &Path, problem: &str) -> String {
 }
 
 /// Checks that the quotes of each line are balanced. No cell has several lines, so an open quote is an error.
-/// It would make the CSV reader take the following rows as part of one cell.
+/// An open quote would make the CSV reader take the following rows as part of one cell.
 ///
 /// # Errors
 /// The first line with an open quote.

@@ -1,8 +1,8 @@
 //! Reads the points of a run's curves, from the files of its ranks or from `epochs.csv`.
 //!
 //! The x axis is the number of epochs. A test is drawn at the step after which it was made. A training value
-//! is a mean over several steps, so it is drawn in the middle of these steps. At their end, a falling loss
-//! would look higher than it is.
+//! is a mean over several steps, so it is drawn in the middle of these steps. Drawn at the last of these
+//! steps, a falling loss would look higher than it is.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -22,8 +22,7 @@ pub type MeanPoint = [f64; 4];
 /// has fewer steps than `--log-every`, or if fewer than two values were logged and `epochs.csv` has more.
 ///
 /// # Errors
-/// The first line of a file that is damaged.
-/// The first line of a file that is damaged.
+/// The first damaged line of a file.
 pub fn training(run: &Run, ending: &str) -> Result<(Vec<MeanPoint>, bool), String> {
     let values = of_ranks(run, "train", ending, |rank| rank.train_samples)?;
     let (steps, log_every) = (steps_of_epoch(run), log_every(run));
@@ -50,8 +49,7 @@ pub fn training(run: &Run, ending: &str) -> Result<(Vec<MeanPoint>, bool), Strin
 /// `epochs.csv`.
 ///
 /// # Errors
-/// The first line of a file that is damaged.
-/// The first line of a file that is damaged.
+/// The first damaged line of a file.
 pub fn tests(run: &Run, name: &str, ending: &str) -> Result<Vec<MeanPoint>, String> {
     let values = of_ranks(run, name, ending, |rank| rank.test_samples)?;
     if values.is_empty() {
@@ -78,8 +76,8 @@ fn log_every(run: &Run) -> u64 {
 /// Returns the step after which the mean that was logged at `step` begins. `before` is the step of the
 /// previous logged mean.
 ///
-/// Each epoch begins a new mean. In runs of older versions it did not: they counted `--log-every` over the
-/// whole run.
+/// Each epoch begins a new mean. Older versions counted `--log-every` over the whole run, so a mean could
+/// span several epochs.
 fn begin(run: &Run, before: u64, step: u64) -> u64 {
     let steps = steps_of_epoch(run);
     let in_epoch = match step % steps {
@@ -95,7 +93,8 @@ fn begin(run: &Run, before: u64, step: u64) -> u64 {
     before.max(of_epoch).max(changes.map(|attempt| attempt.step as u64).max().unwrap_or(0))
 }
 
-/// Returns one point for each epoch from `epochs.csv`, `before` epochs before the epoch's end.
+/// Returns one point for each epoch in `epochs.csv` whose value is finite. Each point is `before` epochs
+/// before the end of its epoch.
 fn by_epoch(run: &Run, before: f64, of: impl Fn(&EpochRow) -> Option<f64>) -> Vec<MeanPoint> {
     let point = |row: EpochRow| {
         let value = of(&row).filter(|value| value.is_finite())?;
@@ -120,8 +119,8 @@ impl Values {
 /// Reads the files `NAME.ENDING` of all ranks, and groups their values by step. `samples` returns a rank's
 /// number of samples, its weight in the mean.
 ///
-/// Steps before the first value of a rank with samples are left out. A file may be missing, or begin late
-/// because somebody removed it, and a mean over only some ranks would be wrong.
+/// Steps are left out until every rank with samples has a value: a mean over only some ranks would be wrong.
+/// A rank's file may be missing, or begin late because somebody removed the earlier file.
 fn of_ranks(
     run: &Run,
     name: &str,
@@ -156,7 +155,7 @@ fn of_rank(file: &Path, quantity: &str) -> Result<Vec<(u64, f64)>, String> {
             Some((step, _)) if step < last => Some(format!("step {step} after step {last}")),
             Some((step, value)) => match value.parse::<f64>() {
                 Err(_) => Some(format!("{value:?} is not a number")),
-                // The training diverged at this step. The value is not drawn.
+                // If the training diverged at this step, the value is not drawn.
                 Ok(loss) if quantity == "loss" && !loss.is_finite() => None,
                 Ok(number) => {
                     points.push((step, number));

@@ -50,8 +50,8 @@ pub struct Finding {
     pub answer: Option<Answer>,
     /// Whether the finding is in the list.
     pub is_listed: bool,
-    /// If several findings answer the same question, the card shows the one with the largest weight, or else
-    /// the first.
+    /// If the answers of several findings have the same label, the card shows the finding with the largest
+    /// weight. Of equal weights, it shows the first.
     pub weight: f64,
 }
 
@@ -94,7 +94,8 @@ impl Finding {
         Self { answer: Some(Answer { question, label: label.into(), value: value.into() }), ..self }
     }
 
-    /// Returns job and text, without `label` if the text begins with it. The card shows the label before.
+    /// Returns job and text. If the text begins with `label` and a colon, both are left out: the card shows
+    /// the label before the text.
     pub fn behind(&self, label: &str) -> String {
         let text = self.text.strip_prefix(label).and_then(|text| text.strip_prefix(": "));
         format!("{}{}", self.job, text.unwrap_or(&self.text))
@@ -103,9 +104,9 @@ impl Finding {
 
 /// Selects the answers on the card, in the order of the questions.
 ///
-/// If several jobs or parts answer the same question, the answer with the largest weight is shown: a job that
-/// lost no accuracy does not hide one that lost some. Among equal weights, the first answer is shown. If
-/// `several` parts have answers, questions about a single training are left out.
+/// If several jobs or parts have an answer with the same label, the answer with the largest weight is shown:
+/// a job that lost no accuracy does not hide one that lost some. Of equal weights, the first is shown.
+/// `several` is true if several parts have answers; questions about a single training are then left out.
 pub fn answers<'a, P>(
     all: impl Iterator<Item = (P, &'a Finding)>,
     several: bool,
@@ -139,8 +140,8 @@ pub fn findings(rows: &[Row<'_>], baseline: &str) -> Vec<Finding> {
     found
 }
 
-/// Efficiency of the fastest row that has one, as in the table. Rows whose times represent their topology are
-/// preferred.
+/// Efficiency of the fastest row that is not on `baseline` and has an efficiency in the table. Rows whose
+/// times represent their topology are preferred.
 fn efficiency(rows: &[Row<'_>], baseline: &str) -> Option<Finding> {
     let sped_up = |row: &Row<'_>| speed_up(row, row.baseline(rows, baseline)?);
     let has = |row: &&Row<'_>| row.setting("topology") != baseline && sped_up(row).is_some();

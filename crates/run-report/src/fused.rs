@@ -19,7 +19,7 @@ pub struct FusedRow {
     pub operator: String,
     /// How often the convolution is applied, with the same weights.
     pub layers: usize,
-    /// Number of input channels of the convolution, and of its output channels.
+    /// Number of input channels of the convolution. It has the same number of output channels.
     pub channels: usize,
     /// Number of samples in a batch.
     pub batch: usize,
@@ -50,7 +50,8 @@ impl FusedRow {
     }
 }
 
-/// Returns the row of separate operators with as many layers, on the device of the fused operator.
+/// Returns the row of separate operators that has the same number of layers as `of` and ran on the fused
+/// operator's device.
 fn unfused<'r>(rows: &'r [FusedRow], of: &FusedRow) -> Option<&'r FusedRow> {
     rows.iter().find(|row| (row.operator.as_str(), row.layers) == ("unfused", of.layers) && row.total() > 0.0)
 }

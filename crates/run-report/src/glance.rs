@@ -1,7 +1,7 @@
 //! The result of a configuration at a glance: accuracy, largest class, data set, network and time.
 //!
-//! The page of a single configuration begins with them. If a table has several configurations, the most
-//! accurate one on each data set is shown.
+//! The page of a single configuration begins with these values. If a table has several configurations, the
+//! most accurate one on each data set is shown.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -37,7 +37,7 @@ pub fn of_row(row: &Row<'_>) -> Vec<Finding> {
 }
 
 /// Answers about several configurations: the highest test accuracy on each data set, with the share of its
-/// largest class. If all rows have the same data set, the data set too.
+/// largest class. If all rows have the same data set and numbers of samples, the data set is described too.
 pub fn of_rows(rows: &[Row<'_>]) -> Vec<Finding> {
     let set = |row: &Row<'_>| data_name(row.first());
     let sets: Vec<String> = rows.iter().map(set).unique().collect();
@@ -83,7 +83,7 @@ pub fn of_test(row: &Row<'_>) -> Vec<String> {
     weakest.into_iter().chain(overfits).collect()
 }
 
-/// Names the class with the lowest recall, or the classes that share it.
+/// Names the class with the lowest recall, or all classes with this recall. `None` if every recall is 100%.
 fn weakest(by_class: &ByClass) -> Option<String> {
     /// Maximum number of classes to name. The others are counted.
     const MOST: usize = 3;

@@ -22,7 +22,7 @@ use walkdir::{DirEntry, WalkDir};
 const NOT_RUNS: [&str; 2] = ["reference", "report"];
 /// Name of the file that describes an imported data set, in its folder.
 const DATA_SET: &str = "dataset.json";
-/// Number of levels below a folder that are searched.
+/// Maximum number of levels that are searched below a folder.
 const DEPTH: usize = 5;
 
 /// The inputs of a report.
@@ -216,7 +216,7 @@ impl Search<'_> {
     /// Whether `path` leads to something that was not found before. If it was found under another path, such
     /// as a link or a path with `..`, a line in `again` names both.
     fn is_new(&mut self, path: &Path) -> bool {
-        // If it does not exist, whoever reads it reports the error.
+        // If `path` does not exist, the code that reads it reports the error.
         let Ok(target) = path.canonicalize() else { return true };
         let first = self.first.get(&target);
         if let Some(first) = first.filter(|first| *first != path) {
@@ -264,8 +264,8 @@ impl Search<'_> {
     }
 }
 
-/// Gives unique titles: a single run is titled by its path, and sweeps with the same title by their folders
-/// too.
+/// Gives unique titles: a single run is titled by its path, and the folder is added to titles that several
+/// sections have.
 fn tell_apart(sections: &mut [Section]) {
     let short = |path: &Path| path.strip_prefix(".").unwrap_or(path).display().to_string();
     for section in &mut *sections {

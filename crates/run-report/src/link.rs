@@ -77,9 +77,9 @@ impl Link {
 
     /// Fits a link to `rows`; `None` if times do not grow with the size.
     ///
-    /// α is the shortest median. β is the slope of the line from there by weighted least squares. The weight
-    /// is the inverse of the size, because the variance of a time grows with the size. With this weight, β is
-    /// the sum of all times beyond α divided by the sum of all bytes.
+    /// α is the shortest median. β is the slope of the line that begins at α and is fitted by weighted least
+    /// squares. The weight is the inverse of the size, because the variance of a time grows with the size.
+    /// With this weight, β is the sum of all times beyond α divided by the sum of all bytes.
     pub fn fit(rows: &[LinkRow]) -> Option<Self> {
         let mut measured: Vec<(f64, f64)> =
             rows.iter().map(|row| (row.bytes as f64, row.one_way_us)).filter(|(_, us)| *us > 0.0).collect();
@@ -101,7 +101,8 @@ impl Link {
     /// Reads the link that `mpiburn bench link` measured.
     ///
     /// # Errors
-    /// If the file is not from `bench link`, or its times do not grow with the size.
+    /// If the file cannot be read, is damaged or not from `bench link`, or its times do not grow with the
+    /// size.
     pub fn read(path: &Path) -> Result<Self, ReportError> {
         let problem = "times do not grow with the message size; measure again with larger --sizes";
         Self::fit(&read_csv(path)?).ok_or_else(|| ReportError::read(path, problem))
@@ -111,7 +112,7 @@ impl Link {
 /// Reads the rows that [`write_csv`](super::write_csv) wrote.
 ///
 /// # Errors
-/// If the file cannot be read or has other columns.
+/// If the file cannot be read, is damaged or has other columns.
 pub fn read_csv(path: &Path) -> Result<Vec<LinkRow>, ReportError> {
     open_regular(path).map_err(|error| ReportError::read(path, error))?;
     let other = || ReportError::read(path, format!("it has other columns; {}", LinkRow::REPAIR));

@@ -31,8 +31,8 @@ pub struct Matrix {
 }
 
 impl Matrix {
-    /// Makes the matrix of a run's results. `title` may be empty. `None` if the results contain no matrix, or
-    /// one of the wrong size because somebody edited it.
+    /// Makes the matrix of a run's results. `title` may be empty. `None` if there are fewer than two classes,
+    /// or the results contain no matrix, or a matrix of the wrong size because somebody edited it.
     pub fn from_by_class(title: impl Into<String>, by_class: &ByClass) -> Option<Self> {
         let names: Vec<String> = by_class.classes.iter().map(|class| short(&class.name)).collect();
         let counts = by_class.confusion_matrix.clone();
@@ -48,8 +48,8 @@ impl Matrix {
         if self.has_names() { (cell * self.names.len() as i32).max(CELLS) } else { most }
     }
 
-    /// Space for the names beside the grid, in pixels. Also the space below it, unless the names are
-    /// horizontal there.
+    /// Space for the names beside the grid, in pixels. Also the space below the grid, unless the names there
+    /// are horizontal.
     fn room(&self) -> i32 {
         let widest = self.names.iter().map(|name| width_of(name, TEXT)).max().unwrap_or(0);
         if self.has_names() { widest.min(NAMES) + 6 } else { 0 }

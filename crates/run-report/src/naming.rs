@@ -6,13 +6,14 @@ use itertools::Itertools;
 
 use super::rows::{Row, is_off, typed, unset, varied, word};
 
-/// Maximum number of rows for which a legend repeats the names of settings.
+/// Maximum number of rows for which each entry of a legend always repeats the names of the settings.
 const FEW: usize = 4;
-/// Maximum number of characters of a name that fits into a line of a legend.
+/// Maximum number of characters in a line of a legend.
 const LINE: usize = 36;
 
-/// Returns the name of each row: the settings in which it differs from other rows. If such names are too
-/// long, the settings in which it differs from most rows.
+/// Returns a name for each row: the settings in which it differs from other rows. If such a name is longer
+/// than a line of a legend, each name instead contains only the settings in which its row differs from most
+/// rows.
 pub fn names(rows: &[Row<'_>]) -> Vec<String> {
     let (varied, usual) = (varied(rows), usual(rows));
     if usual.is_empty() {
@@ -31,7 +32,7 @@ pub fn names(rows: &[Row<'_>]) -> Vec<String> {
     rows.iter().map(own).collect()
 }
 
-/// Returns the settings that most rows share and that their names leave out; empty if the names contain all
+/// Returns the settings that most rows share, which [`names`] leaves out. Empty if the names contain all
 /// settings.
 pub fn left_out(rows: &[Row<'_>]) -> String {
     let usual = usual(rows);
@@ -40,9 +41,10 @@ pub fn left_out(rows: &[Row<'_>]) -> String {
 
 /// Returns the heading of a legend and its names.
 ///
-/// If there are many rows, the heading lists the names of the settings in which they differ, and the legend
-/// only the values. This requires that each of these settings is on in every row. Otherwise the heading is
-/// empty.
+/// If there are many rows, the heading lists the names of the settings in which they differ, and each entry
+/// lists only the row's values. This requires that each of these settings is on in every row, that a resume
+/// changed no row, and that each entry fits into a line. Otherwise the heading is empty, and the entries are
+/// [`names`].
 pub fn legend(rows: &[Row<'_>]) -> (String, Vec<String>) {
     let settings = settings(rows);
     let is_told = |row: &Row<'_>| {
@@ -67,8 +69,8 @@ fn settings(rows: &[Row<'_>]) -> Vec<String> {
     place.chain(varied(rows)).collect()
 }
 
-/// Returns the values that more than half of the rows have, among the settings in which rows differ. Empty if
-/// names with all settings are short enough.
+/// Returns the settings in which rows differ but more than half of the rows have the same value, with this
+/// value. Empty if names with all settings are short enough.
 fn usual(rows: &[Row<'_>]) -> BTreeMap<String, String> {
     let varied = varied(rows);
     if rows.iter().all(|row| row.name(rows, &varied).chars().count() <= LINE) {

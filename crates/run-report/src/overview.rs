@@ -25,8 +25,8 @@ fn is_of_job(row: &Row<'_>, name: &str) -> bool {
 }
 
 /// Whether a setting is part of the recipe. Accuracies are only compared between rows with equal recipes. The
-/// recipe is everything except network, process and transport, such as optimization, precision and batch
-/// size. Of quantization, only whether and how the training quantizes is part of it.
+/// recipe is, for example, optimization, precision and batch size. The settings of network, process and
+/// transport are not part of the recipe. Of the settings of quantization, only [`QUANTIZED`] is.
 fn is_of_recipe(row: &Row<'_>, name: &str) -> bool {
     let is_other = match row.part(name) {
         Some(Part::Network | Part::Process) => true,
@@ -151,9 +151,9 @@ fn alike(row: &Row<'_>, rows: &[Row<'_>]) -> String {
     }
 }
 
-/// Compares the fastest of `rows` on other topologies with the row in `all` on `baseline` that has the same
-/// settings, as in the table. If another row on `baseline` is faster, or the one with the same settings is
-/// doubted, the fastest row on `baseline` is used instead.
+/// Compares the fastest of `rows` that is not on `baseline` with the row of `all` that its speed-up in the
+/// table is relative to: a row on `baseline` with the same settings. If another row on `baseline` is faster,
+/// or the times of the row with the same settings are doubted, the fastest row on `baseline` is used instead.
 fn topologies<'a>(
     rows: &[Row<'a>],
     all: &[Row<'a>],
@@ -251,8 +251,8 @@ fn hidden_by_the_largest(row: &Row<'_>) -> Option<String> {
     })
 }
 
-/// Names the rows at chance level, which may have learned nothing. Rows that the finding `said` already names
-/// so are left out.
+/// Names the rows at chance level, which may have learned nothing. Rows that the text `said` already names as
+/// being at chance level are left out.
 fn unlearned(rows: &[Row<'_>], said: &str) -> Option<String> {
     /// Maximum number of rows to name. The others are counted.
     const MOST: usize = 3;
@@ -360,9 +360,10 @@ fn transport(rows: &[Row<'_>], other: &str, varied: &[String]) -> Option<Finding
 
 /// Returns the row with the most ranks, and the row of `baseline` with the same settings.
 ///
-/// If there are several such pairs, a pair with equally many updates is preferred, and among these the one
-/// whose accuracies differ most. If no pair has equally many updates, the pair with the highest accuracy is
-/// returned: with fewer updates, a low learning rate loses most accuracy, but nobody would use it.
+/// If there are several such pairs, a pair whose rows made the same number of updates is preferred. Of
+/// several such pairs, the one whose accuracies differ most is returned. If no pair made the same number of
+/// updates, the pair with the highest accuracy is returned: with fewer updates, a low learning rate loses
+/// most accuracy, but nobody would use it.
 fn most_ranks<'r, 'a>(rows: &'r [Row<'a>], baseline: &str) -> Option<(&'r Row<'a>, &'r Row<'a>)> {
     let with_base = rows.iter().filter_map(|row| Some((row, row.baseline(rows, baseline)?)));
     let pairs: Vec<_> = with_base.filter(|(row, base)| base.ranks() < row.ranks()).collect();
@@ -381,7 +382,7 @@ fn updates(row: &Row<'_>) -> usize {
     row.first().results.steps
 }
 
-/// Compares the accuracy of the most ranks with the row of `baseline` that has the same settings.
+/// Compares the accuracies of the two rows that [`most_ranks`] returns.
 fn lost_accuracy(rows: &[Row<'_>], baseline: &str) -> Option<Finding> {
     let (many, base) = most_ranks(rows, baseline)?;
     let varied = varied(rows);

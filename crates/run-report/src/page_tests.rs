@@ -113,7 +113,7 @@ fn files_of_an_earlier_report_are_removed_unless_somebody_changed_them() {
     std::fs::write(&list, format!("{}  ../{name}\n", sha256(b""))).unwrap();
     report(&[]);
     assert!(outside.exists(), "not in the folder");
-    // Without a digest: reports that are written at the same time may leave such lines.
+    // Reports that are written at the same time may leave lines without a digest.
     std::fs::create_dir(folder.join("d")).unwrap();
     std::fs::write(&list, "  none.md\n  d\n").unwrap();
     report(&[]);

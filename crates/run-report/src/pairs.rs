@@ -41,8 +41,8 @@ impl Pair<'_, '_> {
         Some(Spread { median: longer(median), min: longer(min), max: longer(max), count })
     }
 
-    /// Returns two cells: the number, and its range over repeats if there are any. Both refer to the runs of
-    /// both rows.
+    /// Returns two cells: the number, which refers to the runs of both rows, and its range over repeats if
+    /// there are any.
     fn cells(&self, spread: Option<Spread>, digits: usize) -> [Cell; 2] {
         let runs = || [paths(self.other), paths(self.base)].concat();
         let number = spread.map(|spread| Cell::number(spread.median, digits, runs()));
@@ -53,7 +53,7 @@ impl Pair<'_, '_> {
     }
 }
 
-/// Pairs each row with mpi with the rows that differ from it in the backend only. Rows of one rank are left
+/// Pairs each row over mpi with the rows that differ from it only in the backend. Rows of one rank are left
 /// out, because one rank does not communicate.
 pub fn pairs<'r, 'a>(rows: &'r [Row<'a>]) -> Vec<Pair<'r, 'a>> {
     let of_mpi = |base: &'r Row<'a>| {
@@ -65,7 +65,8 @@ pub fn pairs<'r, 'a>(rows: &'r [Row<'a>]) -> Vec<Pair<'r, 'a>> {
     rows.iter().filter(|row| row.setting("backend") == "mpi" && row.ranks() > 1).flat_map(of_mpi).collect()
 }
 
-/// Makes the table of `pairs`, with remarks; `None` if there are no pairs.
+/// Makes the table of `pairs`; `None` if there are no pairs. The second remark is added if `is_missing`
+/// returns true for a pair.
 fn sheet<'r, 'a>(
     name: String,
     title: String,
@@ -128,7 +129,7 @@ pub fn joint(section: &Section, rows: &[Row<'_>]) -> Option<Sheet> {
         quantized.into_iter().filter_map(|other| Some(Pair { base: of_float(&other)?, other })).collect();
     let shown: Vec<&Row<'_>> = pairs.iter().map(|pair| pair.other).collect();
     shown.first()?;
-    // The column of a measurement, of the row with quantization or of the row without.
+    // Makes the column of a measurement, either of the row with quantization or of the row without.
     let column = |key: &str, title: &'static str, quantized: bool, rank: u8| {
         let measured = measure(key, title, rank);
         let (prefix, with) = if quantized { ("quantized_", "with") } else { ("", "without") };

@@ -255,7 +255,7 @@ fn axes(quantity: &'static str, lines: &[Line], epochs: impl Iterator<Item = usi
 
 /// Makes a panel of `lines` with these axes.
 fn panel(title: &str, [x, y]: &[Axis; 2], lines: Vec<Line>) -> Panel {
-    // The runs have fewer steps than --log-every.
+    // All lines are empty if, for example, the runs have fewer steps than `--log-every` and no `epochs.csv`.
     let remark = if lines.iter().all(|line| line.points.is_empty()) { ": no value logged" } else { "" };
     Panel { title: format!("{title}{remark}"), x: x.clone(), y: y.clone(), lines }
 }

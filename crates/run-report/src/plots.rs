@@ -133,8 +133,8 @@ pub fn colour(number: usize) -> RGBColor {
     RGBColor(darker(r), darker(g), darker(b))
 }
 
-/// Colours of names. A name has the same colour in all plots of a report, and differs from the other names of
-/// its section.
+/// Colours of names. A name has the same colour in all plots of a report, and the other names of its section
+/// have other colours.
 #[derive(Debug, Default)]
 pub struct Palette(BTreeMap<String, usize>);
 
@@ -168,8 +168,8 @@ pub(super) const FONT: &str = "sans-serif";
 /// Width of bar and line plots in pixels: the width of a page on a phone, or a third of a page in a window of
 /// 1,400 pixels. At this width, the text in a plot is as large as the page's text.
 pub(super) const WIDTH: i32 = 348;
-/// Font sizes of text and headings. In an SVG, text of these sizes is 14 and 15 pixels high: a size has
-/// [`SIZE_PER_PIXEL`] times as many units as pixels.
+/// Font sizes of text and headings, in the plotting library's unit. In an SVG, [`SIZE_PER_PIXEL`] of these
+/// units are one pixel of height, so the two sizes are 14 and 15 pixels.
 pub(super) const TEXT: u32 = 17;
 const TITLE: u32 = 19;
 const SIZE_PER_PIXEL: f64 = 1.24;
@@ -188,7 +188,7 @@ pub(super) fn width_of(text: &str, size: u32) -> i32 {
     (FONT, size).into_font().box_size(text).map_or(0, |(width, _)| width as i32)
 }
 
-/// Shortens a text to at most `room` pixels: its beginning and its end.
+/// Shortens a text to at most `room` pixels, and keeps its beginning and its end.
 pub(super) fn fitting(text: &str, room: i32) -> String {
     let letters = (1..=text.chars().count()).rev();
     let mut shorter = letters.map(|letters| shortened(text, letters));

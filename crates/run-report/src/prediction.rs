@@ -41,8 +41,8 @@ fn part(section: &Section, link: &Link) -> PagePart {
     // The row with the fewest ranks. A row that is not oversubscribed is preferred.
     let base = rows.iter().min_by_key(|row| (row.first().record.oversubscribed, row.ranks()));
     let Some(base) = base else { return part };
-    // Taken from a single run, because the phases of one run are consistent: the run with the median step
-    // time.
+    // The work is taken from a single run, because the phases of one run are consistent. It is the run with
+    // the median step time.
     let mut repeats = base.runs.clone();
     repeats.sort_by(|a, b| a.results.ms_per_step.total_cmp(&b.results.ms_per_step));
     let source = repeats[(repeats.len() - 1) / 2];
@@ -77,7 +77,8 @@ fn epoch_s(row: &Row<'_>) -> f64 {
     row.train_seconds().median / row.first().results.epochs_run.max(1) as f64
 }
 
-/// A row of the table: a number of ranks, and a measured configuration with as many ranks, if there is one.
+/// A row of the table: a number of ranks, and a measured configuration with this number of ranks, if there is
+/// one.
 struct PredictionRow<'r, 'a> {
     ranks: usize,
     measured: Option<&'r Row<'a>>,
@@ -133,8 +134,8 @@ fn table(section: &Section, work: &Work, link: &Link, source: &Run, measured: &[
         .with_remarks([origin(work, source), alone.into()])
 }
 
-/// Returns a row for each number of ranks. If several configurations were measured with as many, each has its
-/// row.
+/// Returns a row for each number of ranks. If several configurations with this number of ranks were measured,
+/// each has its row.
 fn prediction_rows<'r, 'a>(measured: &[&'r Row<'a>]) -> Vec<PredictionRow<'r, 'a>> {
     let mut rows = Vec::new();
     for ranks in rank_counts() {

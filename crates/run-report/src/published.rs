@@ -215,7 +215,7 @@ impl Figures {
     }
 
     /// Reads `reference/NAME.csv`: beside `folder`, in it, or in `results/`. `None` if there is no such file.
-    /// If it cannot be read, also adds a line to `notes`.
+    /// If the file cannot be read, the result is also `None`, and `notes` gets a line.
     pub fn beside(folder: &Path, name: &str, notes: &mut Vec<String>) -> Option<Self> {
         let folders = [folder.join("../reference"), folder.join("reference"), "results/reference".into()];
         let mut files = folders.into_iter().map(|folder| folder.join(format!("{name}.csv")));
@@ -248,8 +248,8 @@ impl Figures {
     }
 
     /// Whether `line` is the same experiment as `row`: all columns in `described` that are settings of a run
-    /// must match. A column is a setting if one of `rows`, all rows of the table, has it. An empty cell and
-    /// `not stated` match any value.
+    /// must match. `rows` are all rows of the table. A column is a setting if one of them has it. An empty
+    /// cell and `not stated` match any value.
     pub fn is_of(&self, line: &FigureLine, described: &[&String], row: &Row<'_>, rows: &[Row<'_>]) -> bool {
         // A technique that a publication does not mention was not used.
         let mut techniques = row.first().record.schema.0.iter().filter(|(_, option)| option.technique);

@@ -1,7 +1,7 @@
 //! Remarks below the main table, so that readers do not draw wrong conclusions.
 //!
-//! Marks beside a row's time refer to footnotes. They are for reasons to doubt the time, for options that a
-//! resume changed, and for failed attempts.
+//! Marks beside a row's time refer to footnotes. A footnote gives reasons to doubt the time, options that a
+//! resume changed, or failed attempts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -189,7 +189,7 @@ fn fewer_updates(rows: &[Row<'_>]) -> Option<String> {
 /// Trainings shorter than this, in seconds, are only compared if they are repeated. One busy moment of the
 /// machine can multiply the time of a single short training.
 const SHORTEST_SECONDS: f64 = 2.0;
-/// Number of repeats after which the median of a short training is reliable.
+/// Minimum number of repeats for which the median of a short training is reliable.
 pub const REPEATS: usize = 3;
 /// Percent of a machine's CPU time that other programs may use without disturbing a run.
 const OTHERS_PERCENT: f64 = 10.0;
@@ -331,8 +331,8 @@ fn attempt(failed: &FailedAttempt) -> String {
     }
 }
 
-/// Describes the changed options of a run that affect results. Used as a setting that distinguishes runs;
-/// `None` if there are none.
+/// Describes the changed options of a run that affect results or times. Used as a setting that distinguishes
+/// runs; `None` if there are none.
 pub fn changed_setting(run: &Run) -> Option<String> {
     let is_nothing =
         |field: &str| run.record.schema.row(field).is_some_and(|row| row.affects == Affects::Nothing);
@@ -340,7 +340,7 @@ pub fn changed_setting(run: &Run) -> Option<String> {
     (!lines.is_empty()).then(|| lines.join(", "))
 }
 
-/// Describes the changed options of all runs of a row, each change once.
+/// Describes the changed options of all runs of a row. Of equal lines in succession, only the first is kept.
 pub fn changes_of(row: &Row<'_>) -> Vec<String> {
     let mut lines: Vec<String> = row.runs.iter().flat_map(|run| changes(run, |_| true)).collect();
     lines.dedup();

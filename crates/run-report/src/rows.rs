@@ -50,7 +50,7 @@ impl Spread {
 pub struct Row<'a> {
     /// The runs; there is at least one.
     pub runs: Vec<&'a Run>,
-    /// The settings of all runs, by name.
+    /// The settings that all runs share, by name. `seed` lists the seeds of all runs.
     pub settings: BTreeMap<String, String>,
 }
 
@@ -83,8 +83,8 @@ impl<'a> Row<'a> {
         self.runs.iter().map(|run| run.seed()).collect()
     }
 
-    /// Whether all runs ended with the same weights. `None` for a single run, and for several seeds, with
-    /// which weights differ.
+    /// Whether all runs ended with the same weights. `None` for a single run, and for runs with different
+    /// seeds, whose weights differ anyway.
     pub fn same_weights(&self) -> Option<bool> {
         let digest = |run: &Run| run.results.weights_sha256.clone();
         let is_repeated = self.runs.len() > 1 && self.seeds().len() == 1;
@@ -96,7 +96,7 @@ impl<'a> Row<'a> {
         self.first().record.world_size
     }
 
-    /// Returns the subject of the option `name`; `None` if this is not an option.
+    /// Returns what the option `name` is about, see [`Part`]; `None` if `name` is not an option.
     pub fn part(&self, name: &str) -> Option<Part> {
         let field = if name == QUANTIZED { "quantize" } else { name };
         self.first().record.schema.row(field).map(|row| row.part)
@@ -126,9 +126,10 @@ impl<'a> Row<'a> {
         names.all(|name| self.setting(name) == other.setting(name))
     }
 
-    /// Returns the row on `topology` that this row's speed-up is relative to. It is equal in all settings of
-    /// the computation. If several rows are, the one with the most similar transport settings is returned. A
-    /// row of one rank may be over another backend, because one rank does not communicate.
+    /// Returns the row on `topology` that this row's speed-up is relative to. The two rows are equal in all
+    /// settings except topology, oversubscription and transport. Of several such rows, the one whose
+    /// transport settings differ least is returned. A row of one rank may be over another backend, because
+    /// one rank does not communicate.
     pub fn baseline<'r>(&self, rows: &'r [Row<'a>], topology: &str) -> Option<&'r Row<'a>> {
         let alone = |row: &Row<'a>| row.ranks() == 1 || row.setting("backend") == self.setting("backend");
         let is_excepted =
@@ -180,7 +181,8 @@ impl<'a> Row<'a> {
     }
 
     /// Returns the varied settings that are on, as text. A setting that is off is included if one of `others`
-    /// differs in nothing else. `None` if the result is empty.
+    /// has another value of it, but the same values of all settings that are on. `None` if the result is
+    /// empty.
     pub fn told_among<'r>(
         &self,
         others: impl Iterator<Item = &'r Row<'r>> + Clone,
@@ -200,8 +202,8 @@ impl<'a> Row<'a> {
         (!words.is_empty()).then_some(words)
     }
 
-    /// Returns the varied settings that are on, as text, and whether a resume changed options. A setting with
-    /// the value `–`, `false` or 0 is off.
+    /// Returns the varied settings that are on, as text, and whether a resume changed options. [`is_off`]
+    /// says which values count as off.
     pub fn used(&self, varied: &[String]) -> Vec<String> {
         let changed = self.settings.contains_key("changed").then(|| "changed by a resume".to_owned());
         self.words(varied).into_iter().chain(changed).collect()
@@ -260,8 +262,8 @@ pub fn is_off(value: &str) -> bool {
     ["", "–", "false", "no", "off"].contains(&value) || value.parse() == Ok(0.0)
 }
 
-/// Groups runs with equal settings into rows, sorted by ranks, topology and settings. The seeds of a sweep
-/// form one row.
+/// Groups runs with equal settings into rows, sorted by ranks, topology and settings. Runs of a sweep that
+/// differ only in the seed form one row.
 pub fn group(runs: &[Run]) -> Vec<Row<'_>> {
     let mut rows: Vec<Row<'_>> = Vec::new();
     for run in runs {
@@ -297,7 +299,8 @@ pub(crate) fn compare(a: &str, b: &str) -> Ordering {
     }
 }
 
-/// Returns the settings that differ between rows, except those with a fixed column. The launcher is included.
+/// Returns the settings that differ between rows, except those that have a fixed column or footnote, or that
+/// [`is_told`] omits. The launcher is included.
 pub fn varied(rows: &[Row<'_>]) -> Vec<String> {
     let names: BTreeSet<&String> = rows.iter().flat_map(|row| row.settings.keys()).collect();
     let differs = |name: &&String| rows.iter().any(|row| row.setting(name) != rows[0].setting(name));
@@ -306,8 +309,8 @@ pub fn varied(rows: &[Row<'_>]) -> Vec<String> {
     names.into_iter().filter(differs).filter(shown).cloned().collect()
 }
 
-/// Whether `name` need not be shown: it is the digest of the training samples or the size of the test set,
-/// and options already distinguish the rows that differ in it.
+/// Whether tables omit the setting `name`. They omit the digest of the training samples and the size of the
+/// test set, if other settings of the samples already distinguish the rows that differ in it.
 pub fn is_told(name: &str, rows: &[Row<'_>]) -> bool {
     let told = |a: &Row<'_>, b: &Row<'_>| !a.equals_except(b, |name| !a.is_of_samples(name));
     let same = |a: &Row<'_>, b: &Row<'_>| a.setting(name) == b.setting(name);
@@ -315,9 +318,9 @@ pub fn is_told(name: &str, rows: &[Row<'_>]) -> bool {
         && rows.iter().all(|a| rows.iter().all(|b| same(a, b) || told(a, b)))
 }
 
-/// Two times differ only if they are further apart than this, in percent, unless both have at least
-/// [`REPEATS`] repeats. The ranges of three repeats of a training of one to three seconds, undisturbed on two
-/// cores, were up to 7% of their median.
+/// Minimum difference in percent for two times to count as different, if one of them has fewer than
+/// [`REPEATS`] repeats. Three repeats of a training of one to three seconds, undisturbed on two cores, had
+/// ranges of up to 7% of their median.
 pub const FEW_PERCENT: f64 = 10.0;
 
 /// The 97.5% quantile of the standard normal distribution, for a 95% interval.
@@ -376,7 +379,8 @@ impl Interval {
         })
     }
 
-    /// Computes the interval of the accuracy that `read` returns for `run`.
+    /// Computes the interval of the accuracy that `read` returns for `run`. `None` if the accuracy is
+    /// unknown, or nothing was tested.
     pub fn of_run(run: &Run, read: impl Fn(&Run) -> f64) -> Option<Self> {
         let percent = Some(read(run)).filter(|percent| !percent.is_nan())?;
         Some(Self::wilson(percent, Some(run.record.data.test_samples).filter(|&samples| samples > 0)?))
@@ -388,15 +392,15 @@ impl Interval {
     }
 }
 
-/// Minimum number of correct samples outside the largest class for a network to tell classes apart. With
-/// fewer, the normal approximation of this number is not valid.
+/// Minimum number of correctly predicted samples outside the largest class. With fewer, a network does not
+/// count as telling classes apart, because the normal approximation of this number is not valid.
 const LEAST_CORRECT: u64 = 5;
 /// Number of standard errors by which a balanced accuracy must exceed that of random predictions.
 const ERRORS: f64 = 3.0;
 
 /// Whether the network of `run` tells classes apart: its balanced accuracy is well above that of a model that
-/// predicts each class as often, but independently of the sample. If most samples belong to one class, the
-/// plain accuracy does not show this.
+/// predicts each class with the same frequency, but independently of the sample. If most samples belong to
+/// one class, the plain accuracy does not show this.
 pub fn tells_classes_apart(run: &Run) -> bool {
     let Some(by_class) = &run.results.by_class else { return false };
     let tested: Vec<_> = by_class.classes.iter().filter(|class| class.samples > 0).collect();

@@ -65,7 +65,8 @@ impl Run {
         }
         let quantize = settings.remove("quantize").unwrap_or_else(|| "no".into());
         settings.insert(QUANTIZED.into(), quantize);
-        // A resume changed options, so the run is not a repeat of a run that had these values from the start.
+        // A run whose options were changed by a resume is not a repeat of a run that had these values from
+        // the start.
         settings.extend(changed_setting(self).map(|lines| ("changed".into(), lines)));
         settings.insert("launcher".into(), self.record.launcher.clone());
         settings.insert("topology".into(), self.record.topology.clone());

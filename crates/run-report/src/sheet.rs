@@ -102,7 +102,8 @@ pub struct Column {
     pub spread: bool,
     /// Definition of the column, shown as a tooltip of the title.
     pub definition: String,
-    /// Priority. A narrow table first leaves out columns of a high rank, and never those of rank 0.
+    /// Priority. A narrow table leaves out the columns of the highest rank first, and always keeps the
+    /// columns of rank 0.
     pub rank: u8,
     /// Whether the column is only in files for programs.
     pub for_programs: bool,
@@ -369,7 +370,8 @@ impl Sheet {
     pub fn narrow(&self, limit: usize, labels: usize) -> (Self, Option<Self>) {
         let mut all = self.for_readers().without_alike();
         let has = |key: &str| self.columns.iter().any(|column| column.key == key);
-        // Rows of published figures are not named by options. They have the column `ours` beside them.
+        // The rows of a table of published figures are not named by options. Such a table has the column
+        // `ours`.
         let is_of_runs = has("topology") && !has("ours");
         let width = all.select(&(0..all.labels()).collect::<Vec<_>>()).width();
         let mut room = limit;
@@ -392,13 +394,14 @@ impl Sheet {
         self.columns.iter().take_while(|column| !column.numeric).count()
     }
 
-    /// Returns the number of these columns up to the column `rank`. They name a configuration, which has a
-    /// row for each rank.
+    /// Returns the number of columns of text at the beginning, up to the column `rank`. They name a
+    /// configuration. In a table with the column `rank`, a configuration has a row for each rank.
     fn named(&self) -> usize {
         self.columns.iter().take(self.labels()).take_while(|column| column.key != "rank").count()
     }
 
-    /// Joins the columns that name a configuration into one. It contains the values that are not off.
+    /// Joins the columns that name a configuration into one. The joined column contains the values that are
+    /// on or, if all are off, all values.
     fn joined(&self) -> Self {
         let labels = self.named();
         let mut sheet = self.clone();

@@ -136,7 +136,7 @@ fn program_columns<'c, 'a>(rows: &'c [Row<'a>]) -> [Field<'c, Row<'a>>; 5] {
     ]
 }
 
-/// Returns the varied settings that get a column. The launcher always has one.
+/// Returns the varied settings that get a column. The launcher is left out, because it always has a column.
 pub fn own_columns(rows: &[Row<'_>]) -> Vec<String> {
     varied(rows).into_iter().filter(|name| name != "launcher").collect()
 }
@@ -420,7 +420,8 @@ pub const OTHERS: [Measure; 15] = [
 ];
 
 /// Returns the file sizes of the float weights and of the int8 model in a run's last checkpoint, in KB of
-/// 1024 bytes; `None` unless it has both.
+/// 1024 bytes; `None` if the checkpoint lacks one of the two, or its int8 model is not of the kind that the
+/// training made.
 pub fn stored_kb(run: &Run) -> Option<[f64; 2]> {
     let last = list(&run.path.join("checkpoints")).ok()?.pop()?;
     let kb = |name: &str| Some(last.join(name).metadata().ok()?.len() as f64 / 1024.0);

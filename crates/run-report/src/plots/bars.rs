@@ -1,5 +1,5 @@
-//! Horizontal bar chart, with the name of each configuration above its bar. There, long names fit without
-//! being shortened. The values stand right of the error bars.
+//! Horizontal bar chart, with the name of each configuration above its bar. Above a bar, long names fit
+//! without being shortened. The values stand right of the error bars.
 
 use std::error::Error;
 

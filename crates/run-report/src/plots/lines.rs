@@ -111,7 +111,8 @@ pub struct Panel {
 pub struct LinePlot {
     /// The panels, from top to bottom.
     pub panels: Vec<Panel>,
-    /// What the names in the legend are values of; empty if the names say so themselves.
+    /// Names of the settings whose values are the names in the legend; empty if the legend also names the
+    /// settings.
     pub heading: String,
     /// Name, colour and symbol of each line.
     pub legend: Vec<(String, RGBColor, Mark)>,

@@ -93,7 +93,7 @@ fn sheet(found: &[ActivationCost<'_>], again: &[&Profile], figures: Option<&Figu
         );
     }
     let mut remarks = Vec::new();
-    // Reading the clock takes some tens of nanoseconds.
+    // Reading the clock takes tens of nanoseconds.
     if found.iter().any(|one| one.ms < 1e-3 * one.calls as f64) {
         remarks.push(
             "Times below 1 µs a call are near the cost of reading the clock, which is part of them.".into(),

@@ -5,8 +5,8 @@ use crate::published::{Figures, cell};
 use crate::sheet::{Cell, Column, Sheet};
 use run_record::profile::Profile;
 
-/// Makes a table for each int8 model and its float network, if they differ in nothing else. The table has two
-/// rows for the float network if it was profiled with fused and with separate operators.
+/// Makes a table for each int8 model and its float network, if their other settings are equal. The table has
+/// two rows for the float network if it was profiled with fused and with separate operators.
 pub fn sheets(profiles: &[Profile], figures: Option<&Figures>) -> Vec<Found> {
     let of_inference = profiles.iter().filter(|profile| !profile.train);
     let of_group = |group: Vec<&Profile>| {

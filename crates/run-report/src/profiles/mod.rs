@@ -29,9 +29,9 @@ pub const REFERENCES: [&str; 3] = ["profile-kinds", "mlp-activations", "profile-
 /// The profiles of one folder.
 #[derive(Debug, Default)]
 pub struct Profiles {
-    /// The folder.
+    /// The folder. For profiles that are given as files, the folder of the first.
     pub folder: PathBuf,
-    /// The profiles, sorted by file name.
+    /// The profiles, sorted by file name if they are from a folder.
     pub profiles: Vec<Profile>,
     /// Files that are not profiles, or damaged, one line each.
     pub notes: Vec<String>,

@@ -27,7 +27,7 @@ pub fn json(model: &str, activation: &str, int8: bool, operators: &[Value]) -> V
     })
 }
 
-/// Makes the profile that is read from the file that [`json`] makes.
+/// Makes the profile of a file with the content that [`json`] makes.
 pub fn profile(model: &str, activation: &str, int8: bool, operators: &[Value]) -> Profile {
     let profile: Profile =
         serde_json::from_value(json(model, activation, int8, operators)).expect("a profile");
