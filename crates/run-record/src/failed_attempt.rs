@@ -103,8 +103,8 @@ impl RunDir {
 /// Name of the step file in the run directory.
 pub(super) const STEP: &str = ".step";
 
-/// The step file. At every step, rank 0 writes the number of finished steps to this file, which takes a
-/// microsecond.
+/// The step file. Under `mpiburn launch --restart`, rank 0 writes the number of finished steps to this file
+/// at every step, which takes a microsecond.
 ///
 /// It tells how far a failed attempt got. It is not synced: if the machine fails, the file may be lost, and
 /// only the step of the last checkpoint is known.

@@ -48,8 +48,8 @@ impl NamedRun {
 }
 
 impl NamedRun {
-    /// Makes the error of a command that reads a run and finds none at `path`. It says what is there, and
-    /// which path to give.
+    /// Makes the error of a command that finds no run at `path`. It says what is there, and which path to
+    /// give.
     pub fn none_at(path: &Path) -> RecordError {
         let shown = path.display();
         let is_sweep = path.ends_with(SWEEP_JSON) || path.join(SWEEP_JSON).is_file();

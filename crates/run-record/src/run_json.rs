@@ -200,8 +200,8 @@ pub struct DataRecord {
 }
 
 /// Results of a run. Accuracies are in percent and times in seconds. Times include those of earlier
-/// processes, if the run was resumed. `total_seconds` is the sum of start-up, training, tests and
-/// checkpoints.
+/// processes, if the run was resumed. `total_seconds` is within 2% of the sum of start-up, training, tests
+/// and checkpoints.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Results {
     /// Optimizer steps.

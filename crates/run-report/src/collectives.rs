@@ -61,7 +61,8 @@ pub const WRONG: &str = "wrong result";
 /// Results of a backend that has no usable GPU on some rank.
 pub const NO_GPU: [&str; 4] = ["no driver", "no library", "no GPU", "shared GPU"];
 
-/// Whether the backend was not tried: it is not in this build, or a rank has no GPU for it.
+/// Whether the result says that the backend was not tried: it is not in this build, or a rank has no GPU for
+/// it.
 fn is_absent(result: &str) -> bool {
     result == NOT_BUILT || NO_GPU.contains(&result)
 }

@@ -116,8 +116,8 @@ pub fn standing<'a>(rows: &[Row<'a>]) -> Vec<Row<'a>> {
 }
 
 /// Calls `find` for the rows whose times represent their topology, and adds to the finding how many
-/// oversubscribed rows are left out. If nothing is found, calls `find` for all rows, and adds why these times
-/// are doubted.
+/// oversubscribed rows are left out. If nothing is found, calls `find` for all rows, and adds whether ranks
+/// share cores and whether all times are doubted.
 fn representative<'a>(rows: &[Row<'a>], find: impl Fn(&[Row<'a>]) -> Option<Finding>) -> Option<Finding> {
     let others = rows.iter().filter(|row| row.first().record.oversubscribed).count();
     let left_out = match others {

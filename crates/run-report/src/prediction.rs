@@ -19,7 +19,7 @@ use terminal::digits::decimals;
 /// Makes the prediction of each section.
 ///
 /// # Errors
-/// If no link is given, or its file cannot be read.
+/// If no link is given, or its file cannot be read or is damaged.
 pub fn parts(args: &ReportArgs, sections: &[Section]) -> anyhow::Result<Vec<PagePart>> {
     let link = match (&args.link, args.latency_us, args.bandwidth_mbit) {
         (Some(file), ..) => Link::read(file)?,

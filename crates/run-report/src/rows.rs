@@ -120,7 +120,7 @@ impl<'a> Row<'a> {
         name == "model" || (self.part(name) == Some(Part::Data) && name != "test_samples")
     }
 
-    /// Whether the two rows have equal settings, except for those for which `except` returns true.
+    /// Whether the two rows are equal in all settings for which `except` returns false.
     pub fn equals_except(&self, other: &Self, except: impl Fn(&str) -> bool) -> bool {
         let mut names = self.settings.keys().chain(other.settings.keys()).filter(|name| !except(name));
         names.all(|name| self.setting(name) == other.setting(name))
@@ -145,8 +145,8 @@ impl<'a> Row<'a> {
         rows.iter().filter(same).max_by_key(differences)
     }
 
-    /// Returns a label that distinguishes the row from others on its topology: the backend, and those of the
-    /// `varied` settings that are on.
+    /// Returns a label that distinguishes the row from others on its topology: the backend, and the `varied`
+    /// settings that are on.
     pub fn label(&self, varied: &[String]) -> String {
         let mut words = vec![self.setting("backend").to_owned()];
         words.extend(self.used(varied));

@@ -267,7 +267,7 @@ impl Sheet {
     /// Returns the table as CSV. A column with a range becomes three: median, minimum and maximum.
     ///
     /// # Errors
-    /// Only if memory runs out.
+    /// If a row has fewer cells than the table has columns.
     pub fn csv(&self) -> Result<String, csv::Error> {
         let mut file = csv::Writer::from_writer(Vec::new());
         let header = self.columns.iter().flat_map(|column| {
@@ -364,8 +364,8 @@ impl Sheet {
     /// Returns the table in at most `limit` characters, if possible, and a second table with the columns that
     /// were left out.
     ///
-    /// Columns without any value are in neither table. Neither are columns in which all rows have the same
-    /// text: their values are in `common`. If the columns of text at the beginning need more than `labels`
+    /// Both tables lack the columns without any value, and the columns in which all rows have the same text.
+    /// These texts are in `common`. If the columns of text at the beginning need more than `labels`
     /// characters, they are joined into one column, so that the measurements stay in view.
     pub fn narrow(&self, limit: usize, labels: usize) -> (Self, Option<Self>) {
         let mut all = self.for_readers().without_alike();

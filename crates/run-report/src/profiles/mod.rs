@@ -2,7 +2,7 @@
 //! functions, and int8 compared with float.
 //!
 //! Profiles are recognised by the content of their files, so a folder may have any name. Two profiles are
-//! compared only if they differ in nothing but the compared property.
+//! compared if their settings are equal except for the compared one.
 
 mod activations;
 mod int8;
