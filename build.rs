@@ -1,4 +1,4 @@
-//! Stores in the binary what it is built from: commit, compiler, and the version of Burn.
+//! Stores commit, compiler and the version of Burn in the binary.
 
 use std::process::Command;
 
@@ -7,7 +7,7 @@ fn main() {
     println!("cargo:rustc-env=MPIBURN_RUSTC={}", rustc_version());
     println!("cargo:rustc-env=MPIBURN_GIT_DIRTY={}", git_dirty());
     println!("cargo:rustc-env=MPIBURN_BURN={}", version_of("burn"));
-    // The index is not watched: any `git status` may write it, and the program would then be compiled again.
+    // Git's index is not watched: any `git status` may write it, which would compile the program again.
     for path in [".git/HEAD", ".git/refs/heads"].iter().chain(&BUILT_FROM) {
         println!("cargo:rerun-if-changed={path}");
     }

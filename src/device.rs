@@ -20,7 +20,7 @@ pub enum DeviceKind {
     /// libtorch on the GPU with this index, feature `tch`.
     TchCuda(usize),
     /// Burn's CUDA backend on the GPU with this index, feature `cuda`. Without an index, the ranks of a
-    /// machine take the GPUs that they see in turn.
+    /// machine take its visible GPUs in turn.
     Cuda(Option<usize>),
 }
 
@@ -134,8 +134,8 @@ impl DeviceKind {
 /// command on one device.
 static GPU: OnceLock<usize> = OnceLock::new();
 
-/// Chooses the GPU of [`DeviceKind::Cuda`] without an index, which is otherwise the first GPU. Only the first
-/// call has an effect.
+/// Sets the GPU that [`DeviceKind::Cuda`] without an index uses. Without a call, that is the first GPU. Only
+/// the first call has an effect.
 pub fn use_gpu(number: usize) {
     _ = GPU.set(number);
 }

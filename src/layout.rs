@@ -3,7 +3,7 @@
 use burn_mpi::ParamLayout;
 use run_record::{Layout, TensorSpec};
 
-/// Returns the layout in checkpoints of a network with these parameters. `run_record` does not depend on
+/// Converts a network's parameter layout to the type that checkpoints store. `run_record` does not depend on
 /// `burn_mpi`, so it has its own type.
 pub fn stored(layout: &ParamLayout) -> Layout {
     let tensor = |spec: &burn_mpi::ParamSpec| TensorSpec {

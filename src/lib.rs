@@ -26,7 +26,8 @@
 //! 3. [`model::Network`] computes class scores, and [`burn_fused::loss`] the loss.
 //! 4. Backward computes gradients. Each gradient is copied into its bucket of [`burn_mpi::GradientSync`],
 //!    which sums the buckets over all ranks by a [`burn_mpi::Collective`].
-//! 5. [`train::Optimizer`] reads the averages from the buckets and writes new weights.
+//! 5. [`train::Optimizer`] reads the averages from the buckets and computes new weights, which
+//!    [`train::Learner`] writes into the network.
 
 #![forbid(unsafe_code)]
 

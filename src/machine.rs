@@ -63,8 +63,8 @@ fn cpu_model(cpuinfo: &str) -> String {
 pub struct CpuTime {
     /// Time of all cores of the machine, including idle time.
     pub all: u64,
-    /// Time of all cores of the machine without idle time. Includes time that the host of a virtual machine
-    /// took.
+    /// Time of all cores of the machine without idle time. Includes steal time, which the hypervisor took
+    /// from this virtual machine.
     pub busy: u64,
     /// Time of all threads of this process.
     pub own: u64,
@@ -99,7 +99,8 @@ impl CpuTime {
 /// Returns the percentage of a machine's CPU time that programs other than its ranks used. `ranks` are the
 /// ranks' times over the same interval. `None` if the interval is too short or unknown.
 pub fn others_percent(ranks: &[CpuTime]) -> Option<f64> {
-    // The ranks start and end the interval nearly at the same time; the longest one covers it all.
+    // The ranks start and end their intervals at nearly the same time. The longest interval covers all of
+    // them.
     let longest = ranks.iter().max_by_key(|time| time.all)?;
     let own: u64 = ranks.iter().map(|time| time.own).sum();
     let others = longest.busy.saturating_sub(own);
@@ -114,7 +115,7 @@ fn stat(text: &str, number: usize) -> Option<u64> {
 
 /// Returns the time since this process started, with a resolution of 10 ms; zero if unknown.
 pub fn process_age() -> Duration {
-    /// Ticks of `/proc` per second, on every processor that Linux supports today.
+    /// Ticks of `/proc` per second (USER_HZ): 100 on x86, Arm and RISC-V.
     const PER_SECOND: f64 = 100.0;
     let age = || {
         let uptime: f64 = fs::read_to_string("/proc/uptime").ok()?.split_whitespace().next()?.parse().ok()?;
@@ -138,8 +139,8 @@ pub fn page_faults() -> u64 {
     [10, 12].into_iter().filter_map(|number| stat(&process, number)).sum()
 }
 
-/// Whether hosts with different names are one machine, such as containers and network namespaces, which share
-/// its cores, caches and memory.
+/// Whether some hosts with different names are the same machine. Containers and network namespaces, for
+/// example, have different host names and share a machine's cores, caches and memory.
 pub fn shared_machine(places: &[Place]) -> bool {
     places.iter().any(|a| places.iter().any(|b| a.boot_id == b.boot_id && a.host != b.host))
 }

@@ -1,5 +1,5 @@
 //! Entry point of the program: parses options, starts the logger, runs the command. If the command fails, the
-//! process prints one line and, if other ranks could wait for it, aborts the job.
+//! process prints one line and, if other ranks may be waiting for it, aborts the job.
 
 use std::process::ExitCode;
 
@@ -10,8 +10,8 @@ use mpiburn::commands::Ending;
 use mpiburn::options::Cli;
 use mpiburn::{INTERNAL_ERROR, commands};
 
-/// mimalloc, with a count of allocations for `bench step`. mimalloc keeps freed pages, because each training
-/// step allocates again what the previous step freed.
+/// mimalloc, with a count of allocations for `bench step`. `work` makes mimalloc keep freed pages, because
+/// each training step allocates again what the previous step freed.
 #[cfg(not(system_allocator))]
 #[global_allocator]
 static ALLOCATOR: CountingAllocator<mimalloc::MiMalloc> = CountingAllocator(mimalloc::MiMalloc);
@@ -33,7 +33,7 @@ fn work() -> u8 {
     burn_mpi::end_the_job_on_panic();
     allocator::keep_freed_pages();
     allocator::use_common_pages();
-    // Long backwards call the poll function, so that collectives in flight make progress during them.
+    // Long backward operators call the poll function, so that collectives in flight make progress meanwhile.
     burn_fused::set_poll(burn_mpi::poll);
     let cli = match Cli::read(std::env::args_os()) {
         Ok(cli) => cli,

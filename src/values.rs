@@ -11,9 +11,9 @@ use clap::{Arg, ValueEnum};
 use run_record::Takes;
 use serde::de::{Deserialize, Deserializer, Error};
 
-/// An option whose value may be `none`, with which a user takes back an earlier value. The alias makes clap
-/// pass the whole type to the parser. For a plain `Option`, clap would set `None` only if the option is
-/// missing, and could not parse `none`.
+/// An option whose value may be `none`, which takes back an earlier value. The alias makes clap pass the
+/// whole type to the parser. For a plain `Option`, clap would set `None` only if the option is missing, and
+/// could not parse `none`.
 pub type Optional<T> = Option<T>;
 
 /// An option that is `on` or `off`. The alias makes clap expect a value; it would make a plain `bool` a flag.
@@ -72,7 +72,7 @@ bounded! {
 }
 
 impl Positive {
-    /// Returns `part` of `whole` equal parts of this number, rounded down, but at least 1.
+    /// Returns this number times `part / whole`, rounded down, but at least 1.
     pub fn share(self, part: usize, whole: usize) -> Self {
         let share = self.0 as u128 * part as u128 / whole as u128;
         Self(usize::try_from(share).unwrap_or(usize::MAX).max(1))
@@ -112,7 +112,7 @@ pub fn name<T: ValueEnum>(value: &T) -> String {
     value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
-/// Implements `Display` for each of these types by the name of the option's value.
+/// Implements `Display` for option types: prints the value's name on the command line.
 macro_rules! display_names {
     ($($kind:ty),+) => {$(
         impl std::fmt::Display for $kind {
@@ -132,7 +132,7 @@ pub fn one_of<T: ValueEnum + Clone + Send + Sync + 'static>() -> impl TypedValue
         .try_map(|name| T::from_str(&name, false))
 }
 
-/// Returns a parser of a type that is parsed from one of `names`, and does not depend on clap.
+/// Returns a parser of one of `names`, for a type `T` that does not depend on clap.
 pub fn named<T, N>(names: N) -> impl TypedValueParser<Value = T>
 where
     T: FromStr<Err = String> + Clone + Send + Sync + 'static,
@@ -239,7 +239,7 @@ fn too_large(high: u64) -> String {
     format!("must be at most {high}")
 }
 
-/// Parses seconds above 0, up to a year, which clocks can count.
+/// Parses a number of seconds above 0. At most a year, so that adding it to a clock's time cannot overflow.
 ///
 /// # Errors
 /// If `text` is not such a number.
