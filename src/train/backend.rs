@@ -31,7 +31,7 @@ impl BackendKind {
     /// Checks that this build includes the transport.
     ///
     /// # Errors
-    /// If it does not. The error says what to choose, or how to build with the transport.
+    /// If this build lacks the transport. The error says what to choose, or how to build with the transport.
     pub fn check_built(self) -> Result<(), String> {
         match self {
             Self::Mpi => Backend::Mpi.check_built(),
@@ -41,7 +41,7 @@ impl BackendKind {
         }
     }
 
-    /// Connects all ranks, which must all call it. NCCL uses the GPU with number `gpu`, or without a number
+    /// Connects all ranks. All ranks must call it. NCCL uses GPU number `gpu`. If `gpu` is `None`, it uses
     /// the first GPU that no lower rank of the machine uses.
     ///
     /// # Errors

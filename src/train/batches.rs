@@ -15,8 +15,8 @@ use burn_mpi::{SampleOrder as Order, ShardPlan, World};
 use data::augment::Augmentation;
 use data::{DataError, Description, Normalizer, SampleSource, Shard, Split};
 
-/// One rank's samples of one step: bytes as they are stored in files, and labels. A step takes them in one or
-/// several micro-batches.
+/// One rank's samples of one step: bytes as they are stored in files, and labels. With `--accumulate`, a step
+/// splits them into several micro-batches.
 #[derive(Debug, Clone)]
 pub struct LabelledBytes<'a> {
     /// All samples, one after the other, in the file's layout.
@@ -92,7 +92,7 @@ impl Batches {
 /// the same data set.
 ///
 /// # Errors
-/// If some rank cannot read its samples, or ranks have different samples.
+/// If some rank cannot read its samples, ranks have different data sets, or the transport fails.
 pub(super) fn shard(
     world: &World,
     options: &RunConfig,

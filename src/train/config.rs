@@ -25,16 +25,17 @@ use data::{Description, SampleSource, Split};
 /// gloo's all-reduce algorithms, also for builds without gloo.
 pub const GLOO_ALGORITHMS: [&str; 3] = ["ring", "bcube", "halving-doubling"];
 
-/// Maximum number of threads. No machine has as many cores, and every system can start as many threads.
+/// Maximum number of threads per rank: more than most machines have cores, and few enough for every system to
+/// start them.
 const MAX_THREADS: usize = 1024;
 
 bounded! {
-    /// A number of threads.
+    /// A number of threads, from 1 to 1024.
     Threads(usize) = up_to(MAX_THREADS, "each takes memory and a core");
 }
 
-/// The complete configuration of a run. `config` in `run.json` has the same fields, and `--resume` needs
-/// nothing else.
+/// The complete configuration of a run. `config` in `run.json` has the same fields, from which `--resume`
+/// takes all options.
 #[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
 #[serde(remote = "Self")]
 pub struct RunConfig {
@@ -106,8 +107,8 @@ pub struct RunConfig {
     /// Number of threads per rank.
     #[arg(long, value_name = "N", default_value = "1", help_heading = "Distribution")]
     pub threads: Threads,
-    /// Steps between log lines of training loss and accuracy. Such a line is the mean over rank 0's samples
-    /// since the previous line, within an epoch. After each epoch, another line has the means over all ranks.
+    /// Steps between log lines of training loss and accuracy. A line has the means over rank 0's samples
+    /// since the previous line of the epoch. After each epoch, another line has the means over all ranks.
     #[arg(long, value_name = "STEPS", default_value = "100", help_heading = "Results")]
     pub log_every: Positive,
     /// Steps between checkpoints, in addition to the one after each epoch.
@@ -119,8 +120,8 @@ pub struct RunConfig {
         help_heading = "Results"
     )]
     pub checkpoint_every: Optional<Positive>,
-    /// Number of checkpoints to keep: the newest K, and the one with the highest test accuracy [default: the
-    /// newest 3 only].
+    /// Keep the newest K checkpoints, and the one with the highest test accuracy [default: the newest 3
+    /// only].
     #[arg(
         long,
         value_name = "K",
@@ -332,8 +333,8 @@ pub struct Communication {
     /// Overlap the all-reduce of gradients with backward.
     #[arg(long, value_name = "on|off", default_value = "on", value_parser = on_off())]
     pub overlap: Switch,
-    /// Maximum size of a gradient bucket in MB. The first bucket has at most 1 MB. If the network has fewer
-    /// than eight such buckets, a bucket has an eighth of the gradients, but at least 1 MB.
+    /// Maximum size of a gradient bucket in MB. The first bucket has at most 1 MB. In a small network, the
+    /// others have at most an eighth of the gradients, or 1 MB if that is more.
     #[arg(long, value_name = "MB", default_value = "25")]
     pub bucket_mb: Above0,
     /// Abort the job if a collective takes longer than this many seconds.
@@ -344,8 +345,7 @@ pub struct Communication {
 }
 
 impl RunConfig {
-    /// Returns how the samples of a split are sharded, with the limit on samples and the batch size of these
-    /// options.
+    /// Returns the sharding of a split, with the limit on samples and the batch size of these options.
     pub fn plan(&self, source: &SampleSource, split: Split, world_size: usize) -> ShardPlan {
         let data = &self.data;
         let (limit, batch_size) = match split {

@@ -19,8 +19,8 @@ pub enum TrainError {
     /// The run directory cannot be read or written.
     #[error(transparent)]
     Record(#[from] RecordError),
-    /// The training cannot continue, and every rank returns this error at the same step. A value is NaN or
-    /// infinite, or a checkpoint does not fit the run.
+    /// A value is NaN or infinite, or a checkpoint does not fit the run. Every rank returns this error at the
+    /// same step.
     #[error("{0}")]
     Ends(String),
     /// A signal requested a stop. Every rank stops after the same step, and a checkpoint of this step is
@@ -37,7 +37,7 @@ pub enum TrainError {
 }
 
 impl TrainError {
-    /// Returns the error between ranks, if this is one.
+    /// Returns the communication error, if this is [`Comm`](Self::Comm).
     pub fn comm_error(&self) -> Option<&CommError> {
         match self {
             Self::Comm(error) => Some(error),

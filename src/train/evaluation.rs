@@ -19,13 +19,13 @@ pub struct Tested {
     pub tallies: Vec<Tally>,
     /// Confusion matrix over all ranks' samples.
     pub confusion: Confusion,
-    /// Seconds of inference, mean over ranks. Excludes the loss and waits for other ranks.
+    /// Seconds of inference, mean over ranks. Excludes the time for the loss and for waiting on other ranks.
     pub seconds: f64,
     /// This rank's class scores, one row per sample; empty unless [`Evaluation::keeps_scores`] is set.
     pub scores: Vec<f32>,
 }
 
-/// Tests a network: holds this rank's shard of the test set.
+/// Tests networks on this rank's shard of the test set.
 pub struct Evaluation {
     /// This rank's test samples.
     pub shard: Shard,
@@ -65,7 +65,7 @@ impl Evaluation {
         })
     }
 
-    /// Evaluates an int8 network in the same way.
+    /// Evaluates an int8 network, as [`run`](Self::run) evaluates a float network.
     ///
     /// # Errors
     /// If samples cannot be read or the transport fails.

@@ -62,14 +62,15 @@ impl OptimizerKind {
 pub struct Rate {
     /// Learning rate.
     pub lr: f64,
-    /// Momentum of SGD and RMSprop; decay rate of the first moments of Adam and AdamW. PyTorch's schedules
-    /// treat both alike.
+    /// Momentum of SGD and RMSprop; decay rate of the first moments of Adam and AdamW. PyTorch's OneCycleLR
+    /// also changes whichever of them the optimizer has.
     pub momentum: f64,
 }
 
 /// Mutable gradients by parameter.
 pub trait AveragedGradients {
-    /// Returns the gradient of the parameter with index `param` in visit order.
+    /// Returns the gradient of the parameter with index `param` in visit order: the order in which Burn
+    /// visits the parameters of a module.
     ///
     /// # Errors
     /// If the parameter has no gradient; the error names it.
@@ -93,13 +94,14 @@ pub struct Optimizer {
     l1: f32,
     l2: f32,
     clip_norm: Option<f64>,
-    /// Name and values of each moment. The values are in Burn's layouts and as many as the parameters.
+    /// Name and values of each moment: one value for each value in `params`, in the same order.
     pub(super) moments: Vec<(String, Vec<f32>)>,
     updates: u64,
 }
 
 impl Optimizer {
-    /// Returns the optimizer of a run with `length` parameters, including buffers. Its moments are zeros.
+    /// Returns the optimizer of a run, with moments of zeros. `length` is the number of values in all
+    /// parameters and buffers.
     pub fn new(options: &RunConfig, length: usize) -> Self {
         let recipe = &options.recipe;
         let zeros = |&name: &&str| (name.to_owned(), vec![0.0; length]);
@@ -115,7 +117,8 @@ impl Optimizer {
         }
     }
 
-    /// Returns the parameters to update: index in visit order, and range in the flat buffer.
+    /// Returns the parameters to update: index in visit order, and range in the flat vector of all
+    /// parameters.
     pub fn places(layout: &ParamLayout) -> Vec<(usize, Range<usize>)> {
         let specs = layout.specs().iter().enumerate().filter(|(_, spec)| spec.trainable);
         specs.map(|(index, spec)| (index, spec.range.clone())).collect()

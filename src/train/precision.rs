@@ -29,7 +29,8 @@ pub enum MixedPrecision {
     Bf16,
     /// f16: 11 bits of precision, values to 65504, with loss scaling.
     Fp16,
-    /// 8-bit floats. No device here has them; they appear in reports.
+    /// 8-bit floats. The value exists only so that an error can say that no device of this program supports
+    /// it.
     #[value(hide = true)]
     Fp8,
 }
@@ -60,7 +61,7 @@ const BACKOFF: f32 = 0.5;
 /// Steps without an overflow before the scale grows.
 const GOOD: u32 = 2000;
 
-/// The current loss scale, and the counters that determine the next scale. Checkpoints store both.
+/// The current loss scale and its counters, as checkpoints store them.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct LossScale {
     /// Factor of the loss.

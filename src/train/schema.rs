@@ -15,7 +15,7 @@ use crate::quant::CALIBRATION;
 pub enum Scope {
     /// The network, and therefore the meaning of a checkpoint's weights.
     Network,
-    /// Every process of the commands that run a network.
+    /// Each process of every command that runs a network.
     Process,
     /// Training steps: those of `train`, `profile` and `bench step`.
     Step,
@@ -40,7 +40,7 @@ pub struct OptionSpec {
     pub only_with: Option<(&'static str, &'static str)>,
     /// The value in effect if `config` has null.
     pub unset: Option<usize>,
-    /// Whether it is a technique that a published figure names if it was used.
+    /// Whether it is a technique: off by default, and not used for a published figure that does not name it.
     pub technique: bool,
     /// Whether `-h` shows it; `--help` shows all options.
     pub common: bool,
@@ -79,8 +79,8 @@ const SAMPLES: &str = "the checkpoint counts steps of these samples";
 const PRECISION: &str = "the checkpoint's loss scale and weights are of this precision";
 const RANGES: &str = "the checkpoint's ranges are of this quantization";
 
-/// All options, in the order of the fields of `config`. `quantized` (another name for a value of `quantize`)
-/// and `num_workers` (without effect) are not in `config`.
+/// All options, in the order of the fields of `config`. Two are not in `config`: `quantized` is another name
+/// for a value of `quantize`, and `num_workers` has no effect.
 pub const OPTIONS: &[OptionSpec] = {
     use Affects::{Nothing, Results, Test, Times};
     use Part::{Communication, Data, Network, Process, Quantization, Recipe, Run};

@@ -44,9 +44,9 @@ pub struct Position {
     /// With early stopping: completed steps at the end of the best epoch. The checkpoint of this step is
     /// kept.
     pub best_step: Option<usize>,
-    /// Number of finished epochs that early stopping and `--keep` ignore. A resumed run that changes the test
-    /// set ignores all earlier epochs, because their tests are not comparable. A resumed run that turns early
-    /// stopping on or off ignores them, because their checkpoints may not have been kept.
+    /// Number of finished epochs that early stopping and `--keep` ignore. A resumed run ignores all earlier
+    /// epochs if it changes the test set, because their tests are not comparable. It also ignores them if it
+    /// turns early stopping on or off, because their checkpoints may not have been kept.
     pub compared_from: usize,
     /// Completed steps at the end of the epoch with the highest test accuracy. `--keep` keeps its checkpoint.
     pub most_accurate_step: Option<usize>,
@@ -60,15 +60,16 @@ pub struct Position {
     /// averages. Empty at the end of an epoch, when all ranks have the averages.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub buffers: Vec<Vec<f32>>,
-    /// Seconds of the training loops of finished epochs. All times here are means over ranks, taken at each
-    /// checkpoint.
+    /// Seconds of the training loops of finished epochs, mean over ranks.
     pub train_seconds: f64,
-    /// Seconds of the current epoch's training loop so far.
+    /// Seconds of the current epoch's training loop so far: this rank's own, and in a checkpoint the mean
+    /// over ranks.
     pub epoch_seconds: f64,
-    /// Seconds of tests so far.
+    /// Seconds of tests so far. This time and the times of checkpoints and start-up are this rank's own; a
+    /// checkpoint has rank 0's.
     pub test_seconds: f64,
     /// With quantization: seconds of inference in the tests so far, of the float network and of the int8
-    /// models.
+    /// models; means over ranks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inference_seconds: Option<[f64; 2]>,
     /// Seconds of checkpoints, curves and comparisons of weights so far.
@@ -87,8 +88,9 @@ pub struct Position {
     pub phase_steps: usize,
 }
 
-/// Epochs by which the history's capacity grows. They take about a megabyte, of which only the used pages
-/// count as memory. A vector that doubles its capacity would leave its smaller copies in the allocator.
+/// Number of epochs by which the history's capacity grows. Their rows take about a megabyte, of which only
+/// the used pages count as memory. A vector that doubles its capacity would leave its smaller copies in the
+/// allocator.
 const ROOM: usize = 16_384;
 
 impl Position {

@@ -1,8 +1,9 @@
 //! One training step on one rank: forward, backward, averaged gradients, weight update.
 //!
-//! Parameters exist twice: in `params`, one flat vector in visit order, and in the network's tensors. The
-//! optimizer updates `params`, which is also what checkpoints save and ranks compare, and then writes them
-//! into the network.
+//! Each parameter has two copies: one in the flat vector `params`, one in the network's tensors. `params` is
+//! in visit order, the order in which Burn visits the parameters of a module. The optimizer updates `params`,
+//! and `Learner::update` then writes `params` into the network. Checkpoints save `params`, and ranks compare
+//! its digest.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -98,13 +99,13 @@ impl<'w> Learner<'w> {
         StepTimes { copy: comm.copy, exposed: comm.exposed, ..self.times }
     }
 
-    /// Adds `time` to the phase that gets samples.
+    /// Adds `time` to the `data` phase, in which samples are read.
     pub fn count_data(&mut self, time: Duration) {
         self.times.data += time;
     }
 
-    /// Trains on this rank's samples of a step that has `total` samples on all ranks. Returns this rank's
-    /// tally, and the signals summed over all ranks.
+    /// Trains on this rank's samples of a step that has `total` samples on all ranks. `stop` says whether
+    /// this rank requests a stop. Returns this rank's tally, and the signals summed over all ranks.
     ///
     /// If the loss of any rank is NaN or infinite, no rank changes a weight. With loss scaling, an averaged
     /// gradient that is NaN or infinite has the same effect.
@@ -183,8 +184,8 @@ impl<'w> Learner<'w> {
         self.publish();
     }
 
-    /// Positions, in the step's global batch, of this rank's samples from its `from`-th on. Dropout masks
-    /// depend on them.
+    /// Returns the positions of this rank's samples in the step's global batch, starting with sample `from`
+    /// of the rank. Dropout masks depend on the positions.
     fn place(&self, from: usize) -> BatchPlace {
         let (rank, ranks) = (self.world.rank(), self.world.size());
         BatchPlace {

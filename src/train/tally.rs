@@ -12,7 +12,7 @@ pub struct Tally {
     /// Sum of the samples' losses. JSON stores NaN and infinity as null, which is read as NaN.
     #[serde(deserialize_with = "number_or_null")]
     pub loss: f64,
-    /// Number of samples with the highest class score for their own class.
+    /// Number of samples whose own class has the highest score.
     pub correct: f64,
     /// Number of samples.
     pub samples: f64,
@@ -24,8 +24,8 @@ fn number_or_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::
 }
 
 impl Tally {
-    /// Returns the tally of a batch of `samples` samples with mean loss `loss`, of which `correct` are
-    /// correct.
+    /// Returns the tally of a batch: `samples` samples with the mean loss `loss`, of which `correct` samples
+    /// are classified correctly.
     pub fn from_batch(loss: f64, correct: usize, samples: usize) -> Self {
         Self { loss: loss * samples as f64, correct: correct as f64, samples: samples as f64 }
     }

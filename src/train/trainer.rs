@@ -1,8 +1,8 @@
 //! The training loop: epochs of steps, and a test and a checkpoint after each epoch.
 //!
-//! All ranks run the same loop and must take the same decisions. If one rank stopped or skipped a step, the
-//! others would wait for it in a collective. Decisions therefore depend only on values that all ranks have,
-//! such as sums of an all-reduce or gathered tallies. A signal may reach only some ranks, so
+//! All ranks run the same loop and must make the same decisions. If one rank stopped or skipped a step, the
+//! others would wait for it in a collective. Decisions therefore depend only on values that are equal on all
+//! ranks, such as sums of an all-reduce or gathered tallies. A Unix signal may reach only some ranks, so
 //! [`Learner::step`] sums the stop requests with the gradients.
 
 mod checkpoints;
@@ -48,10 +48,11 @@ pub struct Trainer<'w> {
     pub position: Position,
     epoch_tally: Tally,
     window_tally: Tally,
-    /// Steps of the epoch before the first step in `window_tally`.
+    /// Steps of the epoch before the first step in `window_tally`, which counts the steps since the last
+    /// point of the training curve.
     window_begin: usize,
-    /// This rank's points of the training curve since the last checkpoint, which will write them: step and
-    /// tally.
+    /// This rank's points of the training curve (step and tally) since the last checkpoint. The next
+    /// checkpoint writes them.
     unwritten: Vec<(usize, Tally)>,
     comm_before: f64,
     /// Seconds of each phase in the processes before this one, if the run was resumed; mean over ranks.
@@ -96,9 +97,8 @@ pub struct Setup {
     pub stop: StopRequest,
 }
 
-/// Checks that ranks also agree on the samples that `--train-samples` and `--test-samples` leave out. Data
-/// sets that differ there are different data sets, and the next run may use these samples. Ranks that fail to
-/// read them with the same error pass the check.
+/// Checks that all ranks also have the same samples beyond `--train-samples` and `--test-samples`: the next
+/// run may use these samples. If all ranks fail to read the samples with the same error, the check passes.
 fn check_unused(world: &World, source: &SampleSource, options: &RunConfig) -> Result<(), TrainError> {
     for split in Split::ALL {
         let available = source.len(split);
@@ -125,7 +125,8 @@ impl<'w> Trainer<'w> {
     /// Returns a trainer before its first step.
     ///
     /// # Errors
-    /// If a shard cannot be read, ranks have different data sets or the transport fails.
+    /// If a shard or the calibration samples cannot be read, ranks have different data sets or the transport
+    /// fails.
     pub fn new(world: &'w World, options: &RunConfig, setup: Setup) -> Result<Self, TrainError> {
         let Setup { source, network, quantizer, collective, stop } = setup;
         let (plan, shard) = batches::shard(world, options, &source, Split::Train, order_of(options, 0))?;
@@ -169,8 +170,9 @@ impl<'w> Trainer<'w> {
     /// Trains to the end of the last epoch, or until early stopping ends it.
     ///
     /// # Errors
-    /// If a loss is NaN or infinite, weights differ between ranks, a file cannot be written or the transport
-    /// fails. Returns [`TrainError::Stopped`] after a signal, once a checkpoint is written.
+    /// If a loss or a running statistic is NaN or infinite, weights or int8 models differ between ranks,
+    /// samples cannot be read, a file cannot be written or the transport fails. Returns
+    /// [`TrainError::Stopped`] after a signal, once a checkpoint is written.
     pub fn run(&mut self, recorder: &mut Recorder<'_>, watch: &mut dyn Watch) -> Result<(), TrainError> {
         while !self.is_done() {
             if self.learner.options.data.shuffle
@@ -351,8 +353,8 @@ impl<'w> Trainer<'w> {
 
     /// Returns the epoch's results over all ranks.
     ///
-    /// The epoch's seconds become a mean over ranks, as the waits for gradients are. Otherwise one rank's
-    /// wait for a late rank could be longer than the late rank's own epoch.
+    /// `epoch_seconds` becomes the mean over ranks, because the waits for gradients are reported as a mean
+    /// over ranks. The mean wait could be longer than the epoch of a single late rank.
     fn epoch_row(&mut self, test: &[Tally], int8: &[Tally]) -> Result<EpochRow, TrainError> {
         let ranks: Vec<(Tally, f64)> = self.world.gather(&(self.epoch_tally, self.position.epoch_seconds))?;
         let (tallies, seconds): (Vec<Tally>, Vec<f64>) = ranks.into_iter().unzip();
@@ -417,7 +419,7 @@ impl<'w> Trainer<'w> {
         Ok(Some(TestedInt8 { file: model.file, test }))
     }
 
-    /// Returns the error for a training that a signal stopped, after its checkpoint.
+    /// Returns the error for a training that a signal stopped. The checkpoint has been written.
     fn stopped(&self, recorder: &Recorder<'_>) -> TrainError {
         let signal = self.stop.signal().unwrap_or("a signal to another rank");
         let writer = recorder.writer.as_ref();
@@ -451,8 +453,8 @@ impl<'w> Trainer<'w> {
         Err(self.ends(rank, format!("test loss is not finite after epoch {epoch}; {REMEDY}")))
     }
 
-    /// Checks that each rank's running statistics of batch norm are finite. The loss does not show
-    /// activations that overflow, because batch norm rescales them.
+    /// Checks that each rank's running statistics of batch norm are finite. The loss may stay finite although
+    /// activations overflow, because batch norm rescales them.
     fn check_statistics(&self) -> Result<(), TrainError> {
         if !self.learner.layout().has_buffers() {
             return Ok(());
@@ -475,7 +477,7 @@ impl<'w> Trainer<'w> {
         TrainError::Ends(format!("rank {rank} ({}): {what}; {checkpoint}", self.world.places()[rank].host))
     }
 
-    /// SHA-256 over all weights.
+    /// SHA-256 of all parameters and buffers.
     pub fn weights_sha256(&self) -> String {
         sha256_of_f32(&self.learner.params)
     }

@@ -18,7 +18,7 @@ fn optimizer(options: &str, length: usize) -> (Optimizer, Rate) {
     (Optimizer::new(&config, length), config.base_rate())
 }
 
-/// Returns the weights after one step for each of the gradients in `steps`.
+/// Returns the weights after one step with each gradient in `steps`.
 fn updated<const N: usize>(options: &str, mut params: [f32; N], steps: &[[f32; N]]) -> [f32; N] {
     let (mut optimizer, rate) = optimizer(options, N);
     for gradients in steps {

@@ -40,8 +40,9 @@ impl Trainer<'_> {
         }
         let own = |tallies: &[Tally]| tallies.get(rank).copied().unwrap_or_default();
         self.epoch_tally = own(&self.position.epoch_tallies);
-        // Discard the window's tally if it began before the last line was due. Either the checkpoint was
-        // written with another `--log-every`, or its window went on over the end of an epoch.
+        // Discard the window's tally if the window began before the last line was due, or if its beginning is
+        // unknown. Then the checkpoint was written with another `--log-every`, or by an older version whose
+        // windows could go on over the end of an epoch.
         let log_every = self.learner.options.log_every.get();
         let last_line = self.position.step_in_epoch / log_every * log_every;
         (self.window_tally, self.window_begin) =
@@ -81,8 +82,9 @@ impl Trainer<'_> {
         Ok(())
     }
 
-    /// Replaces this rank's times in the position by means over ranks, so that the phases still sum to the
-    /// total.
+    /// Replaces this rank's times in the position by all ranks' times: each rank's wait for gradients, and
+    /// means over ranks of the epoch's seconds and of the phases. As means over the same ranks, the phases
+    /// still sum to the total.
     fn share_times(&mut self) -> Result<(), TrainError> {
         let comm_seconds = self.comm_before + self.learner.times().exposed.as_secs_f64();
         let ranks: Vec<(f64, Phases<f64>, f64)> =
