@@ -6,14 +6,14 @@
 /// A picture counts as swapped if its negative is closer to the training set's mean than the picture itself,
 /// by more than this. Brightness is scaled to 0..1.
 ///
-/// If the training set's mean is between 0.375 and 0.625, no picture can meet this, so natural pictures are
-/// never warned of. Of MNIST's 70,000 digits no picture meets it, and every negative does.
+/// If the training set's mean is between 0.375 and 0.625, no picture can meet this condition, so networks for
+/// natural pictures never warn. Of MNIST's 70,000 digits no picture meets it, and every negative does.
 const CLOSER: f32 = 0.25;
-/// A swapped picture's mean must also differ from the training set's mean by more than this many of its
-/// standard deviations.
+/// Minimum difference between a swapped picture's mean and the training set's mean, in standard deviations of
+/// the training set.
 const FAR: f32 = 1.5;
-/// A warning needs one swapped picture in this many. Of natural pictures darkened to a mean of 0.2, 1 % count
-/// as swapped.
+/// A warning needs at least one swapped picture in 10. Of natural pictures darkened to a mean of 0.2, 1 %
+/// count as swapped.
 const FEW: usize = 10;
 
 /// Compares the brightness of the pictures to predict with the training set's.

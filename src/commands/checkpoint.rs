@@ -133,8 +133,8 @@ impl Noted {
         Err(ConfigError::new("data-root", config.data.data_root.display(), problem))
     }
 
-    /// Returns a data set other than the run's, normalised as the run's data set was. Rejects it if its
-    /// classes are the run's in another order.
+    /// Returns a data set other than the run's, normalised as the run's data set was. Rejects a data set with
+    /// another element type or other features, or with the run's classes in another order.
     pub fn as_trained(
         &self,
         world: &World,

@@ -74,8 +74,9 @@ struct Covered {
 }
 
 impl Samples {
-    /// Returns the samples of the checkpoint with this `manifest`. Returns nothing if the run has changed its
-    /// data set since then: in an earlier attempt, by `history`, or in this attempt, by `changed`.
+    /// Returns the samples of the checkpoint with this `manifest`. Both splits are `None` if the run has
+    /// changed its data set since then: in an earlier attempt (listed in `history`) or in this attempt
+    /// (`changed`).
     pub fn of_checkpoint(manifest: &Manifest, history: &[Attempt], changed: &[Change]) -> Self {
         if changes_since(manifest, history, changed).any(|change| change.field == "data_root") {
             return Self::default();

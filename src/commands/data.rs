@@ -128,7 +128,7 @@ fn import(args: &ImportArgs) -> anyhow::Result<()> {
 }
 
 /// Returns options with which two ranks learn from `samples` samples. Small sets get smaller batches and more
-/// epochs, for some hundred steps. Large sets get the defaults.
+/// epochs (at most 100), for about 500 steps. Large sets get the defaults.
 fn recipe(samples: usize) -> String {
     const RANKS: usize = 2;
     /// Number of steps in which networks learned separable classes in experiments.

@@ -9,7 +9,7 @@ use crate::options::{ExportArgs, RunConfig};
 use burn_mpi::World;
 use run_record::files::replace_file;
 
-/// Exports on rank 0 only, also under mpirun.
+/// Exports on rank 0 only, even under mpirun.
 pub fn run(world: &World, args: &ExportArgs) -> anyhow::Result<()> {
     if let Some(line) = on_root(world, || export(args))? {
         println!("{line}");
@@ -19,7 +19,7 @@ pub fn run(world: &World, args: &ExportArgs) -> anyhow::Result<()> {
 
 /// Writes the file and returns a line that describes it.
 fn export(args: &ExportArgs) -> anyhow::Result<String> {
-    // The required ending prevents that a file of a run is overwritten by mistake.
+    // The required ending keeps users from overwriting a file of a run by mistake.
     if args.out.extension().is_none_or(|extension| extension != "onnx") {
         return Err(Refused(format!("--out {}: must end in .onnx", args.out.display())).into());
     }

@@ -1,7 +1,7 @@
 //! Chooses the GPU of each rank for `--device cuda` and `--device tch-cuda:N`.
 //!
-//! Without a number, the ranks of a machine take its GPUs in turn. Several ranks may share a GPU; their
-//! gradients are then sent through the host's memory.
+//! Without a number, the ranks of a machine take its GPUs in turn. Except with NCCL, several ranks may share
+//! a GPU: mpi and gloo send gradients through the host's memory.
 
 use burn_mpi::World;
 

@@ -59,8 +59,8 @@ impl Least {
     /// copy in a bucket are in memory at the same time.
     fn for_weights(config: &RunConfig, weights: u64, largest: u64) -> Self {
         let moments = config.recipe.optimizer.moments(config.base_rate().momentum > 0.0).len() as u64;
-        // Every device: weights and gradients as flat buffers, and moments. A CPU device also has the
-        // network's copy of the weights in this memory.
+        // With any device, host memory holds weights and gradients as flat buffers, and the moments. With a
+        // CPU device, it also holds the network's copy of the weights.
         let copies = 2 + moments + u64::from(config.device.is_cpu());
         Self {
             held: weights.saturating_mul(copies),

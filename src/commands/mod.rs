@@ -42,8 +42,8 @@ use burn_mpi::World;
 use run::InUse;
 pub use run::{CommandError, Ending, Refused, print_error, run, run_as_rank, usage};
 
-/// Sets the deadline of collectives, which applies from MPI's start on, and the option that errors name for
-/// it.
+/// Sets the deadline of collectives, the delay of stall warnings, and the option that errors name for the
+/// deadline. Must be called before MPI starts, so that they apply to its start.
 pub fn set_deadline(command: &Command) {
     let (config, stall) = match command {
         Command::Train(args) => (&args.config, &args.stall),
@@ -59,8 +59,8 @@ pub fn set_deadline(command: &Command) {
 /// Makes all ranks compute bf16 products with the slowest method among them, because the methods round
 /// differently.
 ///
-/// Also warns if 16-bit values save memory but no time. With AVX-512 only linear layers run in bf16, which
-/// are 2% of vgg's products. libtorch chooses its products itself.
+/// Also warns if 16-bit values save memory but no time. With AVX-512, only linear layers run in bf16: 2% of
+/// vgg's products. libtorch chooses its products itself.
 fn agree_on_products(world: &World, config: &RunConfig) -> anyhow::Result<()> {
     let ranks: Vec<u8> = world.gather(&(bf16_products() as u8))?;
     let least =
@@ -103,8 +103,8 @@ fn use_threads(threads: usize) -> anyhow::Result<()> {
     // In tests a rank is a thread, which may run several commands.
     if rayon::current_thread_index().is_none() {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).use_current_thread();
-        // The pool is never dropped: it has to live as long as this thread, and other ranks' threads have
-        // pools of their own.
+        // The pool is never dropped: it must live as long as this thread. In tests, each rank's thread has
+        // its own pool.
         std::mem::forget(pool.build().context("cannot start threads")?);
     }
     Ok(())
@@ -160,7 +160,7 @@ fn warn_of_ignored(world: &World, does: &str, typed: &Words, is_ignored: impl Fn
     }
 }
 
-/// Rejects a batch size of which several random batches might not fit into memory.
+/// Rejects batch sizes above 65,536. Several random batches are kept in memory, and might not fit.
 fn check_random_batch(config: &RunConfig) -> Result<(), ConfigError> {
     const LARGEST: usize = 65_536;
     let size = config.data.train_batch_size.get();

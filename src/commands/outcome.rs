@@ -85,8 +85,8 @@ fn versions(world: &World, config: &RunConfig) -> BTreeMap<String, String> {
     entries.map(|(name, version)| (name.to_owned(), version.to_owned())).into_iter().chain(gloo).collect()
 }
 
-/// Returns the percentage of CPU time that other programs used, by host. Several host names may be one
-/// machine; the ranks of all its names then count as its ranks.
+/// Returns the percentage of CPU time that other programs used, by host. If several host names are one
+/// machine, the ranks under all of these names count.
 fn load_of_others(places: &[Place], times: &[CpuTime]) -> BTreeMap<String, f64> {
     let of_host = |place: &Place| {
         let same = places.iter().zip(times).filter(|(other, _)| other.boot_id == place.boot_id);
@@ -285,7 +285,7 @@ fn print_details(history: &[EpochRow], results: &Results, sync: &SyncReport) {
     if let Some(line) = waiting(results) {
         println!("{line}");
     }
-    // The lines above include the steps of earlier processes, this one does not.
+    // The lines above include the steps of earlier processes. The next line does not.
     let part = if sync.steps < results.steps {
         format!(" in the last {}", count(sync.steps, "step"))
     } else {

@@ -22,16 +22,16 @@ pub type Named<'a> = (&'static str, Option<&'a PathBuf>);
 /// the same file.
 ///
 /// # Errors
-/// If a file must not be replaced or cannot be written.
+/// If an output is a folder, must not be replaced, cannot be written, or is named by two options.
 pub fn check(outputs: &[Named<'_>], read: &[Option<&PathBuf>]) -> anyhow::Result<()> {
     check_names(outputs, read)?;
     Ok(outputs.iter().filter_map(|(_, path)| *path).try_for_each(|path| check_writable(path))?)
 }
 
-/// Does the checks of [`check`] on names only: not whether the files can be written.
+/// Does the checks of [`check`], except whether the files can be written.
 ///
 /// # Errors
-/// If a file must not be replaced.
+/// If an output is a folder, must not be replaced, or is named by two options.
 pub fn check_names(outputs: &[Named<'_>], read: &[Option<&PathBuf>]) -> anyhow::Result<()> {
     let mut named: Vec<(&str, &Path)> = Vec::new();
     for &(option, path) in outputs {

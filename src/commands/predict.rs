@@ -26,7 +26,7 @@ use data::{DataError, DataFormat, Description, Element, Normalizer};
 /// Number of samples in one pass through the network.
 const BATCH: usize = 64;
 
-/// Predicts on rank 0 only, also under mpirun.
+/// Predicts on rank 0 only, even under mpirun.
 pub fn run(world: &World, args: &PredictArgs) -> anyhow::Result<()> {
     use_threads(1)?;
     on_root(world, || predict(args)).map(drop)

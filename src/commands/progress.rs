@@ -159,7 +159,7 @@ pub fn learning_rate(lr: f64) -> String {
 mod tests {
     use super::*;
 
-    /// The values are as wide as they become in a training of days.
+    /// The values are as wide as in a training that takes days.
     #[test]
     fn lines_fit_80_columns() {
         let tally = Tally { loss: 12.3456e6, correct: 1e6, samples: 1e6 };

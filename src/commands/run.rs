@@ -53,7 +53,8 @@ pub fn run(cli: Cli) -> Result<u8, CommandError> {
     run_as_rank(&world, &cli, program, &stop).map(|()| 0)
 }
 
-/// Logs that the signal handlers are installed. MPI has not started yet, so the rank is the launcher's.
+/// Logs that the signal handlers are installed. MPI has not started yet, so the rank comes from the
+/// launcher's variables.
 pub(super) fn log_listening(stop: StopRequest) -> StopRequest {
     let rank = Launcher::detect().map_or(0, |launcher| launcher.rank);
     log::debug!("rank {rank}: signal handlers are installed");
@@ -265,7 +266,7 @@ pub fn is_in_use(error: &anyhow::Error) -> bool {
 }
 
 /// The kind of message with which the error is printed. `launch --restart` reads it to find out which rank
-/// failed first, and which ones only noticed.
+/// failed first, and which ranks only noticed the failure.
 pub fn kind(error: &anyhow::Error) -> &'static str {
     // Messages of gloo and of the system for a lost connection: another rank has failed.
     let closed = ["Connection closed by peer", "Connection reset by peer", "Broken pipe"];
@@ -285,7 +286,7 @@ pub fn is_shared(error: &anyhow::Error) -> bool {
         || error.is::<Refused>()
 }
 
-/// Formats the error in one line, and appends a hint on what this program offers against it.
+/// Formats the error in one line, and appends a hint if a command of this program solves the problem.
 pub fn with_hint(error: &anyhow::Error) -> String {
     match comm_error(error).and_then(hint) {
         Some(hint) => format!("{error:#}; {hint}"),
@@ -293,8 +294,8 @@ pub fn with_hint(error: &anyhow::Error) -> String {
     }
 }
 
-/// Returns a hint on the commands of this program for an error of burn-mpi. The library's messages name only
-/// its own functions.
+/// Returns the hint for an error of burn-mpi. The library's own messages cannot name commands of this
+/// program.
 fn hint(error: &CommError) -> Option<String> {
     match error {
         CommError::ByHand { .. } => Some("mpiburn launch NxC -- … starts a topology".into()),
@@ -348,7 +349,7 @@ pub fn usage(error: &clap::Error) -> u8 {
         },
         _ => {}
     }
-    // For the same reason as in `print_shared`.
+    // Wait for all ranks, for the reason given at `print_shared`.
     if let Some(world) = world {
         let _ = world.barrier();
     }

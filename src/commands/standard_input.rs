@@ -1,7 +1,8 @@
 //! Reader of file names on standard input, one per line.
 //!
-//! Users also pipe the contents of a file by mistake. A picture is recognised by its first bytes, a table by
-//! two first lines that have cell separators and do not name files.
+//! Users also pipe the contents of a file by mistake. A picture or another known format is recognised by its
+//! first bytes. A table is recognised by its first two lines: both have cell separators and do not name
+//! files.
 
 use std::ffi::OsStr;
 use std::io::BufRead;

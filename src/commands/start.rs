@@ -122,7 +122,7 @@ pub fn fingerprint() -> Option<Fingerprint> {
     has_peers().then(|| std::thread::spawn(move || digest().unwrap_or_else(|error| error.to_string())))
 }
 
-/// Returns the error of a subcommand that has no ranks, started under a launcher.
+/// Returns the error for a launcher that starts a subcommand without ranks.
 pub fn in_one_process(name: &str) -> Refused {
     Refused(format!("mpiburn {name} runs in one process: start it without mpirun or srun"))
 }

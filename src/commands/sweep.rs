@@ -26,7 +26,7 @@ use terminal::digits::{decimals, seconds};
 /// Starts the runs that are not completed, and returns the exit code.
 ///
 /// # Errors
-/// If the sweep file is invalid, or the folder has results of other options.
+/// If the sweep file is invalid, or the folder has results of other options, is in use or cannot be written.
 pub fn run(args: &SweepArgs) -> anyhow::Result<i32> {
     let sweep = Sweep::read(args)?;
     let (mut record, before) = sweep.look()?;
@@ -70,8 +70,8 @@ impl<'a> Sweep<'a> {
             let problem = format!("no run has this in its name; runs are named like {}", runs[0].name);
             bail!(Refused(format!("--only {text}: {problem}")));
         }
-        // An unknown section counts as a scale. The user may have misspelt another section, so the log
-        // mentions it.
+        // An unknown section counts as a scale, but may be a misspelt section. So the log mentions each
+        // unknown section.
         for name in file.scales.keys().filter(|name| **name != args.scale && *name != "quick") {
             log::info!(
                 "[{name}] in {} is a scale: it is used with --scale {name} alone",

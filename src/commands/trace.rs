@@ -19,7 +19,7 @@ use burn_mpi::lab::ClockOffset;
 use burn_mpi::{CommError, World};
 use run_record::is_of_run;
 
-/// Steps that are recorded without `--trace-steps`.
+/// Steps that are recorded without `--trace-steps`, counted from the first step of this process.
 const DEFAULT: RangeInclusive<usize> = 20..=40;
 
 /// A time line that is being recorded.
@@ -57,10 +57,11 @@ fn cannot_write(path: &Path) -> String {
     format!("--trace {}: cannot be written", path.display())
 }
 
-/// Returns the steps to record, from those after `done` up to `total`; `None` without `--trace`.
+/// Returns the steps to record, which lie after step `done` and not after step `total`; `None` without
+/// `--trace`.
 ///
 /// # Errors
-/// If the run does not have the steps of `--trace-steps`.
+/// If no step is left, or `--trace-steps` names steps that are done already or that the run does not have.
 pub fn steps(
     args: &TraceArgs,
     done: usize,

@@ -90,7 +90,8 @@ fn phases(
         trainer.restore(checkpoint)?;
     }
     record.data = data_record(&trainer);
-    // Delete the old run only after everything that can fail at the start has succeeded.
+    // Replace the old run as late as possible: checks of options, data and memory, and the connection of the
+    // transport can no longer fail. After this line, the start only writes files to the run directory.
     let emptied = match &begin.dir {
         Some(dir) if begin.replaces => dir.begin(&record).map(|()| *begun = Some(dir.clone())),
         _ => Ok(()),
@@ -99,12 +100,13 @@ fn phases(
     train(args, started, begin, record, trainer, tracing)
 }
 
-/// Options of a training that fit its data set, the same on all ranks.
+/// The configuration of a training, checked against its data set. All fields except `resumed` are equal on
+/// all ranks.
 struct Agreed {
     config: RunConfig,
-    /// The run to resume; `None` except on rank 0.
+    /// With `--resume`: the opened run; `None` except on rank 0.
     resumed: Option<Resumed>,
-    /// What the run to resume recorded about its data set.
+    /// With `--resume`: the run's own record of its data set.
     noted: Option<Noted>,
     source: SampleSource,
     plan: ShardPlan,
@@ -136,8 +138,9 @@ fn agree(world: &World, args: &TrainArgs) -> anyhow::Result<Agreed> {
     Ok(Agreed { config, resumed, noted, source, plan, total })
 }
 
-/// Determines the configuration, equal on all ranks, checks that this build can run it, and prepares this
-/// rank for it. Also returns the run to resume (on rank 0) and what it recorded about its data set.
+/// Returns the configuration, which is equal on all ranks, after a check that this build supports it. Sets up
+/// this rank for it: deadline, GPU, convolutions and threads. With `--resume`, also returns the opened run
+/// (on rank 0 only) and the run's record of its data set.
 fn configure(world: &World, args: &TrainArgs) -> anyhow::Result<(RunConfig, Option<Resumed>, Option<Noted>)> {
     check_world_size(args, world)?;
     let (config, resumed, noted) = match &args.resume {
@@ -216,7 +219,8 @@ fn train(
     let start = Start { step, history, curves, origin, keep: config.keep.map(Positive::get), has_int8 };
     let mut recorder = world.agree(Recorder::open(world, dir.clone(), start))?;
     if complete {
-        // Keep run.json: it has measurements that a process without training cannot repeat.
+        // Do not write run.json. It has the measurements of the processes that trained, and this process has
+        // none.
         if let Some(dir) = &dir {
             let shown = quoted(dir.path().display());
             log::info!("the run is complete after {step} steps; mpiburn report {shown} shows it");
@@ -256,7 +260,8 @@ fn train(
     Ok(())
 }
 
-/// Logs where a resumed run continues, and warns of settings with which it learns next to nothing.
+/// Logs the step and epoch at which a resumed run continues. Warns if learning rates are negligible, or if a
+/// training on imported data has few steps.
 fn say_start(trainer: &Trainer<'_>, config: &RunConfig) {
     let (plan, position) = (trainer.plan, &trainer.position);
     if position.step > 0 {
@@ -282,8 +287,7 @@ fn note_end_without_results(
         record.status = if stopped { Status::Stopped } else { Status::Failed };
         record.error = Some(error.to_string());
         record.ended_at = Some(now());
-        // This may fail too, for example on a full disk. The error that ended the run is still the one to
-        // return.
+        // If this write fails too, for example on a full disk, still return the error that ended the run.
         if let Err(error) = dir.write_record(&record) {
             log::debug!("{error}");
         }
@@ -302,7 +306,8 @@ fn note_end_without_results(
 /// Warns if a training on imported data is too short. The default options suit data sets of many thousand
 /// samples.
 fn warn_of_few_steps(epochs: usize, steps: usize, batch_size: usize) {
-    /// Number of steps from which on networks learned small tables in experiments.
+    /// Smallest number of steps without a warning. In experiments, networks learned small tables in 100
+    /// steps.
     const FEW: usize = 100;
     let all = epochs * steps;
     if all < FEW {
@@ -320,8 +325,8 @@ fn warn_of_few_steps(epochs: usize, steps: usize, batch_size: usize) {
     }
 }
 
-/// Warns of epochs, from `epoch` on, with a learning rate so low that they change next to nothing. `first` is
-/// the rate of the run's first epoch, 0 in a new run.
+/// Warns if the learning rate becomes so low that epochs change next to nothing. Epochs before `epoch` do not
+/// count. `first` is the rate of the run's first epoch, 0 in a new run.
 fn warn_of_negligible_rates(schedule: &Schedule, epoch: usize, first: f64) {
     let initial = schedule.rate(0, 0).lr.max(first);
     let Some(from) = schedule.negligible_from(epoch, initial) else { return };

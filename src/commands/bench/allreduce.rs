@@ -18,7 +18,8 @@ use run_report::allreduce::latency_plot;
 use run_report::plots::Plot;
 use run_report::{LatencyRow, benchmarks};
 
-/// Up to this size in bytes, calls are short, and many of them are needed to measure their spread.
+/// Largest message in bytes whose calls count as short. Short calls get more iterations by default, to
+/// measure their spread.
 const SMALL: usize = 64 << 10;
 
 /// An all-reduce method to time: a backend and its order of summation.
@@ -60,7 +61,7 @@ fn sizes_of(args: &AllreduceArgs) -> Result<Vec<usize>, ConfigError> {
     sizes::parse(&args.sizes, args.dtype.bytes()).map_err(refused)
 }
 
-/// Returns the methods in the list `names`, or all methods of this build without a list.
+/// Returns the methods that `names` lists. If `names` is `None`, returns all methods of this build.
 fn methods(names: Option<&str>) -> Result<Vec<AllReduceMethod>, ConfigError> {
     let Some(names) = names else {
         return Ok(METHODS.into_iter().filter(|m| m.backend.check_built().is_ok()).collect());
@@ -81,8 +82,8 @@ fn methods(names: Option<&str>) -> Result<Vec<AllReduceMethod>, ConfigError> {
     Ok(chosen)
 }
 
-/// Times every size with every method, and returns one row for each, ordered by size. Methods of a backend
-/// for which a rank has no GPU are left out, unless the user named them.
+/// Times every size with every method. Returns one row for each pair, ordered by size. Unless the user named
+/// the methods, leaves out those of a backend for which some rank has no GPU.
 fn measure(
     world: &World,
     args: &AllreduceArgs,
@@ -173,7 +174,8 @@ fn wire(dtype: WireType, length: usize, value: impl Fn(usize) -> f32) -> Wire {
     }
 }
 
-/// Checks the first sum. The tolerance depends on the type: 16-bit types may be rounded after each addition.
+/// Checks the first sum. The tolerance is one rounding error of the type for each rank, because a sum may be
+/// rounded after each addition.
 fn check(method: &AllReduceMethod, sum: &Wire, ranks: usize) -> Result<(), String> {
     let right = |rounding: f32| {
         move |(i, value): (usize, f32)| {

@@ -23,9 +23,9 @@ const BYTES: usize = 1024;
 
 /// Delay of one rank before the barrier that is checked.
 ///
-/// The barrier is wrong if a rank leaves it before another rank enters it, by more than half of this delay
-/// plus the errors of the clocks. Ranks that are late for other reasons may hide a wrong barrier, but cannot
-/// make a correct one look wrong.
+/// The barrier is wrong if one rank leaves it before another rank enters it, and the time in between exceeds
+/// half of this delay plus the errors of both clocks. Ranks that are late for other reasons may hide a wrong
+/// barrier, but cannot make a correct one look wrong.
 const LATE: Duration = Duration::from_millis(100);
 
 /// Calls one operation of [`Primitives`]; the last argument is the root rank. Returns the time of the call
@@ -122,8 +122,8 @@ pub fn run(world: &World, args: &CollectivesArgs) -> anyhow::Result<()> {
     wrong.map_or(Ok(()), |error| Err(error.into()))
 }
 
-/// Returns the operations of `backend`, or why it has none: it is not in this build, or a rank has no GPU for
-/// it.
+/// Connects the operations of `backend`. The inner error says why there are none: this build lacks the
+/// backend, or a rank has no GPU for it.
 fn connect(
     world: &World,
     backend: BackendKind,
@@ -224,7 +224,8 @@ fn barrier_waits(on: &mut dyn Primitives, world: &World) -> Result<bool, CommErr
     Ok(all_waited(&world.gather(&passage)?))
 }
 
-/// Whether no rank left the barrier before another rank entered it.
+/// Whether every rank stayed in the barrier until the last rank entered it, within the margin that [`LATE`]
+/// describes.
 fn all_waited(ranks: &[Passage]) -> bool {
     let is_early = |rank: &Passage, other: &Passage| {
         let margin = rank.error + other.error + LATE.as_nanos() as i64 / 2;

@@ -23,8 +23,9 @@ use terminal::table::table;
 
 /// Numbers of images in one inference.
 const BATCHES: [usize; 3] = [1, 32, 128];
-/// Minimum number of timed rounds of a batch size, and the time after which no further rounds start.
+/// Minimum number of timed rounds of a batch size.
 const LEAST: usize = 5;
+/// After this time, only the first [`LEAST`] rounds of a batch size still start.
 const MOST: Duration = Duration::from_secs(10);
 /// Batch size of the accuracy test.
 const TEST_BATCH: usize = 128;
@@ -142,8 +143,8 @@ fn measure(world: &World, subject: Subject, args: &Int8Args) -> anyhow::Result<(
     Ok((method, rows))
 }
 
-/// Times inferences of the candidates in turn. Returns for each candidate its times, and the bytes that one
-/// inference after the first allocates.
+/// Times inferences of the candidates in turn, after one untimed inference of each. Returns each candidate's
+/// times, and the bytes that its last inference allocated.
 fn time(candidates: &mut [&mut dyn FnMut()], iterations: usize) -> Vec<(Vec<Duration>, u64)> {
     let mut measured = vec![(Vec::with_capacity(iterations), 0); candidates.len()];
     candidates.iter_mut().for_each(|infer| infer());

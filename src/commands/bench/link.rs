@@ -21,7 +21,7 @@ const WARM_UP: usize = 5;
 /// Time limit of the exchanges of one size.
 const BUDGET: Duration = Duration::from_secs(1);
 const SIZES: &str = "4..4MiB";
-/// If an exchange takes this long, no larger size is tried, unless --sizes lists it.
+/// Without --sizes, larger messages are not measured once the median time of a message exceeds this.
 const LONGEST: Duration = Duration::from_millis(100);
 
 pub fn run(world: &World, args: &LinkArgs) -> anyhow::Result<()> {

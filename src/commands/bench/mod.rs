@@ -46,7 +46,7 @@ fn warn_if_not_representative(world: &World) {
     }
 }
 
-/// Rejects more than one rank. `what` names in the error what is measured.
+/// Rejects more than one rank. The error names `what`, the thing that is measured.
 fn check_alone(world: &World, what: &str) -> Result<(), ConfigError> {
     let why = || format!("{what} is measured on one rank; start it without mpirun");
     let refused = || ConfigError::new("world-size", world.size(), why());
@@ -61,7 +61,7 @@ fn timed(world: &World, call: impl FnOnce() -> Result<(), CommError>) -> Result<
     Ok(started.elapsed())
 }
 
-/// Returns in two words why `backend` is left out, if a rank has no GPU for it. All ranks must call it.
+/// If some rank has no GPU for `backend`, returns the reason in two words. All ranks must call it.
 #[cfg(feature = "nccl")]
 fn has_no_gpu(world: &World, backend: BackendKind) -> Result<Option<&'static str>, CommError> {
     if backend != BackendKind::Nccl {

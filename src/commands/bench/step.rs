@@ -33,7 +33,7 @@ const TURN: usize = 5;
 
 const PHASES: usize = StepMs::TITLES.len();
 
-/// Measures `--steps` steps with overlap and, on several ranks, as many without.
+/// Measures `--steps` steps with overlap and, on several ranks, the same number without.
 pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
     let config = configure(world, args)?;
     let batch = config.data.train_batch_size.get();
@@ -116,7 +116,7 @@ struct TimedSteps {
 
 impl TimedSteps {
     /// Allocates memory for all steps. A vector that grows would be copied between steps, and its page faults
-    /// would count as theirs.
+    /// would be counted as the steps' own.
     fn with_capacity(steps: usize) -> Self {
         let (phases, times) = (Vec::with_capacity(steps), Vec::with_capacity(steps));
         Self { phases, times, allocations: 0, page_faults: 0 }
@@ -149,9 +149,9 @@ impl TimedSteps {
     }
 }
 
-/// Returns this rank's median time in ms of an all-gather in which each rank receives as many bytes as in a
-/// ring all-reduce of `bytes` bytes: 2(n-1)/n times `bytes` on n ranks. `None` on one rank. All ranks must
-/// call it with the same number.
+/// Returns this rank's median time in ms of an all-gather in which each rank receives the same number of
+/// bytes as in a ring all-reduce of `bytes` bytes: 2(n-1)/n times `bytes` on n ranks. `None` on one rank, or
+/// if `bytes` is 0. All ranks must call it with the same `bytes`.
 fn gather_ms(world: &World, config: &RunConfig, bytes: usize) -> anyhow::Result<Option<f64>> {
     /// Number of untimed exchanges. The first opens connections, and TCP's window grows over the next ones.
     const WARM_UP: usize = 3;
@@ -171,8 +171,8 @@ fn gather_ms(world: &World, config: &RunConfig, bytes: usize) -> anyhow::Result<
     Ok(Some(median_ms(&times[WARM_UP..])))
 }
 
-/// Does one measured step. `make icount` counts the instructions between entry and return of this function,
-/// found by its name, so it must not be inlined.
+/// Does one measured step. `make icount` finds this function by its name and counts the instructions between
+/// its entry and its return, so it must not be inlined.
 #[inline(never)]
 fn measured_step(learner: &mut Learner<'_>, samples: &LabelledBytes, total: usize) -> Result<(), CommError> {
     learner.step(samples, total, false).map(|_| ())
@@ -252,10 +252,10 @@ pub struct StepReport {
     /// Bytes of gradients that each rank contributes to a step's all-reduces, in the type in which they are
     /// sent.
     pub gradient_bytes: usize,
-    /// Time of an all-gather of as many bytes as a ring all-reduce of the gradients moves; `None` with one
-    /// rank.
+    /// Time of an all-gather that moves the same number of bytes as a ring all-reduce of the gradients;
+    /// `None` with one rank.
     pub gather_ms: Option<f64>,
-    /// The step's operations per second, divided by the matrix product's.
+    /// The step's operations per second, divided by the matrix product's; `None` if no product was timed.
     pub share_of_product: Option<f64>,
 }
 
@@ -326,7 +326,7 @@ impl StepReport {
         })
     }
 
-    /// Prints the table and the lines.
+    /// Prints the table, and the lines below it.
     pub fn print(&self) {
         println!("{}", self.table());
         for line in self.communication().into_iter().chain(self.bytes_alone()) {
@@ -527,7 +527,8 @@ mod product_tests {
     #[test]
     fn the_speed_of_a_product_is_plausible() {
         let speed = product_flop_per_second(&product_times(&Device::flex(), 2)).unwrap();
-        // A wide range: any machine passes, and a unit that is wrong by a factor of a thousand does not.
+        // A wide range that any machine passes. It catches 0, and results that are too high by a factor of a
+        // million.
         assert!(speed > 0.0 && speed < 1e14, "{speed}");
     }
 }

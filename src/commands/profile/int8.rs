@@ -7,8 +7,8 @@ use crate::commands::subject::BatchCycle;
 use crate::quant::Quantized;
 use crate::spans::{BATCH, Operator, Phase, end_sequence, follow, is_recording, register, span};
 
-/// Registers the stages of a model, including input and output, and returns their rows in order. `names` are
-/// the names of the layers with weights.
+/// Registers the stages of a model, including input and output, with the span recorder. Returns the numbers
+/// of their rows, in order. `names` are the names of the layers with weights.
 fn rows<'a>(model: &Model, mut names: impl Iterator<Item = &'a str>) -> Vec<usize> {
     let new = |layer: &str, kind: &str| register(Operator::new(layer, kind), Phase::Forward);
     let mut rows = vec![new("input", "quantize")];

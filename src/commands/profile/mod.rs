@@ -85,7 +85,8 @@ pub fn run(world: &World, args: &ProfileArgs) -> anyhow::Result<()> {
     outputs::write_json(args.json.as_deref(), &file)
 }
 
-/// Checks the output files on rank 0, which writes them. Links may differ between hosts.
+/// Checks the output files on rank 0, which writes them. On other hosts, links may lead the same path to
+/// another file.
 fn check_outputs(world: &World, args: &ProfileArgs) -> anyhow::Result<()> {
     let read = [args.run.path(), args.config.init.as_ref()];
     let files = [("csv", &args.csv), ("json", &args.json), ("trace", &args.trace.trace)];
@@ -163,7 +164,7 @@ fn alternate(batches: usize, mut batch: impl FnMut() -> anyhow::Result<()>) -> a
             recorder.clear();
             recorder.start();
         }
-        // The first of the two has colder caches, so the order alternates.
+        // The first run of each pair has colder caches, so the order alternates.
         for on in [number % 2 == 0, number % 2 == 1] {
             if !on {
                 away = SpanRecorder::stop();

@@ -29,8 +29,8 @@ pub struct Begin {
     pub samples: Samples,
     /// Whether the resumed run is already complete.
     pub complete: bool,
-    /// Whether the directory contains an old run. The old run is deleted only after everything that can fail
-    /// at the start has succeeded.
+    /// Whether the directory contains an old run. The caller replaces it as late as possible, so that most
+    /// errors at the start leave it as it was.
     pub replaces: bool,
 }
 
@@ -112,9 +112,9 @@ pub fn share(
     Ok(Some(checkpoint))
 }
 
-/// Warns of limits above the number of available samples. In a new run, lowers them to it: a repetition of
-/// the run on a larger data set would otherwise use more samples. In a resumed run the limits stay as its
-/// checkpoints have them, unless the resumed run records changes anyway.
+/// Warns if a limit exceeds the number of available samples. If `is_noted`, lowers the limit to this number:
+/// otherwise a repetition of the run on a larger data set would use more samples. `is_noted` is false for a
+/// resumed run without typed changes, whose limits must stay as its checkpoints have them.
 pub(super) fn clip_limits(world: &World, config: &mut RunConfig, source: &SampleSource, is_noted: bool) {
     let typed = [("train-samples", config.data.train_samples), ("test-samples", config.data.test_samples)];
     let available = [Split::Train, Split::Test].map(|split| source.len(split));

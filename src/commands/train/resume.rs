@@ -197,9 +197,9 @@ fn say_changes(changed: &[Change], typed: &Words) {
     }
 }
 
-/// Returns the typed options without those that only confirm what the run already has. `run.json` has no
-/// value for a default, for a limit above the number of samples, or for an expectation that the first start
-/// did not state. Without this step such options would look like changes.
+/// Returns the typed options without `--num-classes`, `--train-samples` and `--hidden` if they only confirm
+/// what the run already has. In that case `run.json` may have no value or another limit, and the options
+/// would look like changes.
 ///
 /// # Errors
 /// If `--num-classes` differs from the run's number of classes.
@@ -229,8 +229,8 @@ fn unmet(typed: &Words, record: &RunRecord) -> Result<Words, ConfigError> {
     Ok(typed)
 }
 
-/// Whether the change rules out earlier epochs as the best one: their test was different, or their
-/// checkpoints were not kept because early stopping was off.
+/// Whether earlier epochs no longer count for the best epoch after this change: their test was different, or
+/// their checkpoints may not have been kept.
 fn makes_another_test(Change { field, from, to }: &Change) -> bool {
     match field.as_str() {
         "data_root" | "test_samples" => true,
@@ -239,8 +239,8 @@ fn makes_another_test(Change { field, from, to }: &Change) -> bool {
     }
 }
 
-/// Returns an error text if the run is already done with the changed options. No step would then use these
-/// options, so `run.json` would have options with which its results were not made.
+/// Returns an error text if the run is already done with the changed options. No step would use the changed
+/// options, but `run.json` would list them beside the results.
 fn ends_wrongly(
     position: &Position,
     config: &RunConfig,
