@@ -15,7 +15,7 @@ use burn_mpi::WireType;
 /// Maximum number of timed calls. Calls of a microsecond each then take ten seconds.
 const MOST: u64 = 10_000_000;
 
-/// A number of timed calls.
+/// Returns a parser of a number of timed calls, from 1 to [`MOST`].
 fn timed() -> impl Fn(&str) -> Result<usize, String> + Clone {
     up_to(MOST as usize, "the time of each is kept in memory")
 }
@@ -34,7 +34,7 @@ pub enum BenchKind {
     Collectives(CollectivesArgs),
     /// Break down the time of one training step, on random samples of the model's shape.
     Step(Box<StepArgs>),
-    /// Measure latency and bandwidth of the link between the first rank and the last.
+    /// Measure latency and bandwidth of the link between two ranks.
     Link(LinkArgs),
     /// Compare an int8 model with its float network: time, memory, file size and accuracy.
     Int8(Int8Args),
@@ -50,7 +50,7 @@ pub struct StepArgs {
     /// Steps before the first measured one.
     #[arg(long, value_name = "N", default_value = "3", value_parser = range::<usize>(0, MOST))]
     pub warm_up: usize,
-    /// Matrix products to time before and after the steps, for comparison; 0 times none.
+    /// Matrix products to time before and after the steps, for comparison; none if 0.
     #[arg(long, value_name = "N", default_value = "5", value_parser = range::<usize>(0, MOST))]
     pub products: usize,
     /// SIMD level of the operators, not of Burn's matrix products [default: the widest that all ranks support].
@@ -86,7 +86,7 @@ pub struct AllreduceArgs {
     #[arg(long, value_name = "SIZES", default_value = "4,17408,13631488")]
     pub sizes: String,
     /// Methods to time, in turn: mpi, ordered, gloo, gloo-ordered, nccl, nccl-ordered. The ordered methods
-    /// sum in rank order [default: all in this build; nccl if each rank has a GPU].
+    /// sum in rank order [default: all in this build; nccl only if each rank has a GPU].
     #[arg(long, value_name = "NAMES")]
     pub backends: Option<String>,
     /// Type of the values.
@@ -132,7 +132,7 @@ a linear layer; the image is repeated over the C channels. Each table row trains
 the same initial weights on the same batches."
 )]
 pub struct FusedArgs {
-    /// How many times the convolution is applied. Each number has its own rows.
+    /// Number of times that the convolution is applied. Each number has its own rows.
     #[arg(
         long,
         value_name = "N,N",
@@ -207,7 +207,7 @@ pub struct Int8Args {
     pub json: Option<PathBuf>,
 }
 
-/// Maximum of `--pause-us`, ten seconds: no step computes longer without communication.
+/// Maximum of `--pause-us`, in microseconds: ten seconds. No step computes longer without communication.
 const LONGEST_PAUSE_US: f64 = 1e7;
 
 #[derive(Debug, Args)]

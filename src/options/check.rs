@@ -76,7 +76,7 @@ impl RunConfig {
     }
 
     fn check(&self) -> Result<(), ConfigError> {
-        // Only a stored configuration can have this: clap has checked a typed one.
+        // Only a stored configuration can have an unknown algorithm: clap has checked typed options.
         let algorithm = &self.communication.gloo_algorithm;
         if !GLOO_ALGORITHMS.contains(&algorithm.as_str()) {
             let problem = format!("choose {}", GLOO_ALGORITHMS.join(", "));
@@ -100,8 +100,8 @@ impl RunConfig {
         self.check_quantization()
     }
 
-    /// Rejects an option that has no effect without a certain value of another option. Options of gloo are
-    /// accepted with their defaults beside any backend.
+    /// Rejects an option that requires a certain value of another option and would have no effect. Options of
+    /// gloo are accepted with any backend.
     fn check_companions(&self) -> Result<(), ConfigError> {
         let fields = self.fields();
         for spec in OPTIONS.iter().filter(|spec| spec.part != Part::Communication) {
@@ -221,7 +221,7 @@ impl RunConfig {
     }
 
     /// Returns the observers of a quantization-aware training of `network`, or `None` for other trainings.
-    /// Any kind of quantization checks the network.
+    /// Also checks the network of a run with post-training quantization.
     ///
     /// # Errors
     /// If a layer of the network cannot be quantized.

@@ -7,7 +7,7 @@ use super::*;
 use crate::quant::{CALIBRATION, PostTraining, Quantization, WeightScheme};
 use crate::values::Positive;
 
-/// Checks that each command line is refused by one line that starts with the words beside it.
+/// Checks that each command line is rejected with one line that starts with the expected text.
 fn refused(cases: &[(&str, &str)]) {
     for (options, expected) in cases {
         let message = train(options).unwrap_err().to_string();

@@ -43,7 +43,7 @@ impl RunConfig {
     /// Reads a configuration from the words of a command line.
     ///
     /// # Errors
-    /// The first option that is unknown or invalid, alone or together with others.
+    /// Names the first option that is unknown, invalid, or contradicts another option.
     pub fn read(words: impl IntoIterator<Item: Into<OsString> + Clone>) -> Result<Self, ConfigError> {
         Self::parsed(words)?.completed()
     }
@@ -67,7 +67,7 @@ impl RunConfig {
     /// default. The value `none` means what it means on a command line.
     ///
     /// # Errors
-    /// The first field that is unknown or invalid, alone or together with others.
+    /// Names the first field that is unknown, invalid, or contradicts another field.
     pub fn from_fields(mut stored: Map<String, Value>) -> Result<Self, ConfigError> {
         let mut fields = DEFAULTS.clone();
         let is_optional = |field: &String| DEFAULTS.get(field).is_some_and(Value::is_null);
@@ -95,8 +95,8 @@ impl RunConfig {
         }
     }
 
-    /// Returns options and values in the form of `run.json`, for the comparison between ranks. With `typed`,
-    /// a value that was not typed is the run's own.
+    /// Returns options and values in the form of `run.json`, for the comparison between ranks. If `typed` is
+    /// given, an option that was not typed has the text "the run's own" in place of its value.
     pub fn compared(&self, typed: Option<&Words>) -> Vec<(String, String)> {
         let value = |(field, value): (String, Value)| {
             let is_own = typed.is_some_and(|typed| !typed.sets(&field));
@@ -115,14 +115,14 @@ impl RunConfig {
         let before = fields.clone();
         typed.overlay(&mut fields)?;
         if fields["schedule"] != before["schedule"] {
-            // The other schedule does not have these options.
+            // Remove the options of the old schedule, which the new one does not have.
             let is_of_schedules = |field: &String| {
                 spec(field).is_some_and(|spec| spec.only_with.is_some_and(|(with, _)| with == "schedule"))
             };
             fields.retain(|field, _| !is_of_schedules(field) || typed.sets(field));
         }
-        // This comes before the other checks: an option of the run may need an option that was removed by
-        // `none`.
+        // Check this before `from_fields`. If `none` removes an option that another option of the run
+        // requires, `from_fields` would name the other one.
         for (field, value) in &fields {
             let is_fixed = spec(field).and_then(|spec| spec.change.err()).filter(|_| before[field] != *value);
             if let Some(reason) = is_fixed {
@@ -163,7 +163,7 @@ impl Words {
     /// Sets the fields of the typed options.
     ///
     /// # Errors
-    /// If one has an invalid value.
+    /// If an option has an invalid value, or `--quantized` contradicts `--quantize`.
     pub fn overlay(&self, fields: &mut Map<String, Value>) -> Result<(), ConfigError> {
         let typed = RunConfig::parsed(self.of_runs().to_args())?.with_one_name()?.fields();
         fields.extend(typed.into_iter().filter(|(field, _)| self.sets(field)));

@@ -10,7 +10,7 @@ use super::*;
 use crate::options::one_line;
 use crate::values::Positive;
 
-/// These options as they are typed.
+/// Returns these options as typed options.
 fn typed(options: &str) -> Result<Words, String> {
     let command = RunConfig::augment_args(clap::Command::new("train").no_binary_name(true));
     let mut command = command.mut_args(|arg| {
@@ -21,13 +21,13 @@ fn typed(options: &str) -> Result<Words, String> {
     Ok(Words::typed(&command, &matches.map_err(|error| one_line(&error))?))
 }
 
-/// The run of `options`, resumed with others.
+/// Returns the configuration of a run of `options` that is resumed with the options `others`.
 fn resume(options: &str, others: &str) -> Result<RunConfig, String> {
     let typed = typed(others)?;
     train(options).unwrap().changed(&typed).map_err(|error| error.to_string())
 }
 
-/// What a report tells of a run of `config`.
+/// Returns the settings that a report shows for a run of `config`.
 fn settings(config: &RunConfig) -> BTreeMap<String, String> {
     completed(config, "1x1".parse().unwrap(), "mpirun").settings()
 }
@@ -48,8 +48,9 @@ fn a_configuration_is_made_again_from_what_is_stored() {
     }
 }
 
-/// Each option of a training alone, with a value that is not its default: what is stored makes it again, also with
-/// `--resume`, and a report tells such runs apart unless the option affects nothing.
+/// For each option, with values other than its default: the stored configuration is read back unchanged, also
+/// with `--resume`. A report distinguishes a run with the option from a run without it, unless the option
+/// affects nothing.
 #[test]
 fn each_option_is_made_again_from_what_is_stored() {
     let command = RunConfig::augment_args(clap::Command::new("train"));
@@ -123,7 +124,7 @@ fn each_option_refuses_what_is_stored_as_what_is_typed() {
                 Err(error) => {
                     refused += 1;
                     let (stored, typed) = (read.unwrap_err().to_string(), error.to_string());
-                    // Of a seed, which has no bounds, serde tells.
+                    // A seed has no bounds, so the error of a stored seed is serde's.
                     let is_same = stored == typed || field == "seed" && stored.starts_with(&typed[..10]);
                     assert!(is_same, "{stored}; typed: {typed}");
                 }
@@ -133,7 +134,7 @@ fn each_option_refuses_what_is_stored_as_what_is_typed() {
     assert!(accepted > 50 && refused > 100, "{accepted} accepted, {refused} refused");
 }
 
-/// Whoever adds an option adds its row.
+/// Fails if an option is added without its row.
 #[test]
 fn every_option_has_its_row_and_every_field_its_schema() {
     let command = RunConfig::augment_args(clap::Command::new("train"));
@@ -186,7 +187,7 @@ fn options_that_are_the_runs_own_may_be_repeated() {
     for options in ["--model mlp --hidden 8 --batch-size 64 --seed 3 --lr 0.1", "--quantized --shuffle"] {
         assert_eq!(resume(options, options).unwrap(), train(options).unwrap());
     }
-    // All options with all of their defaults, of which `none` is the most frequent one.
+    // Each option with its default, which is `none` for most options.
     let command = RunConfig::augment_args(clap::Command::new("train").no_binary_name(true));
     let defaults = super::super::words::values(&command, &command.clone().get_matches_from([""; 0]));
     let defaults = defaults.into_iter().filter(|(option, _)| spec(&option[2..]).is_some());
@@ -254,7 +255,8 @@ fn senseless_changes_are_refused_with_the_reason() {
     }
 }
 
-/// A default, and `none`, are given or not; a value may be written in several ways.
+/// Ranks that resume a run must have typed the same options, including options typed with their default or
+/// `none`. A value may be written in several ways.
 #[test]
 fn ranks_compare_values_of_new_runs_and_what_a_resumed_one_is_given() {
     let new = |options: &str| train(options).unwrap().compared(None);

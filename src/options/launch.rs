@@ -94,7 +94,8 @@ impl HowArgs {
     }
 }
 
-/// Returns `file`, or the file of this name in the project's folder of sweeps if `file` does not exist.
+/// Returns the path `text`. If it has no folder and is not an existing file, returns the sweep of this name
+/// in `jobs/sweeps`, if there is one.
 fn sweep_file(text: &str) -> Result<PathBuf, String> {
     let file = PathBuf::from(text);
     let named = Path::new("jobs/sweeps").join(text).with_extension("toml");
@@ -120,7 +121,7 @@ pub struct SweepArgs {
     /// Size of the runs: `full`, or a smaller scale that has a section in the file, such as `quick`.
     #[arg(long, value_name = "NAME", default_value = "full")]
     pub scale: String,
-    /// Folder of the runs [default: results/NAME of the file, with -SCALE unless full].
+    /// Folder of the runs [default: results/NAME for the file NAME.toml, with -SCALE unless full].
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
     /// Start only the runs whose name contains TEXT.

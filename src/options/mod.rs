@@ -86,7 +86,7 @@ pub struct Cli {
     pub quiet: bool,
     #[command(subcommand)]
     pub command: Command,
-    /// The name of the subcommand, such as `bench step`. All ranks of a job must have the same name.
+    /// The name of the subcommand, such as `bench step`. All ranks of a job must run the same subcommand.
     #[arg(skip)]
     pub name: String,
     /// The options of the subcommand with their values, defaults included.
@@ -98,7 +98,7 @@ impl Cli {
     /// Reads a command line. The first word is the name of the program.
     ///
     /// # Errors
-    /// An error of clap. The texts of `--help` and `--version` are such errors, too.
+    /// Returns clap's error. clap also returns the texts of `--help` and `--version` as errors.
     pub fn read(words: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
         let mut command = as_shown(Self::command());
         let matches = command.try_get_matches_from_mut(words)?;
@@ -128,9 +128,10 @@ impl Cli {
     }
 }
 
-/// Applies to each option what all options share. A value may begin with a minus: `-1` is then a value, which
-/// the option's parser rejects; otherwise clap would take `-1` for an option and suggest another one. A
-/// default of `none` is not shown. `-h` has the common options and the examples, `--help` has everything.
+/// Applies the settings that all options share. A value may begin with a minus: the option's parser then
+/// rejects `-1` with its own error. Without this setting, clap would take `-1` for an option and suggest
+/// another one. A default of `none` is not shown. `-h` has the common options and the examples, `--help` has
+/// everything.
 fn as_shown(command: clap::Command) -> clap::Command {
     let has_all = OPTIONS.iter().all(|spec| command.get_arguments().any(|arg| arg.get_id() == spec.field));
     let trains = command.get_name() == "train";

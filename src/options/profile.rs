@@ -88,7 +88,7 @@ pub struct TraceArgs {
     pub trace_steps: Option<RangeInclusive<usize>>,
 }
 
-/// The first and the last step, both included.
+/// Parses a range of steps such as `20..40`, which includes its first and its last step.
 fn steps(text: &str) -> Result<RangeInclusive<usize>, String> {
     let parts = text.split_once("..");
     let ends = parts.and_then(|(first, last)| Some([first.parse().ok()?, last.parse().ok()?]));

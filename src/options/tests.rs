@@ -8,7 +8,7 @@ use serde_json::json;
 use super::*;
 use crate::train::{GLOO_ALGORITHMS, MixedPrecision};
 
-/// The configuration of `mpiburn train` with these options.
+/// Returns the configuration of `mpiburn train` with these options.
 pub(super) fn train(options: &str) -> Result<RunConfig, ConfigError> {
     let words = ["mpiburn", "train"].into_iter().chain(options.split_whitespace());
     let cli = Cli::read(words.map(OsString::from)).map_err(|error| ConfigError::Message(one_line(&error)))?;
@@ -20,7 +20,7 @@ pub(super) fn train(options: &str) -> Result<RunConfig, ConfigError> {
     }
 }
 
-/// A run of `config` as a report reads it.
+/// Returns a run of `config` as a report reads it.
 pub fn completed(config: &RunConfig, topology: Topology, launcher: &str) -> Run {
     let ranks = topology.ranks();
     let data = DataRecord { train_available: 60_000, test_available: 10_000, ..DataRecord::default() };
@@ -135,7 +135,7 @@ fn a_stall_is_warned_of_wherever_gradients_are_averaged() {
     }
 }
 
-/// Every command, with its name.
+/// Returns `command` and all commands below it.
 fn commands(command: &clap::Command) -> Vec<clap::Command> {
     let inner = command.get_subcommands().flat_map(commands);
     std::iter::once(command.clone()).chain(inner).collect()
@@ -155,7 +155,8 @@ fn help_fits_80_columns_and_short_help_a_screen() {
         assert!(lines <= 55, "{name} -h has {lines} lines");
         let after = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
         for (line, next) in after.lines().zip(after.lines().skip(1).chain([""])) {
-            // Examples can be copied, and paragraphs are wrapped by the width of the terminal alone.
+            // An example has at most 80 columns and can be copied. A paragraph is one line of the text: clap
+            // wraps it to the width of the terminal.
             assert!(!line.starts_with(' ') || line.chars().count() <= 80, "{name}: {line}");
             let is_text = |line: &str| !line.is_empty() && !line.starts_with(' ');
             assert!(!is_text(line) || !is_text(next), "{name}: {line}");
@@ -200,7 +201,7 @@ fn a_number_that_is_none_has_a_tip() {
     }
 }
 
-/// No parser of the standard library or of clap answers: its words name types of Rust.
+/// The error is this program's own. Errors of the standard library and of clap name types of Rust.
 #[test]
 fn a_value_with_a_space_at_its_end_is_quoted() {
     for value in [" 1", "1 "] {
@@ -234,7 +235,7 @@ fn every_wrong_value_of_every_option_has_an_error_in_words() {
         for option in command.get_opts().filter_map(clap::Arg::get_long) {
             options += 1;
             for value in WRONG {
-                // Values of options are checked in their order, before anything that is missing is named.
+                // clap checks the values in their order, and reports missing arguments only after that.
                 let words = path.iter().map(ToString::to_string).chain([format!("--{option}={value}")]);
                 let words = words.chain(std::iter::repeat_n("1x1".into(), positionals));
                 let Err(error) = Cli::read(words.map(OsString::from)) else { continue };
@@ -247,7 +248,7 @@ fn every_wrong_value_of_every_option_has_an_error_in_words() {
                 assert_eq!((error.exit_code(), line.lines().count()), (2, 1), "{path:?}: {line}");
                 assert!(line.starts_with(&format!("--{option}")) && line.contains(shown), "{path:?}: {line}");
                 let found = FORBIDDEN.iter().find(|word| line.contains(**word));
-                // The example of a range of steps.
+                // The error of this option has `..` in its example of a range.
                 let found = found.filter(|_| option != "trace-steps");
                 assert_eq!(found, None, "{path:?}: {line}");
             }

@@ -59,7 +59,7 @@ pub struct TrainArgs {
     pub typed: Words,
 }
 
-/// The option of the time after which a rank names the ranks that it waits for.
+/// `--stall-warning`, for every command that averages gradients.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Distribution")]
 pub struct StallArgs {

@@ -15,7 +15,7 @@ use super::ConfigError;
 use crate::train::spec;
 use crate::values::shortened;
 
-/// Options by their long names, with their values. The value of a switch is `None`.
+/// Options by their long names, with their values. The value of a flag is `None`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Words(pub BTreeMap<String, Option<OsString>>);
 
@@ -38,11 +38,11 @@ impl Words {
         self.0.contains_key(option)
     }
 
-    /// Checks that `--quantized` and `--quantize none` are not both given. The configuration alone cannot
-    /// show it: `none` is stored like an option that was left out.
+    /// Rejects `--quantized` together with `--quantize none`. The configuration cannot show this conflict:
+    /// `none` is stored like an option that was left out.
     ///
     /// # Errors
-    /// If they do.
+    /// If both options were typed.
     pub fn check(&self) -> Result<(), ConfigError> {
         let quantize = self.0.get("quantize").and_then(Option::as_ref);
         if self.has("quantized") && quantize.is_some_and(|kind| kind == "none") {
@@ -71,7 +71,8 @@ impl Words {
     }
 }
 
-/// Returns all options of `command` with their values, defaults included.
+/// Returns the options of `command` with their values, defaults included. Leaves out `--verbose`, `--quiet`,
+/// `--help` and `--version`.
 pub fn values(command: &Command, matches: &ArgMatches) -> Vec<(String, String)> {
     let text = |value: &OsStr| value.to_str().map_or_else(|| format!("{value:?}"), ToOwned::to_owned);
     let value = |arg: &Arg| {
@@ -125,7 +126,7 @@ pub fn one_line(error: &clap::Error) -> String {
         } else if !value.is_empty() {
             format!(" {}", shortened(&value))
         } else if error.kind() == ErrorKind::InvalidValue {
-            // clap has no value: the option was typed without one.
+            // The option was typed without a value.
             String::new()
         } else {
             " ''".into()
