@@ -13,7 +13,7 @@ use crate::train::BackendKind;
 /// runs on the device.
 ///
 /// # Errors
-/// Every rank returns what is missing on the first rank that cannot use the device.
+/// Every rank returns the error of the first rank that cannot use the device.
 pub fn choose(world: &World, device: DeviceKind) -> anyhow::Result<()> {
     let Some(found) = found(device) else { return Ok(()) };
     use_gpu(world.agree(number(device, local_rank(world), found))?);

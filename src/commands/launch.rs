@@ -13,8 +13,8 @@ use launch::{
     Binding, EXIT_USAGE, Hosts, Launch, LauncherKind, MpiFlavour, StopRequest, Topology, hostfile, line,
 };
 
-/// Starts the job and returns its exit code. Its ranks use `verbosity` (`-v`, `-q`), unless their command has
-/// such an option itself.
+/// Starts the job and returns its exit code. The ranks' command gets `verbosity` (`-v` or `-q`), unless it
+/// has one of these options already.
 ///
 /// # Errors
 /// If the job does not start.

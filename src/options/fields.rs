@@ -63,8 +63,8 @@ impl RunConfig {
         }
     }
 
-    /// Reads a configuration from stored fields, which somebody may have edited. A missing field has its
-    /// default. The value `none` means what it means on a command line.
+    /// Reads a configuration from stored fields, which somebody may have edited. A field that is missing or
+    /// null has its default, and so has an optional field with the value `none`.
     ///
     /// # Errors
     /// Names the first field that is unknown, invalid, or contradicts another field.

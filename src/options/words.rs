@@ -134,7 +134,8 @@ pub fn one_line(error: &clap::Error) -> String {
         return in_line(&format!("{option}{value}: {problem}"));
     }
     let text = error.to_string();
-    // Usage and tips follow an empty line; a list of what is missing does not.
+    // Cut the text at the first empty line. Usage and tips come after it, a list of missing arguments before
+    // it.
     in_line(text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: "))
 }
 

@@ -37,10 +37,10 @@ pub struct Evaluation {
 }
 
 impl Evaluation {
-    /// Reads this rank's share of the test set.
+    /// Reads this rank's shard of the test set.
     ///
     /// # Errors
-    /// If some rank cannot read its share, or ranks have different test sets.
+    /// If some rank cannot read its shard, ranks have different test sets, or the transport fails.
     pub fn load(world: &World, source: &SampleSource, options: &RunConfig) -> Result<Self, TrainError> {
         let (plan, shard) = batches::shard(world, options, source, Split::Test, Order::Sequential)?;
         Ok(Self {

@@ -11,8 +11,7 @@ use crate::quant::Int8File;
 use burn_mpi::{CommError, ParamLayout, SharedError, World};
 use run_record::{Checkpoint, INT8_FILE, RecordError, RunDir, RunWriter, Start};
 
-/// Writes a run's curves, epochs and checkpoints. Every rank has a recorder and calls the same methods. Only
-/// rank 0's recorder accesses files; every rank returns its errors.
+/// Writes a run's curves, epochs and checkpoints. Every rank has a recorder.
 pub struct Recorder<'w> {
     world: &'w World,
     /// Writes the files; `None` except on rank 0.

@@ -51,7 +51,8 @@ pub struct Schedule {
 const NEGLIGIBLE: f64 = 1e-6;
 
 impl Schedule {
-    /// Returns the first epoch from `epoch` on with a learning rate of 0 or below a millionth of `initial`.
+    /// Returns the first epoch with a learning rate of 0 or below a millionth of `initial`. Epochs before
+    /// `epoch` do not count.
     pub fn negligible_from(&self, epoch: usize, initial: f64) -> Option<usize> {
         let is_negligible = |epoch: &usize| {
             let lr = self.rate(*epoch, self.steps.saturating_sub(1)).lr;

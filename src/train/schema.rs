@@ -1,6 +1,6 @@
 //! The table of a training's options.
 //!
-//! For each option it says what the option is about, which results it affects and whether `--resume` may
+//! The table says for each option what it belongs to, which results it affects and whether `--resume` may
 //! change it. `run.json` stores the table as `schema`, so that reports need no list of options.
 
 use std::borrow::Cow;

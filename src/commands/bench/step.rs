@@ -1,9 +1,9 @@
 //! `mpiburn bench step`: breaks down the time of one training step.
 //!
 //! On several ranks, steps run in two modes: with all-reduces that overlap backward, and with all-reduces
-//! after it. The difference between the two is the communication that backward hides. A matrix product and an
-//! all-gather, which are timed as well, show how far the step is from the speed of the processor and of the
-//! network.
+//! after it. The difference between the modes is the communication that backward hides. The benchmark also
+//! times a matrix product and an all-gather: they show how far the step is from the speed of the processor
+//! and of the network.
 
 use std::time::{Duration, Instant};
 
@@ -28,7 +28,7 @@ use data::Split;
 use data::generate::noise;
 
 /// Number of steps between changes of mode. The modes alternate, so that a change in the machine's speed
-/// affects both.
+/// affects both of them.
 const TURN: usize = 5;
 
 const PHASES: usize = StepMs::TITLES.len();

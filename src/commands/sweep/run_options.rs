@@ -38,8 +38,8 @@ fn parsed(words: &[String]) -> Result<ArgMatches, String> {
     TrainArgs::augment_args(command).try_get_matches_from(words).map_err(|error| one_line(&error))
 }
 
-/// Rejects a file that uses two names of one option. The last one would count, but runs would be named after
-/// the other.
+/// Rejects a file that uses two names of the same option: one value would take effect, and the runs could be
+/// named after the other.
 fn check_names(file: &SweepFile, command: &clap::Command) -> Result<(), Refused> {
     let sections = [&file.base, &file.vary].into_iter().chain(&file.runs).chain(file.scales.values());
     let used: BTreeSet<&String> = sections.flat_map(|section| section.keys()).collect();
@@ -54,8 +54,8 @@ fn check_names(file: &SweepFile, command: &clap::Command) -> Result<(), Refused>
     Ok(())
 }
 
-/// Checks the options after `--`. Rejects options that only a single run can have, and options that the file
-/// varies: the names of the runs would be wrong.
+/// Checks the options after `--`. Rejects options that only a single run can have. Also rejects options that
+/// the file varies, because runs are named after the values in the file.
 pub fn check_typed(file: &SweepFile, args: &SweepArgs) -> anyhow::Result<()> {
     let matches = parsed(&args.options).map_err(|problem| Refused(format!("after `--`: {problem}")))?;
     let command = TrainArgs::augment_args(clap::Command::new("train"));
@@ -89,7 +89,8 @@ pub fn check_typed(file: &SweepFile, args: &SweepArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the run's configuration, with the run's own checks, except whether this build supports it.
+/// Returns the run's configuration. Makes the checks that `train` makes, except whether this build supports
+/// the configuration.
 pub fn configuration(run: &PlannedRun, args: &SweepArgs) -> anyhow::Result<RunConfig> {
     let refused = |problem: String| Refused(format!("{}, run {}: {problem}", args.file.display(), run.name));
     let matches = parsed(&words(run, args)).map_err(refused)?;

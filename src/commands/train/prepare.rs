@@ -129,7 +129,7 @@ pub(super) fn clip_limits(world: &World, config: &mut RunConfig, source: &Sample
     }
 }
 
-/// Checks that the job has as many ranks as `--world-size` expects.
+/// Checks that the job has the number of ranks that `--world-size` expects.
 pub(super) fn check_world_size(args: &TrainArgs, world: &World) -> Result<(), ConfigError> {
     let here = world.size();
     let Some(n) = args.world_size.filter(|&n| n != here) else { return Ok(()) };
