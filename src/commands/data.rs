@@ -10,7 +10,7 @@ use data::import::ImportArgs;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::logging::{bars, is_quiet};
-use super::{Refused, outputs};
+use super::{Refused, outputs, program};
 use crate::model::ModelKind;
 use crate::options::{DataArgs, DataKind, InfoArgs, MakeArgs};
 use data::contact_sheet;
@@ -123,7 +123,8 @@ fn import(args: &ImportArgs) -> anyhow::Result<()> {
     }
     print!("{described}");
     let recipe = recipe(set.train.samples);
-    println!("next: mpirun -n 2 --bind-to core mpiburn train --model {model} --data-root {folder}{recipe}");
+    let program = quoted(program());
+    println!("next: mpirun -n 2 --bind-to core {program} train --model {model} --data-root {folder}{recipe}");
     Ok(())
 }
 
@@ -236,7 +237,7 @@ fn describe(root: &Path, source: &SampleSource, most: Option<usize>) -> anyhow::
     }
     writeln!(text, "{table}")?;
     if is_cut {
-        writeln!(text, "all classes: mpiburn data info {}", quoted(root.display()))?;
+        writeln!(text, "all classes: {} data info {}", quoted(program()), quoted(root.display()))?;
     }
     Ok(text)
 }

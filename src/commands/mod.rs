@@ -27,6 +27,8 @@ mod sweep_tests;
 mod trace;
 mod train;
 
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -151,6 +153,17 @@ fn on_root<T>(world: &World, work: impl FnOnce() -> anyhow::Result<T>) -> anyhow
     }
 }
 
+/// Returns the name of this program for commands that the user can copy: the path as typed, or `mpiburn` if
+/// the shell found the program on the `PATH`.
+fn program() -> String {
+    as_started(std::env::args_os().next())
+}
+
+fn as_started(first: Option<OsString>) -> String {
+    let path = first.filter(|word| word.as_bytes().contains(&b'/'));
+    path.map_or_else(|| "mpiburn".to_owned(), |path| path.to_string_lossy().into_owned())
+}
+
 /// Warns of `typed` options that have no effect. `does` describes the command in the warning.
 fn warn_of_ignored(world: &World, does: &str, typed: &Words, is_ignored: impl Fn(&str) -> bool) {
     let ignored = typed.0.keys().filter(|option| is_ignored(option));
@@ -169,4 +182,22 @@ fn check_random_batch(config: &RunConfig) -> Result<(), ConfigError> {
         return Err(ConfigError::new("train-batch-size", size, problem));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_started_by_a_path_is_named_by_it() {
+        for (started, expected) in [
+            (Some("target/release/mpiburn"), "target/release/mpiburn"),
+            (Some("./mpiburn"), "./mpiburn"),
+            (Some("/opt/my tools/mpiburn"), "/opt/my tools/mpiburn"),
+            (Some("mpiburn"), "mpiburn"),
+            (None, "mpiburn"),
+        ] {
+            assert_eq!(as_started(started.map(OsString::from)), expected, "{started:?}");
+        }
+    }
 }

@@ -15,7 +15,7 @@ use self::earlier::{Earlier, earlier, warn_of_other_builds};
 use self::run_options::{check_typed, words};
 pub(super) use self::run_options::{configuration, options};
 use super::launch::{mpi_flavour, prepare, print_dry};
-use super::{Refused, gpu};
+use super::{Refused, gpu, program};
 use crate::options::{RunConfig, SweepArgs};
 use launch::sweep::{PlannedRun, SweepFile, check_folder, failure_line, plan, scaled};
 use launch::{LauncherKind, StopRequest, Topology, hostfile, hostfile_place, line, quoted};
@@ -293,7 +293,7 @@ fn name_of(args: &SweepArgs) -> String {
 /// Returns the command as it was typed, with all options.
 fn typed() -> Vec<String> {
     let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
-    std::iter::once("mpiburn".to_owned()).chain(words).collect()
+    std::iter::once(program()).chain(words).collect()
 }
 
 /// Returns the command for all runs: `words` without `--only`.
@@ -320,7 +320,7 @@ fn closing(record: &SweepRecord, folder: &Path, stopped: bool) -> i32 {
     };
     let report = match done {
         0 => String::new(),
-        _ => format!("; mpiburn report {} shows them", quoted(folder.display())),
+        _ => format!("; {} report {} shows them", quoted(program()), quoted(folder.display())),
     };
     log::info!("{done} of {} runs are in {shown}{skipped}{report}", record.runs.len());
     for runs in record.failed() {

@@ -9,10 +9,10 @@ use anyhow::Context;
 
 use super::checkpoint::Noted;
 use super::memory;
-use super::on_root;
 use super::outcome::{describe, print_header, print_results, summarize};
 use super::progress::{TrainingProgress, learning_rate};
 use super::trace::{self, Tracing};
+use super::{on_root, program};
 use crate::machine::{self, CpuTime};
 use crate::options::{RunConfig, RunRecord, TrainArgs};
 use crate::spans::SpanRecorder;
@@ -223,7 +223,8 @@ fn train(
         // none.
         if let Some(dir) = &dir {
             let shown = quoted(dir.path().display());
-            log::info!("the run is complete after {step} steps; mpiburn report {shown} shows it");
+            let program = quoted(program());
+            log::info!("the run is complete after {step} steps; {program} report {shown} shows it");
         }
         return Ok(world.barrier()?);
     }

@@ -266,13 +266,11 @@ fn a_stopped_sweep_keeps_completed_runs_and_continues() {
     let stopped = ended(job);
     assert_eq!(stopped.status.code(), Some(75), "{}", text(&stopped));
     // All of the command: another folder would be another sweep.
-    let again =
-        format!("continue with mpiburn sweep {} --out {}", file.display(), lab.path("runs").display());
+    let again = format!("{} sweep {} --out {}", binary(), file.display(), lab.path("runs").display());
     assert!(errors(&stopped)[0].ends_with(&again), "{}", text(&stopped));
     let first = lab.run_json("runs/epochs-1-1");
     assert_eq!(first["status"], "completed");
     assert_eq!(states(&lab).1[1], "waiting");
-    let again = format!("again: mpiburn sweep {} --out {}", file.display(), lab.path("runs").display());
     assert!(report(&lab).lines().any(|line| line.ends_with(&again)), "{}", report(&lab));
 
     // An interrupted run goes on, twice.

@@ -13,11 +13,12 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
+use crate::commands::program;
 use crate::machine::topology;
 use crate::options::{BenchArgs, BenchKind, ConfigError};
 use crate::train::BackendKind;
 use burn_mpi::{CommError, World, oversubscribed};
-use run_record::count;
+use run_record::{count, quoted};
 use run_report::allreduce::median_of;
 use run_report::write_csv;
 use terminal::table::Table;
@@ -39,7 +40,8 @@ fn warn_if_not_representative(world: &World) {
         return;
     }
     if world.size() == 1 {
-        log::warn!("one rank does not communicate: start more (mpirun -n 2 mpiburn bench ...)");
+        let program = quoted(program());
+        log::warn!("one rank does not communicate: start more (mpirun -n 2 {program} bench …)");
     }
     if oversubscribed(world.places(), 1) {
         log::warn!("more ranks than cores: timings are not representative, because ranks wait for cores");

@@ -6,11 +6,12 @@ use std::path::Path;
 use anyhow::Context;
 use burn_mpi::{Launcher, ParamLayout, ShardPlan, World};
 use run_record::checkpoint::load_weights;
-use run_record::{Attempt, Checkpoint, Curves, RunDir, RunDirState, Status, count, is_of_run, now};
+use run_record::{Attempt, Checkpoint, Curves, RunDir, RunDirState, Status, count, is_of_run, now, quoted};
 
 use super::resume::Resumed;
 use crate::commands::covered::Samples;
 use crate::commands::outcome::default_name;
+use crate::commands::program;
 use crate::layout::stored;
 use crate::options::{ConfigError, RunConfig, RunRecord, TrainArgs};
 use crate::train::{Position, SamplesIn};
@@ -134,9 +135,10 @@ pub(super) fn check_world_size(args: &TrainArgs, world: &World) -> Result<(), Co
     let here = world.size();
     let Some(n) = args.world_size.filter(|&n| n != here) else { return Ok(()) };
     let problem = if here == 1 && Launcher::detect().is_none() {
+        let program = quoted(program());
         format!(
             "no launcher started this process, and ranks started by hand form no MPI job; start them together: \
-             mpirun -n {n} --bind-to core mpiburn train …, or mpiburn launch 1x{n} -- train …"
+             mpirun -n {n} --bind-to core {program} train …, or {program} launch 1x{n} -- train …"
         )
     } else {
         format!("mpirun started {here} ranks; leave the option out or start {n} (mpirun -n {n})")
