@@ -38,7 +38,7 @@ fn rustc_version() -> String {
 
 /// Returns the version of a dependency in Cargo.lock.
 fn version_of(name: &str) -> String {
-    let lock = std::fs::read_to_string("Cargo.lock").expect("Cargo.lock");
+    let lock = std::fs::read_to_string("Cargo.lock").expect("cannot read Cargo.lock");
     let package = format!("name = \"{name}\"\nversion = \"");
     let version = lock.split_once(&package).and_then(|(_, rest)| rest.split('"').next());
     version.unwrap_or_else(|| panic!("Cargo.lock has no package {name}")).to_owned()

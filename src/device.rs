@@ -87,7 +87,7 @@ impl DeviceKind {
             Ok(())
         } else {
             Err(format!(
-                "this build has no {feature}; build it with `make build DEVICES={feature}`, \
+                "this build does not include {feature}: run `make build DEVICES={feature}`, \
                  which writes the binary to target-{feature}/release"
             ))
         }

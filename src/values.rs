@@ -176,7 +176,7 @@ pub fn shortened(value: &str) -> String {
 
 /// Returns a parser of paths that `run.json` can store: text in JSON is UTF-8.
 pub fn stored_path() -> impl TypedValueParser<Value = PathBuf> {
-    let problem = "is not UTF-8, and results are JSON: choose another name";
+    let problem = "is not UTF-8, so JSON results cannot contain it: choose another name";
     PathBufValueParser::new().try_map(move |path| path.to_str().is_some().then_some(path).ok_or(problem))
 }
 
@@ -245,7 +245,7 @@ fn too_large(high: u64) -> String {
 /// If `text` is not such a number.
 pub fn seconds(text: &str) -> Result<f64, String> {
     match above_0(text)? {
-        seconds if seconds > 31_536_000.0 => Err("must be at most 31536000: a year of seconds".into()),
+        seconds if seconds > 31_536_000.0 => Err("must be at most 31536000 (a year)".into()),
         seconds => Ok(seconds),
     }
 }

@@ -12,7 +12,7 @@ const MAX_HIDDEN: usize = 1 << 20;
 
 bounded! {
     /// A width of a hidden layer.
-    Hidden(usize) = up_to(MAX_HIDDEN, "its weights take 2 GiB with 512 features");
+    Hidden(usize) = up_to(MAX_HIDDEN, "with 512 features, a layer of this width takes 2 GiB");
 }
 
 /// Options of a network. The defaults are the experiments' networks.

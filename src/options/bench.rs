@@ -17,7 +17,7 @@ const MOST: u64 = 10_000_000;
 
 /// Returns a parser of a number of timed calls, from 1 to [`MOST`].
 fn timed() -> impl Fn(&str) -> Result<usize, String> + Clone {
-    up_to(MOST as usize, "the time of each is kept in memory")
+    up_to(MOST as usize, "all times are kept in memory")
 }
 
 #[derive(Debug, Args)]
@@ -138,7 +138,7 @@ pub struct FusedArgs {
         value_name = "N,N",
         value_delimiter = ',',
         default_value = "2,10",
-        value_parser = up_to(1000, "what each makes is kept in memory")
+        value_parser = up_to(1000, "the outputs of all layers are kept in memory")
     )]
     pub layers: Vec<usize>,
     /// Input and output channels of the convolution.
@@ -146,7 +146,7 @@ pub struct FusedArgs {
         long,
         value_name = "C",
         default_value = "1",
-        value_parser = up_to(1024, "a convolution of these has 9 million weights, and the table trains eight networks")
+        value_parser = up_to(1024, "a convolution of 1024 channels has 9 million weights, and eight networks are trained")
     )]
     pub channels: usize,
     /// Folder of the data set.

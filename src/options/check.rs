@@ -67,7 +67,7 @@ impl RunConfig {
             match self.quantization.quantize.replace(QuantizeKind::Qat) {
                 None | Some(QuantizeKind::Qat) => {}
                 Some(kind) => {
-                    let problem = format!("is --quantize qat, beside --quantize {kind}");
+                    let problem = format!("means --quantize qat, which conflicts with --quantize {kind}");
                     return Err(ConfigError::new("quantized", "", problem));
                 }
             }
@@ -83,7 +83,7 @@ impl RunConfig {
             return Err(ConfigError::new("gloo-algorithm", algorithm, problem));
         }
         if let (Some(hidden), true) = (self.network.hidden, self.model != ModelKind::Mlp) {
-            let problem = format!("{} has no hidden layer to set; leave it out, or --model mlp", self.model);
+            let problem = format!("requires --model mlp, but the model is {}: leave it out", self.model);
             return Err(ConfigError::new("hidden", hidden, problem));
         }
         self.check_companions()?;
@@ -91,7 +91,7 @@ impl RunConfig {
         self.check_precision()?;
         if self.communication.backend == BackendKind::Nccl && self.device.is_cpu() {
             let problem = format!(
-                "{} is a CPU device, and NCCL moves GPU memory; choose --backend mpi or gloo, or --device cuda or \
+                "requires a GPU, but {} is a CPU device: choose --backend mpi or gloo, or --device cuda or \
                  tch-cuda:N",
                 self.device
             );
@@ -128,17 +128,18 @@ impl RunConfig {
             if !recipe.optimizer.takes_momentum() {
                 let takers = OptimizerKind::value_variants().iter().filter(|kind| kind.takes_momentum());
                 let takers: Vec<String> = takers.map(values::name).collect();
-                let (takers, optimizer) = (takers.join(" and "), recipe.optimizer);
-                return refuse(format!("is for {takers}, and the optimizer is {optimizer}: leave it out"));
+                let (takers, optimizer) = (takers.join(" or "), recipe.optimizer);
+                return refuse(format!("requires --optimizer {takers}, not {optimizer}: leave it out"));
             }
             if cycles {
                 return refuse(
-                    "the schedule onecycle moves it between 0.85 and 0.95: leave it out".to_owned(),
+                    "--schedule onecycle varies momentum between 0.85 and 0.95: leave the option out"
+                        .to_owned(),
                 );
             }
         }
         if cycles && recipe.max_lr.is_none() {
-            let problem = "needs its highest learning rate: add --max-lr X";
+            let problem = "requires a highest learning rate: add --max-lr X";
             return Err(ConfigError::new("schedule", values::name(&recipe.schedule), problem));
         }
         Ok(())
@@ -154,18 +155,18 @@ impl RunConfig {
         let is_libtorch = matches!(device, DeviceKind::Tch | DeviceKind::TchCuda(_));
         let problem = match self.quantization.quantize {
             _ if precision == MixedPrecision::Fp8 => {
-                "no device of this program computes in 8 bits; choose no, bf16 or fp16".to_owned()
+                "no device supports 8-bit floats: choose no, bf16 or fp16".to_owned()
             }
             _ if !has_16_bits => {
-                format!("{device} has no 16-bit operators here; choose --device flex or --precision no")
+                format!("is not supported on {device}: choose --device flex, or --precision no")
             }
             _ if is_libtorch && precision == MixedPrecision::Fp16 => {
-                format!("{device} trains in f32 or bf16 here; choose --precision bf16, or --device flex")
+                format!("is not supported on {device}: choose --precision bf16, or --device flex")
             }
-            Some(kind) => format!("--quantize {kind} trains in f32; leave out one of the two"),
-            None if !self.fused => {
-                "16-bit activations need fused operators; leave out --fused off".to_owned()
+            Some(kind) => {
+                format!("is not supported with --quantize {kind}, which trains in f32: leave out one of them")
             }
+            None if !self.fused => "requires fused operators: leave out --fused off".to_owned(),
             None => return Ok(()),
         };
         Err(ConfigError::new("precision", precision, problem))
@@ -179,8 +180,10 @@ impl RunConfig {
             [("freeze-after", quantization.freeze_after), ("fold-after", quantization.fold_after)]
         {
             if let Some(epoch) = epoch.filter(|epoch| *epoch >= self.epochs) {
-                let problem =
-                    format!("the run has {}; name one before the last", count(self.epochs.get(), "epoch"));
+                let problem = format!(
+                    "the run has {}: choose an epoch before the last",
+                    count(self.epochs.get(), "epoch")
+                );
                 return Err(ConfigError::new(option, epoch, problem));
             }
         }
@@ -194,15 +197,17 @@ impl RunConfig {
         };
         let refuse = |problem: String| Err(ConfigError::new("quantize", kind, problem));
         if self.device != DeviceKind::Flex {
-            return refuse(format!("integers need --device flex, and the device is {}", self.device));
+            return refuse(format!("requires --device flex, not {}", self.device));
         }
         if !self.fused {
-            return refuse("integers need fused operators: leave out --fused off".into());
+            return refuse("requires fused operators: leave out --fused off".into());
         }
         match quantization.fold_after {
             Some(epoch) if !self.network.batch_norm && self.model != ModelKind::Mlp => {
-                let problem =
-                    format!("{} has no batch norm to fold; leave it out, or add --batch-norm", self.model);
+                let problem = format!(
+                    "{} has no batch norm to fold: leave the option out, or add --batch-norm",
+                    self.model
+                );
                 Err(ConfigError::new("fold-after", epoch, problem))
             }
             _ => Ok(()),

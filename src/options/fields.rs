@@ -75,7 +75,7 @@ impl RunConfig {
         for (field, value) in &stored {
             if fields.insert(field.clone(), value.clone()).is_none() {
                 let problem = format!(
-                    "`config.{field}` is no option of this version: correct the name, or put a copy back"
+                    "`config.{field}` is not an option of this version: correct the name, or restore the file"
                 );
                 return Err(ConfigError::Message(problem));
             }
@@ -151,9 +151,9 @@ impl RunConfig {
             ("schedule", name(&after.schedule))
         };
         let problem = if has(self) {
-            "cannot end momentum in a resumed run: the checkpoint's moments are of a run with momentum"
+            "cannot turn off momentum in a resumed run: the checkpoint has the moments of a run with momentum"
         } else {
-            "cannot begin momentum in a resumed run: the checkpoint's moments are of a run without momentum"
+            "cannot turn on momentum in a resumed run: the checkpoint has the moments of a run without momentum"
         };
         Err(ConfigError::new(option, value, problem))
     }

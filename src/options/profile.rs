@@ -40,7 +40,7 @@ pub struct ProfileArgs {
         long,
         value_name = "N",
         default_value = "100",
-        value_parser = up_to(MAX_BATCHES, "the times of each are kept")
+        value_parser = up_to(MAX_BATCHES, "the times of all batches are kept in memory")
     )]
     pub batches: usize,
     /// Profile training steps instead of inference.
@@ -94,10 +94,10 @@ fn steps(text: &str) -> Result<RangeInclusive<usize>, String> {
     let ends = parts.and_then(|(first, last)| Some([first.parse().ok()?, last.parse().ok()?]));
     match ends {
         Some([first, last]) if first == 0 || last < first => {
-            Err("steps are counted from 1, and the first is not after the last".into())
+            Err("steps are counted from 1, and the first must not be after the last".into())
         }
         Some([first, last]) if last - first >= MOST_STEPS => {
-            Err(format!("{} steps; name at most {MOST_STEPS}", last - first + 1))
+            Err(format!("has {} steps: name at most {MOST_STEPS}", last - first + 1))
         }
         Some([first, last]) => Ok(first..=last),
         None => Err("name the first and the last step, such as 20..40".into()),
@@ -119,8 +119,8 @@ mod trace_tests {
             ("20..=40", "such as 20..40"),
             ("1..18446744073709551616", "such as 20..40"),
             ("0..4", "counted from 1"),
-            ("9..4", "not after the last"),
-            ("1..1001", "1001 steps; name at most 1000"),
+            ("9..4", "after the last"),
+            ("1..1001", "has 1001 steps: name at most 1000"),
             ("1..18446744073709551615", "name at most 1000"),
         ] {
             let found = steps(text).unwrap_err();

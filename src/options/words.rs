@@ -46,7 +46,11 @@ impl Words {
     pub fn check(&self) -> Result<(), ConfigError> {
         let quantize = self.0.get("quantize").and_then(Option::as_ref);
         if self.has("quantized") && quantize.is_some_and(|kind| kind == "none") {
-            Err(ConfigError::new("quantized", "", "is --quantize qat, beside --quantize none"))
+            Err(ConfigError::new(
+                "quantized",
+                "",
+                "means --quantize qat, which conflicts with --quantize none",
+            ))
         } else {
             Ok(())
         }

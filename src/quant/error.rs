@@ -17,7 +17,7 @@ impl QuantError {
     pub fn values(layer: &str, error: Int8Error) -> Self {
         Self(match error {
             Int8Error::NotCalibrated => {
-                format!("the model was never calibrated: the range of {layer} is unknown")
+                format!("the range of {layer} is unknown: the model was never calibrated")
             }
             error => format!("{layer}: {error}"),
         })
@@ -26,6 +26,6 @@ impl QuantError {
 
 impl From<Int8Error> for QuantError {
     fn from(error: Int8Error) -> Self {
-        Self(format!("the integer model: {error}"))
+        Self(format!("int8 model: {error}"))
     }
 }

@@ -75,7 +75,7 @@ pub fn groups(network: &Network) -> Result<Vec<Group<'_>>, QuantError> {
                 if inputs > LARGEST {
                     return Err(QuantError::layer(
                         name,
-                        format!("{inputs} inputs, at most {LARGEST} are supported"),
+                        format!("it has {inputs} inputs, but int8 models support at most {LARGEST}"),
                     ));
                 }
                 groups.push(group(Product::Linear(linear)));
@@ -87,7 +87,7 @@ pub fn groups(network: &Network) -> Result<Vec<Group<'_>>, QuantError> {
             (Layer::Activation(Activation::Relu(_)), Some(last)) if last.pool.is_none() => last.relu = true,
             (Layer::Activation(other), _) if !matches!(other, Activation::Relu(_)) => {
                 let other = ActivationKind::from_layer(other);
-                let reason = format!("{other} has no integer version; --activation relu has one");
+                let reason = format!("int8 models do not support {other}; choose --activation relu");
                 return Err(QuantError::layer(name, reason));
             }
             (Layer::Pool(pool), Some(last)) if last.pool.is_none() && is_fused(pool) => {
@@ -95,11 +95,16 @@ pub fn groups(network: &Network) -> Result<Vec<Group<'_>>, QuantError> {
             }
             (Layer::AveragePool(pool), Some(last)) => last.average = Some(pool.output_size),
             (Layer::Dropout(dropout), Some(last)) => last.dropout = Some(dropout),
-            _ => return Err(QuantError::layer(name, "no integer layer is of its kind and at its place")),
+            _ => {
+                return Err(QuantError::layer(
+                    name,
+                    "int8 models do not support this layer after the preceding ones",
+                ));
+            }
         }
     }
     match groups.iter().find(|group| matches!(group.product, Product::Conv(_)) && !group.relu) {
-        Some(group) => Err(QuantError::layer(&group.name, "no ReLU follows it")),
+        Some(group) => Err(QuantError::layer(&group.name, "int8 models require a ReLU after a convolution")),
         None => Ok(groups),
     }
 }

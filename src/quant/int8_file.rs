@@ -140,7 +140,7 @@ impl Int8File {
         let metadata = HashMap::from([(INT8_ENTRY.to_owned(), entry)]);
         let mut bytes = safetensors_file(&tensors, Some(metadata)).map_err(|e| failed(e.to_string()))?;
         let digest = files::sha256(&bytes);
-        let at = position(&bytes, NO_DIGEST).ok_or_else(|| failed("it has no room for a digest".into()))?;
+        let at = position(&bytes, NO_DIGEST).ok_or_else(|| failed("has no room for a digest".into()))?;
         bytes[at..at + digest.len()].copy_from_slice(digest.as_bytes());
         Ok(bytes)
     }
@@ -167,14 +167,15 @@ impl Int8File {
             return Err(RecordError::FloatWeights(file.to_owned()));
         };
         let mut int8: Self = serde_json::from_str(&text)
-            .map_err(|e| damaged(format!("its metadata {INT8_ENTRY} is invalid: {}", json_problem(&e))))?;
+            .map_err(|e| damaged(format!("metadata {INT8_ENTRY} is invalid: {}", json_problem(&e))))?;
         check_digest(bytes, &std::mem::replace(&mut int8.sha256, NO_DIGEST.into())).map_err(damaged)?;
         if int8.version != VERSION {
-            let what = format!("its layout has version {}, and this program reads {VERSION}", int8.version);
+            let what =
+                format!("has layout version {}, but this program reads version {VERSION}", int8.version);
             return Err(damaged(what));
         }
         let tensors = SafeTensors::deserialize(bytes)
-            .map_err(|_| damaged("not a whole safetensors file".to_owned()))?;
+            .map_err(|_| damaged("is not a complete safetensors file".to_owned()))?;
         int8.fill(&tensors).map_err(damaged)?;
         Ok(int8)
     }
@@ -190,7 +191,7 @@ impl Int8File {
             Linear { .. } => Vec::new(),
         });
         if let Some(size) = sizes.chain(self.input_shape).find(|&size| size > LARGEST) {
-            return Err(format!("a size of {size} is above {LARGEST}"));
+            return Err(format!("has a size of {size}, above the limit of {LARGEST}"));
         }
         let mut known = 0;
         for layer in &mut self.layers {
@@ -226,7 +227,7 @@ impl Int8File {
         if tensors.len() == known {
             Ok(())
         } else {
-            Err(format!("it has {} tensors, and its layers {known}", tensors.len()))
+            Err(format!("has {} tensors, but its layers have {known}", tensors.len()))
         }
     }
 }
@@ -237,22 +238,22 @@ fn position(bytes: &[u8], text: &str) -> Option<usize> {
 
 fn check_digest(bytes: &[u8], digest: &str) -> Result<(), String> {
     let at = position(bytes, digest).filter(|_| digest.len() == NO_DIGEST.len());
-    let at = at.ok_or("its metadata has no digest of 64 digits")?;
+    let at = at.ok_or("metadata has no digest of 64 digits")?;
     let mut blank = bytes.to_vec();
     blank[at..at + digest.len()].copy_from_slice(NO_DIGEST.as_bytes());
     if files::sha256(&blank) == digest {
         Ok(())
     } else {
-        Err("cut short or changed: its digest is not the one in its metadata".into())
+        Err("cut short or changed: its digest differs from the digest in its metadata".into())
     }
 }
 
 fn tensor<'a>(tensors: &SafeTensors<'a>, name: &str, dtype: Dtype) -> Result<TensorView<'a>, String> {
-    let tensor = tensors.tensor(name).map_err(|_| format!("it has no tensor {name}"))?;
+    let tensor = tensors.tensor(name).map_err(|_| format!("has no tensor {name}"))?;
     if tensor.dtype() == dtype {
         Ok(tensor)
     } else {
-        Err(format!("{name} holds {:?}, expected {dtype:?}", tensor.dtype()))
+        Err(format!("{name} contains {:?}, expected {dtype:?}", tensor.dtype()))
     }
 }
 

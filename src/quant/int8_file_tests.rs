@@ -85,7 +85,7 @@ fn every_cut_and_every_changed_byte_is_an_error() {
         }
     }
     let longer = [&bytes[..], &[0]].concat();
-    assert!(refusal(&longer).contains("not a whole safetensors file"));
+    assert!(refusal(&longer).contains("safetensors"));
 }
 
 #[test]
@@ -134,9 +134,6 @@ fn other_versions_and_float_networks_are_refused_by_name() {
     let tensors = [("conv1.weight".to_owned(), Dtype::F32, vec![1], vec![0; 4])];
     let float = safetensors_file(&tensors, None).unwrap();
     let error = Int8File::decode(path(), &float).unwrap_err();
-    assert!(
-        error.is_wrong_kind() && error.to_string().contains("holds a float network's weights"),
-        "{error}"
-    );
+    assert!(matches!(error, RecordError::FloatWeights(_)) && error.is_wrong_kind(), "{error}");
     assert!(Int8File::read(Path::new("/nowhere/int8.safetensors")).unwrap_err().is_wrong_kind());
 }

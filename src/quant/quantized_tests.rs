@@ -97,7 +97,7 @@ fn values_that_are_not_finite_are_named_with_their_layer() {
     let never = observed(&network, kind, &[]).unwrap();
     let model = |ranges| Quantized::of_ranges(&network, Method::Ptq, ranges, WeightScheme::Channel);
     let error = model(&never).unwrap_err().to_string();
-    assert!(error.contains("was never calibrated: the range of the input"), "{error}");
+    assert!(error.contains("calibrated") && error.contains("the range of the input"), "{error}");
     let mut wide = never.clone();
     wide.input = Some([f32::MIN, f32::MAX]);
     let error = model(&wide).unwrap_err().to_string();

@@ -43,7 +43,7 @@ fn other_activations_are_rejected_by_the_layers_name() {
     {
         let options = NetworkOptions { activation, ..NetworkOptions::default() };
         let message = groups(&network(ModelKind::Convnet, &options)).unwrap_err().to_string();
-        assert!(message.starts_with(&format!("layer activation1 cannot be quantized: {name}")), "{message}");
+        assert!(message.starts_with("layer activation1 ") && message.contains(name), "{message}");
     }
 }
 
@@ -104,7 +104,10 @@ fn integer_models_score_as_the_networks_do() {
 fn layers_whose_sums_would_overflow_are_rejected_by_name() {
     let wide = of_sizes(ModelKind::Mlp, &NetworkOptions::default(), [3, 150, 150], 2);
     let message = groups(&wide).unwrap_err().to_string();
-    assert!(message.contains("layer1") && message.contains("67500 inputs, at most 65536"), "{message}");
+    assert!(
+        message.contains("layer1") && ["67500", "65536"].iter().all(|fact| message.contains(fact)),
+        "{message}"
+    );
 }
 
 #[test]
@@ -115,12 +118,12 @@ fn a_network_that_was_never_calibrated_has_no_integer_model() {
         let made = Quantized::of_ranges(&network, Method::Qat, ranges, WeightScheme::Channel);
         made.unwrap_err().to_string()
     };
-    assert_eq!(message(&ranges), "the model was never calibrated: the range of the input is unknown");
+    let names = |message: &str, layer: &str| {
+        message.contains("calibrated") && message.contains(&format!("the range of {layer} "))
+    };
+    assert!(names(&message(&ranges), "the input"), "{}", message(&ranges));
     ranges.input = Some([0.0, 1.0]);
-    assert_eq!(
-        message(&ranges),
-        "the model was never calibrated: the range of the output of conv1 is unknown"
-    );
+    assert!(names(&message(&ranges), "the output of conv1"), "{}", message(&ranges));
     ranges.groups.iter_mut().for_each(|group| group.output = Some([0.0, 1e30]));
     let message = message(&ranges);
     assert!(message.starts_with("conv1: the scale overflows"), "{message}");

@@ -24,8 +24,8 @@ pub enum BackendKind {
 display_names!(BackendKind);
 
 /// The error of `--backend nccl` in a build without nccl.
-const NO_NCCL: &str = "this build lacks nccl; choose mpi or gloo, or build it with `make build DEVICES=nccl`, which writes \
-                       the binary to target-nccl/release";
+const NO_NCCL: &str = "this build does not include nccl: choose mpi or gloo, or run `make build DEVICES=nccl`, which \
+                       writes the binary to target-nccl/release";
 
 impl BackendKind {
     /// Checks that this build includes the transport.

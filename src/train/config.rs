@@ -31,7 +31,7 @@ const MAX_THREADS: usize = 1024;
 
 bounded! {
     /// A number of threads, from 1 to 1024.
-    Threads(usize) = up_to(MAX_THREADS, "each takes memory and a core");
+    Threads(usize) = up_to(MAX_THREADS, "each thread takes memory and a core");
 }
 
 /// The complete configuration of a run. `config` in `run.json` has the same fields, from which `--resume`

@@ -25,7 +25,7 @@ pub enum TrainError {
     Ends(String),
     /// A signal requested a stop. Every rank stops after the same step, and a checkpoint of this step is
     /// written.
-    #[error("stopped by {signal} after step {step}; go on with --resume {}", quoted(run))]
+    #[error("stopped by {signal} after step {step}; continue with --resume {}", quoted(run))]
     Stopped {
         /// Name of the signal.
         signal: &'static str,

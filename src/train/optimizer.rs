@@ -141,8 +141,8 @@ impl Optimizer {
         let (found, expected) = (names(&moments), names(&self.moments));
         if found != expected {
             return Err(TrainError::Ends(format!(
-                "the checkpoint's moments are {found}, and those of {}, the optimizer in run.json, are {expected}: put \
-                 the run's own optimizer back, or a schedule that moves the momentum as the run's does",
+                "the checkpoint's moments are {found}, but {} (the optimizer in run.json) requires {expected}: restore \
+                 the run's own optimizer, or its own schedule if that one changes the momentum",
                 self.kind
             )));
         }

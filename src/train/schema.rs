@@ -73,11 +73,11 @@ impl OptionSpec {
     }
 }
 
-const NETWORK: &str = "the checkpoint's weights are of this network";
-const CLASSES: &str = "the checkpoint's weights are of these classes";
-const SAMPLES: &str = "the checkpoint counts steps of these samples";
-const PRECISION: &str = "the checkpoint's loss scale and weights are of this precision";
-const RANGES: &str = "the checkpoint's ranges are of this quantization";
+const NETWORK: &str = "the checkpoint has the weights of the run's network";
+const CLASSES: &str = "the checkpoint has the weights for the run's classes";
+const SAMPLES: &str = "the checkpoint's position among the samples depends on it";
+const PRECISION: &str = "the checkpoint has the weights and the loss scale of the run's precision";
+const RANGES: &str = "the checkpoint has the ranges of the run's quantization";
 
 /// All options, in the order of the fields of `config`. Two are not in `config`: `quantized` is another name
 /// for a value of `quantize`, and `num_workers` has no effect.
@@ -97,9 +97,9 @@ pub const OPTIONS: &[OptionSpec] = {
             .fixed(NETWORK)
             .only_with("model", "mlp")
             .unset(HIDDEN),
-        new("init", Recipe, Training, Results).fixed("the weights are the checkpoint's"),
+        new("init", Recipe, Training, Results).fixed("a resumed run has the weights of its checkpoint"),
         new("seed", Run, Scope::Process, Results)
-            .fixed("the order of the samples, augmentation and dropout so far are of this seed"),
+            .fixed("the run's seed determined the order of the samples, augmentation and dropout so far"),
         new("fused", Network, Scope::Process, Results),
         new("conv", Network, Scope::Process, Results),
         new("data_root", Data, Training, Results).common(),
@@ -116,7 +116,9 @@ pub const OPTIONS: &[OptionSpec] = {
         new("precision", Recipe, Step, Results).fixed(PRECISION).technique(),
         new("lr", Recipe, Step, Results).common(),
         new("weight_decay", Recipe, Step, Results),
-        new("optimizer", Recipe, Step, Results).common().fixed("the checkpoint has this optimizer's moments"),
+        new("optimizer", Recipe, Step, Results)
+            .common()
+            .fixed("the checkpoint has the moments of the run's optimizer"),
         new("momentum", Recipe, Step, Results).unset(0),
         new("schedule", Recipe, Training, Results),
         new("max_lr", Recipe, Training, Results).only_with("schedule", "onecycle"),
@@ -136,7 +138,7 @@ pub const OPTIONS: &[OptionSpec] = {
         new("fold_after", Quantization, Training, Results).only_with("quantize", "qat"),
         new("calibration", Quantization, Training, Results).only_with("quantize", "ptq").unset(CALIBRATION),
         new("device", Process, Scope::Process, Results)
-            .fixed("a checkpoint resumes only on the device it was written on"),
+            .fixed("a checkpoint can be resumed only on the device that wrote it"),
         new("backend", Communication, Step, Results).common(),
         new("interface", Communication, Step, Times).only_with("backend", "gloo"),
         new("gloo_algorithm", Communication, Step, Results).only_with("backend", "gloo"),

@@ -278,7 +278,7 @@ impl<'w> Trainer<'w> {
             spans::span(&spans::SAMPLES, || self.batches.samples(&self.shard, step * size, size, epoch));
         let samples = samples.map_err(|error| {
             let (rank, host) = (self.world.rank(), self.world.host());
-            TrainError::Samples(format!("rank {rank} ({host}): {error}; then go on with --resume"))
+            TrainError::Samples(format!("rank {rank} ({host}): {error}; then continue with --resume"))
         })?;
         self.learner.count_data(began.elapsed());
         let total = self.plan.global_batch_len(step);
@@ -408,7 +408,7 @@ impl<'w> Trainer<'w> {
                 if self.world.is_root() {
                     let epoch = self.position.epoch + 1;
                     log::warn!(
-                        "no int8 model of epoch {epoch}: {reason}; its checkpoint has float weights only"
+                        "no int8 model after epoch {epoch}: {reason}; the checkpoint of this epoch has only float weights"
                     );
                 }
                 return Ok(None);
@@ -438,7 +438,7 @@ impl<'w> Trainer<'w> {
         // bf16 and f32 may exceed 65504.
         let remedy = match self.learner.options.precision {
             MixedPrecision::Fp16 => {
-                "fp16 has no values beyond 65504: scale the samples, lower --lr, or train with --precision bf16"
+                "fp16 cannot represent values above 65504: scale the samples, lower --lr, or train with --precision bf16"
             }
             _ => REMEDY,
         };
@@ -450,7 +450,7 @@ impl<'w> Trainer<'w> {
     fn check_test(&self, tallies: &[Tally]) -> Result<(), TrainError> {
         let Some(rank) = tallies.iter().position(|tally| !tally.loss.is_finite()) else { return Ok(()) };
         let epoch = self.position.epoch + 1;
-        Err(self.ends(rank, format!("test loss is not finite after epoch {epoch}; {REMEDY}")))
+        Err(self.ends(rank, format!("test loss is NaN or infinite after epoch {epoch}; {REMEDY}")))
     }
 
     /// Checks that each rank's running statistics of batch norm are finite. The loss may stay finite although
@@ -463,7 +463,9 @@ impl<'w> Trainer<'w> {
         let found = found.into_iter().enumerate().find_map(|(rank, name)| Some((rank, name?)));
         let Some((rank, name)) = found else { return Ok(()) };
         let step = self.position.step;
-        let what = format!("{name} is not finite after step {step}: activations are beyond f32; {REMEDY}");
+        let what = format!(
+            "{name} contains NaN or infinite values after step {step}: activations overflow f32; {REMEDY}"
+        );
         Err(self.ends(rank, what))
     }
 

@@ -148,7 +148,7 @@ goes_on() { # goes_on LAUNCHER SIGNAL [PROGRAM]
   ARGS=$long LAUNCHER=$1 BIN=${3-$binary} submit 2x2 && starts "$job" || return
   on_node0 scancel --signal="$2" --batch "$job" && ends "$job" COMPLETED || return
   cat "$work/$job.out"
-  [ "$(field "$job" Restarts)" = 1 ] && grep 'go on with --resume' "$work/$job.out" &&
+  [ "$(field "$job" Restarts)" = 1 ] && grep 'stopped by .*--resume' "$work/$job.out" &&
     grep 'resuming after step' "$work/$job.out" && same_weights "$job" "${trained[2x2-mpirun]}"
 }
 

@@ -53,7 +53,9 @@ impl TraceFile<'_> {
     pub fn check(path: &Path) -> io::Result<()> {
         let length = fs::metadata(path).map_or(0, |found| if found.is_file() { found.len() } else { 0 });
         if length > 0 && !is_time_line(path)? {
-            return Err(io::Error::other("there is a file that is no time line, which is not replaced"));
+            return Err(io::Error::other(
+                "the existing file is not a time line and must not be overwritten: choose another name",
+            ));
         }
         WholeFile::at(path).map(drop)
     }
