@@ -65,7 +65,7 @@ impl Opened {
             Some(_) => source = noted.as_trained(world, &config, source)?,
             None => {
                 for &split in checked {
-                    let remedy = "name the other one with --data-root";
+                    let remedy = "name another data set with --data-root";
                     samples.check(world, &source, &noted.data, split, root, remedy)?;
                 }
             }
@@ -98,7 +98,8 @@ impl Noted {
     /// # Errors
     /// If the description is incomplete, or a network of these dimensions has more parameters than the run's.
     pub fn from_record(path: &Path, record: &RunRecord) -> anyhow::Result<Self> {
-        let damaged = |what: String| RecordError::damaged(&path.join("run.json"), what + ": put a copy back");
+        let damaged =
+            |what: String| RecordError::damaged(&path.join("run.json"), what + ": restore the file");
         let data = record.data.clone();
         let (input, classes) = (data.shape, data.classes);
         let (config, dimensions) = (&record.config, Dimensions { input, classes });
@@ -106,7 +107,7 @@ impl Noted {
         let least = config.model.unbounded_weights(&config.network, dimensions);
         if input[0] == 0 || classes == 0 || least > record.params as u64 {
             let what = format!(
-                "`data` has samples of {} in {}, and no {} for them has {} parameters",
+                "`data` has samples of {} in {}, but no {} for such samples has {} parameters",
                 size_of_sample(input),
                 count(classes, "class"),
                 config.model,
@@ -124,7 +125,7 @@ impl Noted {
             return Ok(());
         }
         let problem = format!(
-            "has samples of {} in {}, and the run's data set had {} in {}: name a data set like the run's",
+            "has samples of {} in {}, but the run was trained on {} in {}: name a data set like the run's",
             size_of_sample(data.shape),
             count(data.classes, "class"),
             size_of_sample(input),
@@ -146,7 +147,7 @@ impl Noted {
         let refuse = |problem| Err(ConfigError::new("data-root", config.data.data_root.display(), problem));
         if (*element == Element::U8.to_string()) != (data.element == Element::U8) {
             return refuse(format!(
-                "holds {}, and the run's data set {element}: name one like the run's",
+                "contains {} values, but the run's data set has {element} values: name a data set like the run's",
                 data.element
             ));
         }
@@ -155,10 +156,10 @@ impl Noted {
                 Some((_, [found, expected])) => {
                     format!("has the feature {found} where the run's data set has {expected}")
                 }
-                None if features.is_empty() => "names its features, and the run's data set does not".into(),
-                None => "does not name its features, and the run's data set does".into(),
+                None if features.is_empty() => "names its features, but the run's data set does not".into(),
+                None => "does not name its features, but the run's data set does".into(),
             };
-            return refuse(format!("{what}: import it with the run's columns"));
+            return refuse(format!("{what}: import it again with the run's columns"));
         }
         if *class_names != data.class_names {
             let sorted = |names: &[String]| {
@@ -168,14 +169,14 @@ impl Noted {
             };
             if sorted(class_names) == sorted(&data.class_names) {
                 return refuse(
-                    "has the run's classes in another order: import it with the run's classes".into(),
+                    "has the run's classes in another order: import it again with the run's order".into(),
                 );
             }
             let different = first_difference(&data.class_names, class_names);
             if let Some((class, [found, expected])) = different.filter(|_| world.is_root()) {
                 log::warn!(
-                    "class {class} of {} is {found}, and class {class} of the run is {expected}: classes are compared \
-                     by number",
+                    "class {class} is {found} in {}, but {expected} in the run; classes are matched by number, not by \
+                     name",
                     config.data.data_root.display(),
                 );
             }
@@ -254,12 +255,13 @@ pub fn load_int8(
     let wrong = if file.network != model.to_string() || file.input_shape != network.input_shape() {
         let (found, shape, own) = (&file.network, file.input_shape, network.input_shape());
         format!(
-            "it is a {found} for samples of {}, and the run's network is a {model} for {}",
+            "contains a {found} for samples of {}, but the run's network is a {model} for {}: make it again with \
+             mpiburn quantize",
             size_of_sample(shape),
             size_of_sample(own)
         )
     } else if file.weights_sha256 != sha256_of_f32(&weights.values) {
-        "it was made of other weights than the checkpoint's: make it again with mpiburn quantize".into()
+        "was made from other weights than the checkpoint's: make it again with mpiburn quantize".into()
     } else {
         return quantized(file, &path);
     };

@@ -23,8 +23,8 @@ pub fn check(run: &Path, record: &RunRecord, folder: &Path, manifest: &Manifest)
     let file = run.join("run.json");
     ensure!(
         record.history.len() > manifest.attempt,
-        "{}: `history` has {} entries, and {} was written by number {}: it is another run's or was edited; \
-         put the run's own back",
+        "{}: `history` has {} entries, but {} was written by attempt {}: run.json was edited or belongs to \
+         another run; restore the run's own",
         file.display(),
         record.history.len(),
         folder.display(),
@@ -41,9 +41,9 @@ pub fn check(run: &Path, record: &RunRecord, folder: &Path, manifest: &Manifest)
     let option = first.field.replace('_', "-");
     let more = match differences.len() - 1 {
         0 => String::new(),
-        more => format!(" ({more} more differ)"),
+        more => format!(" ({more} more options differ)"),
     };
-    let remedy = match spec(&option).map_or(Err("it is no option of a stored run"), |spec| spec.change) {
+    let remedy = match spec(&option).map_or(Err("it is not an option of stored runs"), |spec| spec.change) {
         Ok(()) => {
             let (run, value) = (quoted(run.display()), quoted(as_typed(&first.to)));
             format!("then change it with train --resume {run} --{option} {value}")
@@ -51,7 +51,7 @@ pub fn check(run: &Path, record: &RunRecord, folder: &Path, manifest: &Manifest)
         Err(reason) => format!("it cannot change: {reason}"),
     };
     bail!(
-        "{}: `config.{}` is {}, and was {} when {} was written{more}: put that back; {remedy}",
+        "{}: `config.{}` is {}, but was {} when {} was written{more}: restore the old value; {remedy}",
         file.display(),
         first.field,
         shown(&first.to),
@@ -124,11 +124,11 @@ impl Samples {
         let [found, expected] = [&found, digest].map(|digest| digest.get(..12).unwrap_or(digest));
         let of_samples = || {
             format!(
-                "its {what} samples have the digest {found}…, and the checkpoint was written with {expected}…"
+                "its {what} samples have the digest {found}…, but the checkpoint was written with {expected}…"
             )
         };
         let differs = differs(noted, source.description()).unwrap_or_else(of_samples);
-        let problem = format!("{differs}: put the data set back, or {remedy}");
+        let problem = format!("{differs}: restore the data set, or {remedy}");
         Err(ConfigError::new("data-root", root.display(), problem).into())
     }
 }
@@ -145,15 +145,15 @@ fn differs(noted: &DataRecord, data: &Description) -> Option<String> {
     };
     let (found, of_run) = (values(&data.mean, &data.std), values(&noted.mean, &noted.std));
     if let Some((class, found, noted)) = first(&data.class_names, &noted.class_names) {
-        return Some(format!("its class {class} is {found}, and was {noted} in the training"));
+        return Some(format!("its class {class} is {found}, but was {noted} in training"));
     }
     if let Some((at, found, noted)) = first(&found, &of_run) {
         let what = if data.element == Element::U8 { "channel" } else { "feature" };
-        return Some(format!("it normalises {what} {at} by {found}, and the training by {noted}"));
+        return Some(format!("it normalises {what} {at} by {found}, but training used {noted}"));
     }
     let normalised = |values: &[String]| if values.is_empty() { "not normalised" } else { "normalised" };
     (found.len() != of_run.len()).then(|| {
-        format!("its samples are {}, and were {} in the training", normalised(&found), normalised(&of_run))
+        format!("its samples are {}, but were {} in training", normalised(&found), normalised(&of_run))
     })
 }
 

@@ -43,7 +43,9 @@ type Generator = fn(&Path, usize, usize, u64, AfterSample<'_>) -> io::Result<()>
 fn make(args: &MakeArgs, kind: DataFormat, sample_bytes: usize, write: Generator) -> anyhow::Result<()> {
     let MakeArgs { out, train, test, seed, overwrite } = args;
     match DataFormat::of_folder(out) {
-        _ if out.exists() && !out.is_dir() => bail!("--out {}: is no folder", out.display()),
+        _ if out.exists() && !out.is_dir() => {
+            bail!("--out {}: is not a folder; choose another one", out.display())
+        }
         _ if run_around(out).is_some() => {
             bail!("--out {}: is in a run directory; choose another folder", out.display())
         }
@@ -61,7 +63,7 @@ fn make(args: &MakeArgs, kind: DataFormat, sample_bytes: usize, write: Generator
     std::fs::create_dir_all(out).with_context(|| format!("cannot create {}", out.display()))?;
     let bar = bars().add(ProgressBar::new((train + test) as u64));
     bar.set_style(ProgressStyle::with_template("{bar:24} {pos}/{len} samples  {eta} left")?);
-    let stop = StopRequest::listen().context("cannot listen to signals")?;
+    let stop = StopRequest::listen().context("cannot install signal handlers")?;
     let progress = |done| {
         bar.set_position(done as u64);
         stop.number().map_or(Ok(()), |_| Err(io::ErrorKind::Interrupted.into()))
@@ -87,7 +89,7 @@ fn import(args: &ImportArgs) -> anyhow::Result<()> {
     }
     let bar = bars().add(ProgressBar::no_length());
     bar.set_style(ProgressStyle::with_template("{bar:24} {percent}%  {eta} left")?);
-    let stop = StopRequest::listen_as_launcher().context("cannot listen to signals")?;
+    let stop = StopRequest::listen_as_launcher().context("cannot install signal handlers")?;
     let progress = |done: usize, all: usize| {
         bar.set_length(all as u64);
         bar.set_position(done as u64);
@@ -103,7 +105,7 @@ fn import(args: &ImportArgs) -> anyhow::Result<()> {
     let refused = |error| match product_at(&args.source) {
         Some(what) => {
             let source = args.source.display();
-            Refused(format!("{source} is {what}, and no data set: name a folder of pictures, or a table"))
+            Refused(format!("{source} is {what}, not a data set: name a folder of pictures, or a table"))
                 .into()
         }
         None => anyhow::Error::from(error),
@@ -160,8 +162,8 @@ fn check_space(out: &Path, sample_bytes: usize, train: usize, test: usize) -> an
     let Some(free) = files::free_bytes(out) else { return Ok(()) };
     ensure!(
         bytes < free,
-        "--train {train} --test {test}: {samples} samples take {:.1} GB, and {} has {:.1} GB free: \
-         choose fewer, or another --out",
+        "--train {train} --test {test}: {samples} samples take {:.1} GB, but {} has only {:.1} GB free: \
+         choose fewer samples, or another --out",
         bytes as f64 / f64::from(1 << 30),
         out.display(),
         free as f64 / f64::from(1 << 30)
@@ -175,7 +177,7 @@ fn info(args: &InfoArgs) -> anyhow::Result<()> {
     let mut text = describe(&args.root, &source, None)?;
     if let Some(set) = source.imported() {
         let from = set.source.display();
-        writeln!(text, "imported from {from}; its samples and labels are as they were written")?;
+        writeln!(text, "imported from {from}; samples and labels are unchanged since the import")?;
     }
     if let Some(file) = &args.sheet {
         contact_sheet::draw(file, &source).with_context(|| format!("--sheet {}", file.display()))?;
@@ -208,7 +210,7 @@ fn describe(root: &Path, source: &SampleSource, most: Option<usize>) -> anyhow::
         let name = split.name();
         writeln!(
             compared,
-            "{name:<5} with shape, normalisation and class names, as in checkpoints: {digest}"
+            "{name:<5} with shape, normalisation and class names, SHA-256 in checkpoints: {digest}"
         )?;
         classes.push(count(source, split)?);
     }
@@ -251,7 +253,7 @@ fn normalisation(description: &data::Description) -> String {
             list(&description.mean),
             list(&description.std)
         ),
-        _ => ", normalised by each one's mean and standard deviation".into(),
+        _ => ", each normalised by its own mean and standard deviation".into(),
     }
 }
 

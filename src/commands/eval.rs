@@ -15,7 +15,7 @@ use data::{Split, write_npy};
 pub fn run(world: &World, args: &EvalArgs) -> anyhow::Result<()> {
     let device = args.device;
     if args.int8 && device != DeviceKind::Flex {
-        return Err(ConfigError::new("device", device, "int8 models run on flex alone").into());
+        return Err(ConfigError::new("device", device, "int8 models require --device flex").into());
     }
     device.check_built().map_err(|problem| ConfigError::new("device", device, problem))?;
     if let Some(file) = &args.logits {

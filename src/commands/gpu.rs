@@ -32,7 +32,7 @@ pub fn impossible(config: &RunConfig, ranks: Option<usize>) -> Option<String> {
     match number(config.device, 0, found) {
         Err(reason) => Some(reason),
         Ok(_) if config.communication.backend == BackendKind::Nccl && gpus < ranks => Some(format!(
-            "--backend nccl: NCCL needs a GPU for each rank, and this machine has {gpus} for {ranks} ranks; choose mpi or \
+            "--backend nccl: requires one GPU per rank, but this machine has {gpus} for {ranks} ranks; choose mpi or \
              gloo, or a machine with more GPUs"
         )),
         Ok(_) => None,
@@ -63,10 +63,10 @@ fn number(device: DeviceKind, local: usize, found: Result<usize, String>) -> Res
     let (wanted, others) = match device {
         DeviceKind::TchCuda(wanted) => (Some(wanted), "--device tch"),
         DeviceKind::Cuda(wanted) => (wanted, "--device flex"),
-        _ => (None, "another one"),
+        _ => (None, "another device"),
     };
     let problem = match (found, wanted) {
-        (Err(reason), _) => format!("it needs NVIDIA's driver, and {reason}, or choose {others}"),
+        (Err(reason), _) => format!("requires NVIDIA's driver, but {reason}, or choose {others}"),
         (Ok(0), _) => {
             let without = match device {
                 DeviceKind::TchCuda(_) => "libtorch sees no GPU, or was built without CUDA",
@@ -92,6 +92,7 @@ fn number(device: DeviceKind, local: usize, found: Result<usize, String>) -> Res
 mod tests {
     use super::DeviceKind::{Cuda, TchCuda};
     use super::*;
+    use crate::options::tests::tells;
 
     #[test]
     fn ranks_take_the_gpus_in_turn() {
@@ -107,15 +108,15 @@ mod tests {
             (
                 Cuda(None),
                 Err("libcuda.so.1 cannot be loaded; run on another machine".into()),
-                "--device cuda: it needs NVIDIA's driver, and libcuda.so.1 cannot be loaded; run on another machine, or",
+                "--device cuda: … libcuda.so.1 cannot be loaded; run on another machine … --device flex",
             ),
-            (Cuda(Some(1)), Ok(0), "--device cuda:1: this process sees no GPU; run"),
-            (Cuda(Some(7)), Ok(1), "--device cuda:7: this process sees one GPU, number 0; choose"),
-            (Cuda(Some(2)), Ok(2), "--device cuda:2: this process sees 2 GPUs, numbered from 0; choose"),
-            (TchCuda(0), Ok(0), "--device tch-cuda:0: libtorch sees no GPU, or was built without CUDA; run"),
+            (Cuda(Some(1)), Ok(0), "--device cuda:1: … no GPU … CUDA_VISIBLE_DEVICES … --device flex"),
+            (Cuda(Some(7)), Ok(1), "--device cuda:7: … one GPU … 0 … --device flex"),
+            (Cuda(Some(2)), Ok(2), "--device cuda:2: … 2 GPUs … 0 … --device flex"),
+            (TchCuda(0), Ok(0), "--device tch-cuda:0: libtorch … CUDA … --device tch"),
         ] {
             let line = number(device, 0, found).unwrap_err();
-            assert!(line.starts_with(expected), "{line}");
+            assert!(tells(&line, expected), "{line}");
         }
     }
 }

@@ -120,7 +120,8 @@ pub(super) fn print_dry(launch: &mut Launch) -> anyhow::Result<()> {
     let unknown = launch::bind_here(launch)?;
     if !unknown.is_empty() {
         log::info!(
-            "not asked: {}; where one has fewer cores than {}, the launch has another --bind-to",
+            "the number of cores of {} is unknown with --dry-run; if a host has fewer than {}, the launch uses \
+             another --bind-to",
             unknown.join(", "),
             launch.topology.ranks_per_node
         );

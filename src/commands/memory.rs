@@ -100,11 +100,11 @@ fn check_option(
     let problem = (memory > 0 && needed > usable).then(|| {
         let gb = |bytes| bytes as f64 / f64::from(1 << 30);
         format!(
-            "{} on {host} {} at least {:.1} GB, and {} {:.1} GB: choose a smaller value, or fewer ranks on a host",
+            "{} on {host} {} at least {:.1} GB, but {} {:.1} GB: choose a smaller value, or fewer ranks per host",
             run_record::count(ranks, "rank"),
             if ranks == 1 { "needs" } else { "need" },
             gb(needed),
-            if is_limited { "the job's limit there is" } else { "it has" },
+            if is_limited { "the job's limit there is" } else { "the host has" },
             gb(usable)
         )
     });

@@ -73,18 +73,18 @@ fn agree_on_products(world: &World, config: &RunConfig) -> anyhow::Result<()> {
     }
     match config.precision {
         MixedPrecision::Bf16 if least == Bf16Products::Widened => log::warn!(
-            "--precision bf16: not every rank's processor has bf16 instructions; values are rounded to bf16, and \
+            "--precision bf16: some rank's processor lacks bf16 instructions, so values are rounded to bf16 and \
              products run in f32"
         ),
         MixedPrecision::Bf16 if least == Bf16Products::Avx512 && config.model == ModelKind::Vgg => {
             log::warn!(
-                "--precision bf16: not every rank's processor has AMX, so convolutions run in f32 on values that are \
-                 rounded to bf16: this saves memory, and no time"
+                "--precision bf16: some rank's processor lacks AMX, so convolutions round values to bf16 and compute in \
+                 f32: this saves memory, but no time"
             )
         }
         MixedPrecision::Fp16 => log::warn!(
-            "--precision fp16: processors do not compute in f16; values are rounded to f16, and products run in f32, \
-             so times are not those of f16 hardware"
+            "--precision fp16: processors do not compute in f16, so values are rounded to f16 and products run in f32; \
+             timings are not representative of f16 hardware"
         ),
         _ => {}
     }
@@ -124,7 +124,8 @@ fn open_data(world: &World, root: &Path) -> anyhow::Result<SampleSource> {
     world.check_equal(
         "the data set",
         &format!(
-            "{channels}x{height}x{width} in {classes} classes, {train} and {test} samples, names and normalisation {}",
+            "{channels}x{height}x{width} in {classes} classes, {train} training and {test} test samples, names and \
+             normalisation {}",
             &others[..12]
         ),
     )?;
@@ -169,7 +170,7 @@ fn warn_of_ignored(world: &World, does: &str, typed: &Words, is_ignored: impl Fn
     let ignored = typed.0.keys().filter(|option| is_ignored(option));
     let options: Vec<String> = ignored.map(|option| format!("--{option}")).collect();
     if world.is_root() && !options.is_empty() {
-        log::warn!("{does}; without effect: {}", options.join(" "));
+        log::warn!("{does}; these options have no effect: {}", options.join(" "));
     }
 }
 
@@ -178,7 +179,7 @@ fn check_random_batch(config: &RunConfig) -> Result<(), ConfigError> {
     const LARGEST: usize = 65_536;
     let size = config.data.train_batch_size.get();
     if size > LARGEST {
-        let problem = format!("random batches are kept in memory: at most {LARGEST}");
+        let problem = format!("must be at most {LARGEST}, because random batches are kept in memory");
         return Err(ConfigError::new("train-batch-size", size, problem));
     }
     Ok(())

@@ -338,13 +338,13 @@ fn print_classes(by_class: &ByClass) {
         [short(name)].into_iter().chain(counts).chain([percent(*recall), percent(*precision)]).collect()
     });
     let what = if of_matrix {
-        "test samples by class (rows) and as which they were named after the last epoch"
+        "confusion matrix of the test samples after the last epoch: classes in rows, predicted classes in columns"
     } else {
         "classes with the lowest recall after the last epoch"
     };
     println!("{what}:\n{}", table(&header, 1, lines));
     println!(
-        "balanced accuracy {balanced_accuracy:.2}%; naming the largest class for every sample: \
+        "balanced accuracy {balanced_accuracy:.2}%; always predicting the largest class: \
          {largest_class_accuracy:.2}%"
     );
 }
@@ -368,7 +368,7 @@ fn waiting(results: &Results) -> Option<String> {
         )
     } else {
         let [least, most] = [least, most].map(|rank| seconds(rank.comm_seconds));
-        format!("ranks waited alike, {least} to {most} s")
+        format!("all ranks waited about equally long, {least} to {most} s")
     })
 }
 

@@ -37,13 +37,13 @@ pub fn check_names(outputs: &[Named<'_>], read: &[Option<&PathBuf>]) -> anyhow::
     for &(option, path) in outputs {
         let Some(path) = path else { continue };
         if path.is_dir() {
-            let problem = "it is a folder: name a file in it";
+            let problem = "is a folder: name a file in it";
             return Err(ConfigError::new(option, path.display(), problem).into());
         }
         check_kept(option, path, read)?;
         for (other, named) in &named {
             if same_file(named, path)? {
-                let problem = format!("is the file of --{other}; choose another");
+                let problem = format!("is also the file of --{other}: choose another file");
                 return Err(ConfigError::new(option, path.display(), problem).into());
             }
         }
@@ -59,7 +59,7 @@ pub fn check_names(outputs: &[Named<'_>], read: &[Option<&PathBuf>]) -> anyhow::
 /// If the file must not be replaced; the error gives the reason.
 pub fn check_kept(option: &'static str, path: &Path, read: &[Option<&PathBuf>]) -> anyhow::Result<()> {
     if is_data_file(path) {
-        let problem = "it is a file of a data set, which is not replaced; choose another name";
+        let problem = "is a file of a data set and must not be overwritten: choose another name";
         return Err(ConfigError::new(option, path.display(), problem).into());
     }
     Ok(run_report::page::check_kept(option, path, read.iter().flatten().copied())?)
@@ -88,6 +88,7 @@ mod tests {
     use std::fs;
 
     use super::*;
+    use crate::options::tests::tells;
 
     #[test]
     fn new_names_and_earlier_outputs_are_written_and_inputs_and_products_are_kept() {
@@ -137,17 +138,13 @@ mod tests {
             ("data/test_data/../test_data/test_x.npy", "a file of a data set"),
             ("weights.safetensors", "a file that this command reads"),
         ] {
-            let expected = format!(": it is {reason}, which is not replaced; choose another name");
             let error = found(name).unwrap_err();
-            assert!(error.starts_with("--csv ") && error.ends_with(&expected), "{name}: {error}");
+            assert!(tells(&error, &format!("--csv … {name}: … {reason}")), "{name}: {error}");
         }
         let error = found("run/checkpoints").unwrap_err();
-        assert!(error.ends_with("/run/checkpoints: it is a folder: name a file in it"), "{error}");
+        assert!(tells(&error, "--csv … /run/checkpoints: … folder"), "{error}");
         let (one, same) = (path("new.csv"), path("run/../new.csv"));
         let error = check(&[("csv", Some(&one)), ("json", Some(&same))], &[]).unwrap_err().to_string();
-        assert!(
-            error.starts_with("--json ") && error.ends_with("is the file of --csv; choose another"),
-            "{error}"
-        );
+        assert!(tells(&error, "--json … --csv"), "{error}");
     }
 }

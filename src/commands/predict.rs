@@ -41,7 +41,7 @@ fn predict(args: &PredictArgs) -> anyhow::Result<()> {
     for path in &args.files {
         if path == Path::new("-") {
             if each_name(io::stdin().lock(), |name| predictor.path(name, &mut lines))? == 0 {
-                log::warn!("standard input has no name of a file");
+                log::warn!("standard input contains no file names");
             }
         } else {
             predictor.path(path, &mut lines)?;
@@ -86,7 +86,12 @@ impl Predictor {
         let config = RunConfig { device: DeviceKind::Flex, ..stored.config };
         let Noted { dimensions, data } = stored.noted;
         let known = Element::from_name(&data.element);
-        let unknown = || format!("{}: `data.element` in run.json: put a copy back", args.run.display());
+        let unknown = || {
+            format!(
+                "{}: `data.element` in run.json is not an element type: restore run.json",
+                args.run.display()
+            )
+        };
         let element = known.with_context(unknown)?;
         let DataRecord { class_names, mean, std, fit, features, train_sha256, .. } = data;
         let description = Description {
@@ -101,7 +106,7 @@ impl Predictor {
         let written = stored.samples.train_digest();
         ensure!(
             written.is_none_or(|written| written == description.digest(&train_sha256)),
-            "{}: `data` in run.json is not that of the checkpoint: put a copy back",
+            "{}: `data` in run.json differs from the checkpoint: restore run.json",
             args.run.display()
         );
         config.conv.use_algorithm();
@@ -133,7 +138,9 @@ impl Predictor {
             return self.table(path, lines);
         }
         match data::import::pictures(path) {
-            Ok(found) if found.is_empty() => lines.failed(&anyhow!("{}: has no picture", path.display())),
+            Ok(found) if found.is_empty() => {
+                lines.failed(&anyhow!("{}: contains no pictures", path.display()))
+            }
             Ok(found) => {
                 for path in found {
                     self.unread.push(path);
@@ -188,7 +195,7 @@ impl Predictor {
         self.pass(&names, values, lines)?;
         match read {
             Err(error) => lines.failed(&error.into()),
-            Ok(()) if found == 0 => log::warn!("{}: has no rows", path.display()),
+            Ok(()) if found == 0 => log::warn!("{}: contains no rows", path.display()),
             Ok(()) => {}
         }
         Ok(())

@@ -30,7 +30,8 @@ pub fn run(world: &World, args: &QuantizeArgs) -> anyhow::Result<()> {
     let mut quantized = checkpoint::share_int8(world, || {
         let quantized = match post {
             None => {
-                let problem = "the run had no --quantize qat, so its checkpoint has no ranges; choose ptq";
+                let problem = "the run was trained without --quantize qat, so its checkpoint has no ranges: choose \
+                               --kind ptq";
                 let never = || ConfigError::new("kind", QuantizeKind::Qat, problem);
                 let ranges = weights.position.ranges.as_ref().ok_or_else(never)?;
                 Quantized::of_ranges(&network, Method::Qat, ranges, config.quantization.weight_scheme)?
@@ -39,7 +40,9 @@ pub fn run(world: &World, args: &QuantizeArgs) -> anyhow::Result<()> {
                 let quantizer = post.load(&source, config.data.train_samples.map(Positive::get))?;
                 let samples = quantizer.samples();
                 if let Some(typed) = args.calibration.filter(|&typed| samples < typed) {
-                    log::warn!("--calibration {typed}: the run trained on {samples} samples; all are used");
+                    log::warn!(
+                        "--calibration {typed}: the run trained on only {samples} samples; using all of them"
+                    );
                 }
                 log::info!("calibrating on {samples} training samples");
                 quantizer.quantize(&network)?
@@ -63,7 +66,7 @@ fn post_training(args: &QuantizeArgs) -> Result<Option<PostTraining>, ConfigErro
     let scheme = args.weight_scheme.unwrap_or_default();
     match (args.kind, args.calibration) {
         (QuantizeKind::Qat, _) if args.weight_scheme.is_some() => {
-            Err(ConfigError::new("weight-scheme", scheme, "was chosen in the training; leave it out"))
+            Err(ConfigError::new("weight-scheme", scheme, "was fixed by the training: leave the option out"))
         }
         (QuantizeKind::Qat, Some(samples)) => {
             Err(ConfigError::new("calibration", samples, "requires --kind ptq"))
@@ -128,7 +131,7 @@ mod tests {
             (&["--calibration", "0"][..], "--calibration 0: must be a whole number from 1"),
             (&["--kind", "dynamic"], "--kind dynamic: choose qat, ptq"),
             (&["--kind", "qat", "--calibration", "9"], "--calibration 9: requires --kind ptq"),
-            (&["--kind", "qat", "--weight-scheme", "tensor"], "--weight-scheme tensor: was chosen"),
+            (&["--kind", "qat", "--weight-scheme", "tensor"], "--weight-scheme tensor: "),
             (&["--weight-scheme", "row"], "--weight-scheme row: choose channel, tensor"),
         ] {
             let error = plan(options).unwrap_err().to_string();

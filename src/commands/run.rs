@@ -40,7 +40,7 @@ pub fn run(cli: Cli) -> Result<u8, CommandError> {
             }
             StopRequest::listen()
                 .map(log_listening)
-                .context("cannot listen to signals")
+                .context("cannot install signal handlers")
                 .map_err(CommandError::own)?
         }
         Eval(_) | Predict(_) | Export(_) | Quantize(_) | Bench(_) | Profile(_) => StopRequest::default(),
@@ -301,7 +301,7 @@ fn hint(error: &CommError) -> Option<String> {
         CommError::ByHand { .. } => Some("mpiburn launch NxC -- … starts a topology".into()),
         CommError::ForeignLauncher { launcher, mpi } if !launcher.is_of(mpi) => {
             let other = if MPI_FLAVOUR == "openmpi" { "mpich" } else { "openmpi" };
-            Some(format!("make build MPI={other} builds for the other"))
+            Some(format!("make build MPI={other} builds mpiburn for {other}"))
         }
         _ => None,
     }
@@ -365,11 +365,11 @@ mod tests {
         let by_hand = || CommError::ByHand { rank: 0, size: 2 };
         let line = with_hint(&anyhow::Error::from(TrainError::Comm(by_hand())).context("train"));
         assert!(
-            line.ends_with("unset RANK and WORLD_SIZE; mpiburn launch NxC -- … starts a topology"),
+            line.starts_with(&format!("train: {}", by_hand())) && line.contains("mpiburn launch NxC"),
             "{line}"
         );
         assert!(!by_hand().to_string().contains("NxC"));
         let other = anyhow::Error::from(CommError::Start("no network".into()));
-        assert_eq!(with_hint(&other), "MPI did not start: no network");
+        assert_eq!(with_hint(&other), other.to_string());
     }
 }

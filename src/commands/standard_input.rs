@@ -19,10 +19,10 @@ pub fn each_name(
     mut input: impl BufRead,
     mut visit: impl FnMut(&Path) -> anyhow::Result<()>,
 ) -> anyhow::Result<usize> {
-    const EXPECTED: &str = "- reads names of files, one a line: name the file itself in place of -";
+    const EXPECTED: &str = "- reads file names, one per line: name the file itself instead of -";
     let beginning = input.fill_buf().context("standard input")?;
     if let Some(kind) = foreign(beginning) {
-        return Err(Refused(format!("standard input is {}; {EXPECTED}", kind.name)).into());
+        return Err(Refused(format!("standard input is {}, but {EXPECTED}", kind.name)).into());
     }
     let (mut names, mut first_row) = (0, None);
     for line in input.split(b'\n') {
@@ -34,7 +34,7 @@ pub fn each_name(
         names += 1;
         if names <= 2 && is_row(line) {
             match first_row {
-                Some(_) => return Err(Refused(format!("standard input is a table; {EXPECTED}")).into()),
+                Some(_) => return Err(Refused(format!("standard input is a table, but {EXPECTED}")).into()),
                 None if names == 1 => {
                     first_row = Some(line.to_owned());
                     continue;
@@ -88,10 +88,10 @@ mod tests {
     #[test]
     fn contents_in_place_of_names_are_refused() {
         for (input, expected) in [
-            (&b"width,length\n1,2\n3,4\n"[..], "standard input is a table; - reads names of files"),
-            (b"1;2\n\n3;4\n", "standard input is a table; "),
-            (b"\x89PNG\r\n\x1a\n\0\0", "standard input is a picture (PNG); - reads names of files"),
-            (b"{\"a\": 1}\n", "standard input is JSON; "),
+            (&b"width,length\n1,2\n3,4\n"[..], "standard input is a table"),
+            (b"1;2\n\n3;4\n", "standard input is a table"),
+            (b"\x89PNG\r\n\x1a\n\0\0", "standard input is a picture (PNG)"),
+            (b"{\"a\": 1}\n", "standard input is JSON"),
         ] {
             let message = names(input).unwrap_err();
             assert!(message.contains(expected), "{message}");

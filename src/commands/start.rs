@@ -85,7 +85,7 @@ fn verdict(all: &[RankStart], hosts: &[&str], rank: usize) -> Result<Verdict, Co
     // Check the binary first: a different binary may explain a different subcommand.
     if let Some(other) = all.iter().position(|start| start.program != first.program) {
         return refuse(format!(
-            "{} runs another binary than {} (SHA-256 {:.12}… and {:.12}…): copy one to all machines",
+            "{} and {} run different binaries (SHA-256 {:.12}… and {:.12}…): copy one binary to all machines",
             name(other),
             name(0),
             all[other].program,
@@ -94,7 +94,7 @@ fn verdict(all: &[RankStart], hosts: &[&str], rank: usize) -> Result<Verdict, Co
     }
     if let Some(other) = does.iter().position(|does_other| does_other.command != does[0].command) {
         return refuse(format!(
-            "{} runs mpiburn {}, and {} mpiburn {}: all ranks of a job run the same",
+            "ranks run different subcommands: {} runs mpiburn {}, {} runs mpiburn {}; start all ranks with the same one",
             name(0),
             does[0].command,
             name(other),
@@ -130,6 +130,7 @@ pub fn in_one_process(name: &str) -> Refused {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::tests::tells;
 
     fn starts(does: [Result<&str, &str>; 3]) -> Vec<RankStart> {
         let start = |does: Result<&str, &str>| RankStart {
@@ -166,15 +167,19 @@ mod tests {
     #[test]
     fn another_subcommand_and_another_binary_are_named_by_rank_0() {
         let mut starts = starts([Ok("train"), Ok("train"), Ok("bench step")]);
-        let line = "rank 0 on alpha runs mpiburn train, and rank 2 on beta mpiburn bench step: all ranks of a job run \
-                    the same";
-        let refuse = |text: Option<&str>| Verdict::Refuse(text.map(str::to_owned));
-        assert_eq!(verdicts(&starts), [refuse(Some(line)), refuse(None), refuse(None)]);
+        let [Verdict::Refuse(Some(line)), others @ ..] = &verdicts(&starts)[..] else {
+            panic!("rank 0 refuses");
+        };
+        assert!(
+            tells(line, "… rank 0 on alpha … mpiburn train … rank 2 on beta … mpiburn bench step"),
+            "{line}"
+        );
+        assert_eq!(others, [Verdict::Refuse(None), Verdict::Refuse(None)]);
         starts[1].program = "abd".into();
         let Ok(Verdict::Refuse(Some(line))) = verdict(&starts, &["alpha", "beta", "beta"], 0) else {
             panic!("another binary is refused");
         };
-        assert!(line.starts_with("rank 1 on beta runs another binary than rank 0 on alpha"), "{line}");
+        assert!(tells(&line, "rank 1 on beta … rank 0 on alpha … SHA-256 abd… … abc…"), "{line}");
     }
 
     #[test]

@@ -92,7 +92,10 @@ impl BatchCycle {
         let count = (source.len(split) / global).min(BATCHES);
         if count == 0 {
             let samples = run_record::count(source.len(split), "sample");
-            let problem = format!("the data set has {samples} for {} ranks", world.size());
+            let problem = format!(
+                "requires {global} samples for {} ranks, but the data set has {samples}: choose a smaller batch",
+                world.size()
+            );
             return Err(ConfigError::new("train-batch-size", size, problem).into());
         }
         let plan = ShardPlan { samples: count * global, world_size: world.size(), batch_size: size };

@@ -67,16 +67,13 @@ impl<'a> Sweep<'a> {
         check_typed(&file, args)?;
         let runs = plan(&file, &args.scale)?;
         if let (Some(text), false) = (&args.only, runs.iter().any(|run| chosen(args, &run.name))) {
-            let problem = format!("no run has this in its name; runs are named like {}", runs[0].name);
+            let problem = format!("no run has this text in its name; names look like {}", runs[0].name);
             bail!(Refused(format!("--only {text}: {problem}")));
         }
         // An unknown section counts as a scale, but may be a misspelt section. So the log mentions each
         // unknown section.
         for name in file.scales.keys().filter(|name| **name != args.scale && *name != "quick") {
-            log::info!(
-                "[{name}] in {} is a scale: it is used with --scale {name} alone",
-                args.file.display()
-            );
+            log::info!("[{name}] in {} is a scale, used only with --scale {name}", args.file.display());
         }
         let configs = runs.iter().map(|run| configuration(run, args)).collect::<anyhow::Result<_>>()?;
         let name = name_of(args);
@@ -189,11 +186,11 @@ impl<'a> Sweep<'a> {
             }
             // Look again: another process may have continued this run while the sweep worked on others.
             let ended = self.earlier(at).and_then(|before| match before {
-                Earlier::Completed(_) => Ok(Some("another process has completed it".into())),
+                Earlier::Completed(_) => Ok(Some("completed by another process".into())),
                 Earlier::Unreadable(error) => Err(error.into()),
                 Earlier::Nothing => self.make_one(run, false, &stop),
                 Earlier::Interrupted => {
-                    log::info!("[{}/{total}] {}: goes on from its last checkpoint", at + 1, run.name);
+                    log::info!("[{}/{total}] {}: continues from its last checkpoint", at + 1, run.name);
                     self.make_one(run, true, &stop)
                 }
             });
@@ -225,7 +222,7 @@ impl<'a> Sweep<'a> {
             if record.runs[at].state == RunState::Failed
                 && matches!(self.earlier(at), Ok(Earlier::Completed(_)))
             {
-                log::info!("{}: its run.json says that it is completed, so it counts", self.runs[at].name);
+                log::info!("{}: counts as completed, because its run.json says so", self.runs[at].name);
                 (record.runs[at].state, record.runs[at].error) = (RunState::Completed, None);
                 self.reduce(at, record);
                 record.write(&self.folder)?;
@@ -248,7 +245,7 @@ impl<'a> Sweep<'a> {
         let reduced =
             lock(&self.folder.join(name)).and_then(|_lock| checkpoint::reduce(&checkpoints(name), &others));
         if let Err(error) = reduced {
-            log::warn!("checkpoints of {name} stay as they are: {error}");
+            log::warn!("checkpoints of {name} are not reduced to their weights: {error}");
         }
     }
 

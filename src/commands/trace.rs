@@ -47,7 +47,8 @@ pub fn check_writable(world: &World, args: &TraceArgs) -> anyhow::Result<()> {
 pub fn check_in_run(path: &Path, out: &Path) -> Result<(), ConfigError> {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     if path.parent() != Some(out) || is_of_run(name) {
-        let problem = "the run has its own files there; name another one in the run directory, or elsewhere";
+        let problem =
+            "conflicts with the run's own files: choose another name in the run directory, or another folder";
         return Err(ConfigError::new("trace", path.display(), problem));
     }
     Ok(())
@@ -80,7 +81,7 @@ pub fn steps(
     let (first, last) = (*range.start(), *range.end());
     if first <= done || last > total {
         let which = if done == 0 { "the run has" } else { "this part of the run has" };
-        let problem = format!("{which} steps {} to {total}; name some of these", done + 1);
+        let problem = format!("{which} steps {} to {total}; choose from these", done + 1);
         return Err(ConfigError::new("trace-steps", format!("{first}..{last}"), problem));
     }
     Ok(Some(range))
@@ -131,7 +132,9 @@ impl Tracing {
         let Some([first, last]) = ranks[0].range() else {
             if world.is_root() {
                 let (path, first) = (self.path.display(), self.steps.start());
-                log::warn!("--trace {path}: not written, since the run ended before step {first}");
+                log::warn!(
+                    "--trace {path}: not written, because the run ended before step {first}, the first step to record"
+                );
             }
             return Ok(());
         };
@@ -181,6 +184,7 @@ impl Tracing {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::tests::tells;
 
     fn found(steps_named: Option<&str>, done: usize, total: usize) -> Result<[usize; 2], String> {
         let trace_steps = steps_named.map(|text| {
@@ -206,13 +210,13 @@ mod tests {
     fn steps_that_the_run_does_not_have_are_rejected_with_those_it_has() {
         assert_eq!(found(Some("600..600"), 0, 600), Ok([600, 600]));
         for (range, done, expected) in [
-            ("590..601", 0, "--trace-steps 590..601: the run has steps 1 to 600; name some of these"),
-            ("100..120", 100, "--trace-steps 100..120: this part of the run has steps 101 to 600; name"),
+            ("590..601", 0, "--trace-steps 590..601: … steps 1 to 600"),
+            ("100..120", 100, "--trace-steps 100..120: … steps 101 to 600"),
         ] {
             let problem = found(Some(range), done, 600).unwrap_err();
-            assert!(problem.starts_with(expected), "{problem}");
+            assert!(tells(&problem, expected), "{problem}");
         }
         let complete = found(None, 600, 600).unwrap_err();
-        assert_eq!(complete, "--trace t.json: the run is complete after 600 steps; leave the option out");
+        assert!(tells(&complete, "--trace t.json: … complete … 600 steps"), "{complete}");
     }
 }

@@ -75,7 +75,7 @@ fn phases(
     let traced = trace::steps(&args.trace, done, total)?;
     if let Some(Noted { data: noted, .. }) = &noted {
         let root = &config.data.data_root;
-        let remedy = format!("go on with this one by --data-root {}", root.display());
+        let remedy = format!("continue with this data set by --data-root {}", root.display());
         for split in Split::ALL {
             begin.samples.check(world, &source, noted, split, root, &remedy)?;
         }
@@ -313,12 +313,12 @@ fn warn_of_few_steps(epochs: usize, steps: usize, batch_size: usize) {
     let all = epochs * steps;
     if all < FEW {
         log::warn!(
-            "only {} ({} of {}): a network learns little from so few; choose more than {epochs} with --epochs{}",
+            "only {} ({} of {}), in which a network learns little: raise --epochs above {epochs}{}",
             count(all, "step"),
             count(epochs, "epoch"),
             count(steps, "step"),
             if batch_size > 1 {
-                format!(", or less than {batch_size} with --train-batch-size")
+                format!(", or choose --train-batch-size below {batch_size}")
             } else {
                 String::new()
             }
@@ -340,14 +340,15 @@ fn warn_of_negligible_rates(schedule: &Schedule, epoch: usize, first: f64) {
         ScheduleKind::Constant => "choose a larger --lr",
         _ if schedule.base.lr == 0.0 => "choose a larger --lr",
         ScheduleKind::OneCycle => "choose a larger --max-lr",
-        ScheduleKind::Cosine => "choose a larger --lr, or fewer epochs",
-        ScheduleKind::Step => "choose a larger step-size or gamma, or fewer epochs",
+        ScheduleKind::Cosine => "choose a larger --lr, or fewer --epochs",
+        ScheduleKind::Step => "choose a larger --step-size or --gamma, or fewer --epochs",
     };
     if lr == 0.0 {
-        log::warn!("{epochs} no weight: the learning rate is 0; {remedy}")
+        log::warn!("{epochs} no weights: the learning rate is 0; {remedy}")
     } else {
         log::warn!(
-            "{epochs} next to nothing: the learning rate is {} and less, below a millionth of the initial {}; {remedy}",
+            "{epochs} weights by next to nothing: the learning rate is at most {}, less than a millionth of the initial \
+             {}; {remedy}",
             learning_rate(lr),
             learning_rate(initial)
         )

@@ -25,23 +25,20 @@ fn wrong_values_end_with_code_2_through_the_launcher_too() {
     let lab = Lab::new();
     let data = digits().to_str().unwrap();
     for (words, expected) in [
-        (&["train", "--lr", "none"][..], "--lr none: must be a finite number, 0 or more, such as 0.1"),
-        (&["train", "--shuffle=on"], "--shuffle on: takes no value: write --shuffle alone"),
-        (&["train", "--hidden", "8"], "--hidden 8: convnet has no hidden layer to set"),
-        (
-            &["train", "--num-classes", "9", "--data-root", data],
-            "--num-classes 9: the data set has 10 classes",
-        ),
-        (&["data", "digits", "--test", "0"], "--test 0: must be a whole number from 1"),
-        (&["report", "--baseline", "9x9"], "--baseline 9x9: there is no finished run"),
-        (&["sweep", "none.toml"], "cannot read the sweep file none.toml"),
+        (&["train", "--lr", "none"][..], ["--lr none: ", "number"]),
+        (&["train", "--shuffle=on"], ["--shuffle on: ", "--shuffle "]),
+        (&["train", "--hidden", "8"], ["--hidden 8: ", "--model mlp"]),
+        (&["train", "--num-classes", "9", "--data-root", data], ["--num-classes 9: ", "10 classes"]),
+        (&["data", "digits", "--test", "0"], ["--test 0: ", "from 1"]),
+        (&["report", "--baseline", "9x9"], ["--baseline 9x9: ", "run"]),
+        (&["sweep", "none.toml"], ["none.toml", "sweep"]),
     ] {
         let wants_results = words[0] == "report";
         if wants_results {
             fs::create_dir_all(lab.path("results")).unwrap();
         }
         let found = line(&lab, 2, words);
-        assert!(found.contains(expected), "{words:?}: {found}");
+        assert!(expected.iter().all(|fact| found.contains(fact)), "{words:?}: {found}");
     }
     for options in [&["--lr", "none"][..], &["--hidden", "8"], &["--num-classes", "9", "--data-root", data]] {
         let words = [&["launch", "1x2", "train"], options].concat();
@@ -118,21 +115,18 @@ fn a_resumed_run_names_its_changes_as_they_are_typed() {
     let output = resume(&["--num-classes", "10", "--epochs", "2", "--fused", "off", "--lr", "1e-3"]);
     let printed = text(&output);
     assert!(output.status.success(), "{printed}");
-    for expected in [
-        "--fused off from here on (was on)",
-        "--lr 1e-3 from here on (was 0.0005)",
-        "--epochs 2 from here on (was 1)",
-    ] {
-        assert!(printed.contains(expected), "{expected}: {printed}");
+    for expected in [["--fused off ", "was on"], ["--lr 1e-3 ", "was 0.0005"], ["--epochs 2 ", "was 1"]] {
+        let is_told = |line: &str| expected.iter().all(|fact| line.contains(fact));
+        assert!(printed.lines().any(is_told), "{expected:?}: {printed}");
     }
     assert!(!printed.contains("num-classes"), "{printed}");
     for (options, expected) in [
-        (&["--num-classes", "9"], "--num-classes 9: the run has 10 classes"),
-        (&["--train-samples", "none"], "--train-samples none: cannot change in a resumed run"),
-        (&["--optimizer", "sgd"], "--optimizer sgd: cannot change in a resumed run"),
+        (&["--num-classes", "9"], ["--num-classes 9: ", "10 classes"]),
+        (&["--train-samples", "none"], ["--train-samples none: ", "resumed run"]),
+        (&["--optimizer", "sgd"], ["--optimizer sgd: ", "moments"]),
     ] {
         let output = resume(options);
         assert_eq!(output.status.code(), Some(2), "{}", text(&output));
-        assert!(text(&output).contains(expected), "{}", text(&output));
+        assert!(expected.iter().all(|fact| errors(&output)[0].contains(fact)), "{}", text(&output));
     }
 }

@@ -293,7 +293,7 @@ fn what_would_repeat_is_not_started_again() {
         command.args(["launch", "1x2", "--restart", "1", "--"]).args(words);
         let output = must_fail(command);
         assert_eq!((output.status.code(), errors(&output).len()), (Some(2), 1), "{}", text(&output));
-        assert!(errors(&output)[0].starts_with("mpiburn: --restart starts ") && started(&output) == 0);
+        assert!(errors(&output)[0].starts_with("mpiburn: --restart: ") && started(&output) == 0);
     }
 }
 

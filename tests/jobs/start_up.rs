@@ -59,19 +59,16 @@ fn a_rank_with_an_unknown_option_prints_it_and_ends_the_job() {
         assert!(bad == "--sizes=8" || errors[0].starts_with("mpiburn: rank 1 on "), "{}", errors[0]);
     }
     // The same on all ranks is told once.
-    for (command, line) in [
-        ("train --nonsense", "error: unexpected argument '--nonsense' found"),
-        ("report results", "mpiburn: mpiburn report runs in one process: start it without mpirun or srun"),
+    for (command, facts) in [
+        ("train --nonsense", ["error: ", "'--nonsense'"]),
+        ("report results", ["mpiburn: mpiburn report ", "without mpirun or srun"]),
     ] {
         let mut job = on_ranks(3, binary());
         job.args(command.split(' '));
         let output = must_fail(job);
-        assert_eq!(
-            (errors(&output), output.status.code()),
-            (vec![line.into()], Some(2)),
-            "{}",
-            text(&output)
-        );
+        let errors = errors(&output);
+        assert_eq!((errors.len(), output.status.code()), (1, Some(2)), "{}", text(&output));
+        assert!(facts.iter().all(|fact| errors[0].contains(fact)), "{}", errors[0]);
     }
 }
 
@@ -92,7 +89,9 @@ fn line_on_another_binary(change: impl FnOnce(&mut Vec<u8>)) -> (String, Option<
 #[test]
 fn another_binary_is_refused() {
     let (line, code) = line_on_another_binary(|bytes| bytes.push(0));
-    assert!(line.contains("rank 1 on ") && line.contains("runs another binary than rank 0"), "{line}");
+    for fact in ["rank 1 on ", "rank 0 on ", "binaries", "SHA-256"] {
+        assert!(line.contains(fact), "{fact}: {line}");
+    }
     assert_eq!(code, Some(2));
 }
 

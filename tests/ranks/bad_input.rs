@@ -117,7 +117,7 @@ fn invalid_options_are_rejected_before_any_work() {
         (&["--device", "ndarray"], &["make build DEVICES=ndarray"]),
         (&["--model", "resnet"], &["--model resnet: choose convnet, vgg, mlp"]),
         (&["--quantize", "dynamic"], &["--quantize dynamic: choose qat, ptq"]),
-        (&["--world-size", "3"], &["--world-size 3", "started 2 ranks"]),
+        (&["--world-size", "3"], &["--world-size 3", "2 ranks"]),
         (&["--num-classes", "12"], &["--num-classes 12", "10 classes"]),
         (&["--train-samples", "1"], &["1 training sample for 2 ranks"]),
     ];
@@ -175,7 +175,7 @@ fn a_non_finite_test_loss_stops_all_ranks_after_the_epoch() {
         let samples = (32 * ranks).to_string();
         let options = ["--epochs", "1", "--train-samples", &samples, "--optimizer", "sgd", "--lr", "1e30"];
         let run = &format!("run{ranks}");
-        let named = ["test loss is not finite after epoch 1", "rank", "--lr"];
+        let named = ["test loss", "epoch 1", "rank 0 (", "--lr"];
         fails_with(lab.command(ranks, run, &options), &named);
         assert_eq!(lab.run_json(run)["status"], "failed");
     }
@@ -185,8 +185,7 @@ fn a_non_finite_test_loss_stops_all_ranks_after_the_epoch() {
 fn more_steps_than_can_be_counted_are_refused_and_the_largest_batch_is_one_step() {
     let lab = Lab::new();
     let most = usize::MAX.to_string();
-    let line = refused(lab.command(2, "out", &["--epochs", &most]), 2, &["--epochs", &most, "lower it"]);
-    assert!(line.contains("of 100 steps"), "{line}");
+    refused(lab.command(2, "out", &["--epochs", &most]), 2, &["--epochs", &most, "100 steps"]);
     let options = ["--epochs=1", "--train-batch-size", &most, "--test-batch-size", &most];
     assert_eq!(lab.train(2, "out", &options)["steps"], 1);
 }

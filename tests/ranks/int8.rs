@@ -83,7 +83,7 @@ fn the_ranges_of_a_training_make_the_model_that_it_tested() {
     assert!(fs::read(int8_file(&lab, "run")).unwrap() == written, "the same model");
     lab.train(1, "float", &FEW);
     let other = command(1, &["quantize", "--kind", "qat"], &lab.path("float"));
-    refused(other, 2, &["--kind qat: the run had no --quantize qat", "choose ptq"]);
+    refused(other, 2, &["--kind qat: ", "--quantize qat", "ptq"]);
 }
 
 #[test]
@@ -200,6 +200,6 @@ fn an_int8_model_is_measured_beside_its_float_network() {
     refused(command(1, &["bench", "int8", "--iterations", "0", "--csv"], &csv), 2, &["--iterations 0"]);
     let (plain, around) = (lab.path("both"), lab.path("./both"));
     let mut same = command(1, &["bench", "int8", "--csv"], &plain);
-    refused(same.arg("--json").arg(around), 2, &["--json", "is the file of --csv"]);
+    refused(same.arg("--json").arg(around), 2, &["--json", "file of --csv"]);
     assert!(!plain.exists());
 }

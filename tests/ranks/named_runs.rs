@@ -41,8 +41,8 @@ fn a_run_is_named_once_and_resumed_from_its_newest_checkpoint() {
     let before = fs::read(lab.path("run/run.json")).unwrap();
     let [older, newest] = <[_; 2]>::try_from(lab.checkpoints("run")).expect("two checkpoints");
     let resume = |name, more| job(1).args(["train", "--resume"]).arg(name).arg(more).clone();
-    let problem = format!("a run goes on from its newest whole checkpoint, {}", newest.display());
-    refused(resume(&older, "--epochs=3"), 2, &["--resume", "step-", &problem]);
+    let (named, resumable) = (format!("--resume {}: ", older.display()), newest.display().to_string());
+    refused(resume(&older, "--epochs=3"), 2, &[&named, &resumable]);
     assert_eq!(fs::read(lab.path("run/run.json")).unwrap(), before);
     output_of(job(1).arg("eval").arg(&older));
     output_of(resume(&newest, "--epochs=3"));

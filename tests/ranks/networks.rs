@@ -103,7 +103,7 @@ fn activations_beyond_f32_end_the_run_though_batch_norm_hides_them_from_the_loss
     for (ranks, every) in [(1, "3"), (1, "1000"), (3, "3"), (3, "1000")] {
         let name = format!("run{ranks}-{every}");
         let options = [&base[..], &["--checkpoint-every", every, "--init", &large]].concat();
-        let words = ["rank 0 (", "running_var is not finite after step "];
+        let words = ["rank 0 (", "running_var ", " step ", "--lr"];
         refused(lab.command(ranks, &name, &options), 1, &words);
         assert_eq!(lab.run_json(&name)["status"], "failed");
     }
@@ -167,8 +167,7 @@ fn a_network_has_the_sizes_of_its_data_set() {
     fs::rename(&root, lab.path("elsewhere")).unwrap();
     on_run(&["export", "--out", lab.path("run.onnx").to_str().unwrap()]);
     edit(&lab.path("run/run.json"), |run| run["data"]["shape"][2] = 1_000_000.into());
-    let words =
-        ["run.json", "samples of 1000000 features in 300 classes, and no mlp for them has 10220 parameters"];
+    let words = ["run.json", "`data`", "1000000 features", "300 classes", "mlp", "10220 parameters"];
     refused(lab.on(1, &["export", "--out", lab.path("other.onnx").to_str().unwrap()], "run"), 1, &words);
     edit(&lab.path("run/run.json"), |run| _ = run["data"].as_object_mut().unwrap().remove("shape"));
     let words = ["run.json", "`shape` is missing"];
@@ -205,9 +204,8 @@ fn samples_that_are_too_small_for_a_network_are_refused() {
     let lab = Lab::new();
     let root = seven_features(&lab, "pairs", 2, [64, 16]);
     for model in ["convnet", "vgg"] {
-        let expected =
-            format!("--model {model}: takes images, and {root} is a table of 7 features: use --model mlp");
-        refused(lab.command(2, "run", &["--model", model, "--data-root", &root]), 2, &[&expected]);
+        let words = [&*format!("--model {model}: "), &root, "7 features", "--model mlp"];
+        refused(lab.command(2, "run", &["--model", model, "--data-root", &root]), 2, &words);
         assert!(!lab.path("run").exists());
     }
 }

@@ -45,8 +45,8 @@ fn samples_beyond_the_range_of_fp16_are_said_to_be_so() {
     let options =
         ["--data-root", &folder, "--model", "mlp", "--epochs=1", "--train-samples=42", "--precision"];
     lab.train(2, "bf16", &[&options[..], &["bf16"]].concat());
-    let cause = "step 1; fp16 has no values beyond 65504: scale the samples, lower --lr, or train with --precision bf16";
-    refused(lab.command(2, "fp16", &[&options[..], &["fp16"]].concat()), 1, &[cause]);
+    let words = ["step 1", "fp16", "65504", "--lr", "--precision bf16"];
+    refused(lab.command(2, "fp16", &[&options[..], &["fp16"]].concat()), 1, &words);
 }
 
 /// A training compares the weights of all ranks at the end of each epoch.
@@ -129,8 +129,8 @@ fn sixteen_bits_are_as_accurate_as_f32() {
 #[test]
 fn an_edited_configuration_is_refused_by_name() {
     let lab = Lab::new();
-    let refused = |name: &str, words: &[&str], expected: &str| {
-        let line = refused(job(2).args(words).arg(lab.path(name)), 1, &[expected]);
+    let refused = |name: &str, words: &[&str], expected: &[&str]| {
+        let line = refused(job(2).args(words).arg(lab.path(name)), 1, expected);
         assert!(!line.contains("panicked"), "{words:?}: {line}");
     };
     let few = ["--train-samples=64", "--test-samples=20", "--epochs=2"];
@@ -138,12 +138,12 @@ fn an_edited_configuration_is_refused_by_name() {
     let run_json = lab.path("qat/run.json");
     let whole = std::fs::read(&run_json).unwrap();
     for (field, value, expected) in [
-        ("precision", Value::from("bf16"), "run.json: --precision bf16: --quantize qat trains in f32"),
-        ("train_batch_size", 0.into(), "run.json: --train-batch-size 0: must be a whole number from 1"),
+        ("precision", Value::from("bf16"), ["run.json: --precision bf16: ", "--quantize qat"]),
+        ("train_batch_size", 0.into(), ["run.json: --train-batch-size 0: ", "from 1"]),
     ] {
         edit(&run_json, |json| json["config"][field] = value);
         for words in [["train", "--resume"], ["eval", "--checkpoint"], ["quantize", "--kind=qat"]] {
-            refused("qat", &words, expected);
+            refused("qat", &words, &expected);
         }
         std::fs::write(&run_json, &whole).unwrap();
     }

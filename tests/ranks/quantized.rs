@@ -135,7 +135,7 @@ fn infinite_weights_are_reported_as_such() {
     let lab = Lab::new();
     for kind in ["qat", "ptq"] {
         let options = ["--quantize", kind, "--train-samples", "64", "--optimizer", "sgd", "--lr", "1e30"];
-        refused(lab.command(2, kind, &options), 1, &["test loss is not finite after epoch 1"]);
+        refused(lab.command(2, kind, &options), 1, &["test loss", "after epoch 1"]);
     }
 }
 
@@ -146,8 +146,9 @@ fn an_epoch_without_an_int8_model_is_trained_and_kept() {
     let options = ["--quantize=ptq", "--optimizer=sgd", "--lr=30", "--train-samples=640", "--epochs=2"];
     let printed = output_of(lab.command(2, "run", &options));
     for epoch in [1, 2] {
-        let warning = format!("no int8 model of epoch {epoch}: conv2: the scale overflows");
-        assert_eq!(printed.matches(&warning).count(), 1, "{printed}");
+        let facts = ["warn: ", "int8 model", &format!("epoch {epoch}: "), "conv2"];
+        let is_warning = |line: &&str| facts.iter().all(|fact| line.contains(fact));
+        assert_eq!(printed.lines().filter(is_warning).count(), 1, "{printed}");
     }
     let rows = std::fs::read_to_string(lab.path("run").join("epochs.csv")).unwrap();
     assert!(rows.lines().next().is_some_and(|titles| titles.ends_with(INT8_COLUMNS)), "{rows}");
@@ -302,19 +303,13 @@ fn accuracies_by_rank_are_beside_published_ones_and_quantized_trainings_beside_o
 fn what_cannot_be_quantized_is_rejected_with_exit_code_2() {
     let lab = Lab::new();
     for (options, expected) in [
-        (&["--quantized", "--activation", "gelu"][..], "layer activation1 cannot be quantized: gelu"),
-        (
-            &["--quantized", "--device", "ndarray"],
-            "--quantize qat: integers need --device flex, and the device is ndarray",
-        ),
-        (&["--quantized", "--fused", "off"], "--quantize qat: integers need fused operators"),
-        (&["--quantize", "ptq", "--activation", "tanh"], "layer activation1 cannot be quantized: tanh"),
-        (
-            &["--quantize", "ptq", "--calibration", "6401"],
-            "--calibration 6401: the run trains on 6400 samples",
-        ),
-        (&["--weight-scheme", "tensor"], "--weight-scheme tensor: requires --quantize"),
+        (&["--quantized", "--activation", "gelu"][..], &["layer activation1 ", "gelu", "relu"][..]),
+        (&["--quantized", "--device", "ndarray"], &["--quantize qat: ", "--device flex", "ndarray"]),
+        (&["--quantized", "--fused", "off"], &["--quantize qat: ", "--fused off"]),
+        (&["--quantize", "ptq", "--activation", "tanh"], &["layer activation1 ", "tanh", "relu"]),
+        (&["--quantize", "ptq", "--calibration", "6401"], &["--calibration 6401: ", "6400 samples"]),
+        (&["--weight-scheme", "tensor"], &["--weight-scheme tensor: ", "--quantize"]),
     ] {
-        refused(lab.command(2, "out", options), 2, &[expected]);
+        refused(lab.command(2, "out", options), 2, expected);
     }
 }

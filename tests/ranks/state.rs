@@ -36,7 +36,7 @@ fn an_edited_configuration_is_named_by_its_field() {
         ] {
             set(&format!("/config/{field}"), &value);
             let edited = fs::read(&file).unwrap();
-            let named = ["run.json: `config.", field, remedy, "put that back"];
+            let named = ["run.json: `config.", field, remedy];
             fails_with(lab.resume(ranks, name, &[]), &named);
             assert_eq!(fs::read(&file).unwrap(), edited, "nothing is written");
         }
@@ -44,7 +44,7 @@ fn an_edited_configuration_is_named_by_its_field() {
         let onnx = lab.path("x.onnx");
         let export = ["export", "--out", onnx.to_str().unwrap()];
         for command in [&["eval", "--checkpoint"][..], &["quantize"], &["profile", "--checkpoint"], &export] {
-            fails_with(lab.on(ranks, command, name), &["run.json: `config.lr` is 0.25, and was 0.0005"]);
+            fails_with(lab.on(ranks, command, name), &["run.json: `config.lr` is 0.25", "0.0005"]);
         }
         fs::write(&file, &whole[..whole.len() / 2]).unwrap();
         fails_with(lab.resume(ranks, name, &[]), &["run.json: ", "manifest.json"]);
@@ -133,7 +133,7 @@ fn options_beside_resume_change_and_the_history_says_so() {
         ("--seed=7", "--seed 7: cannot change in a resumed run"),
         ("--learning-rate=1", "unexpected argument '--learning-rate'"),
         ("--out=elsewhere", "cannot be used with '--out <DIR>'"),
-        ("--epochs=1", "--epochs=1: 2 epochs are done"),
+        ("--epochs=1", "2 epochs"),
     ] {
         let output = fails_with(lab.resume(2, "run", &[set]), &[named]);
         assert_eq!(output.status.code(), Some(2), "{set}");
@@ -312,7 +312,7 @@ fn another_number_of_training_samples_is_named_as_such() {
     fs::remove_dir_all(lab.newest("run")).unwrap();
     fs::rename(&data, lab.path("before")).unwrap();
     fs::rename(lab.data("digits", 96, 20), &data).unwrap();
-    let words = ["its training set makes 6 steps an epoch, and the checkpoint is of step 4 in epoch 2"];
+    let words = ["--data-root ", "6 steps per epoch", "step 4", "epoch 2"];
     for options in [&[][..], &["--data-root", &data]] {
         refused(lab.resume(2, "run", options), 2, &words);
     }

@@ -27,7 +27,7 @@ fn invalid_time_lines_are_rejected_with_one_line() {
         (train(&["--trace-steps", "1..2"]), "following required arguments were not provided", 2),
         (profile(&["--trace", "/nowhere/x.json"]), "cannot be written", 1),
         (profile(&["--trace", good, "--trace-steps", "1..9", "--batches", "8"]), "has steps 1 to 8", 2),
-        (profile(&["--trace", good, "--json", good]), "is the file of --json", 2),
+        (profile(&["--trace", good, "--json", good]), "file of --json", 2),
     ] {
         let output = fails_with(&job, &[]);
         assert!(text(&output).contains(expected), "{job:?}: {}", text(&output));
@@ -70,7 +70,7 @@ fn a_rejected_resume_leaves_the_run_as_it_was() {
         assert!(record() == before, "{options:?}: {}", text(&output));
     }
     let printed = output_of(lab.resume(2, "run", &[]));
-    assert!(printed.contains("the run is complete after"), "{printed}");
+    assert!(printed.contains("the run is complete"), "{printed}");
     assert!(record() == before, "a complete run has nothing to be measured again");
 }
 
@@ -89,7 +89,7 @@ fn a_time_line_does_not_replace_another_file() {
     }
     let other = lab.path("other.json");
     std::fs::write(&other, "{\"mine\": 1}").unwrap();
-    fails_with(traced(1, "other", "other.json"), &["no time line, which is not replaced"]);
+    fails_with(traced(1, "other", "other.json"), &["--trace ", "other.json: ", "not a time line"]);
     assert_eq!(std::fs::read(&other).unwrap(), b"{\"mine\": 1}");
     for _ in 0..2 {
         // An own time line is replaced.

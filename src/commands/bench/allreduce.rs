@@ -49,7 +49,7 @@ pub fn run(world: &World, args: &AllreduceArgs) -> anyhow::Result<()> {
     let rows = measure(world, args, &sizes, methods)?;
     let title = format!("all-reduce of {}, {}", args.dtype, job(world));
     on_root(world, || {
-        let heading = format!("{title}; mean over ranks of each call's latency");
+        let heading = format!("{title}; a call's latency is the mean over ranks");
         publish(&heading, &benchmarks::table(&rows), args.csv.as_deref(), &rows)?;
         Ok(args.plot.as_ref().map_or(Ok(()), |path| latency_plot(title, &rows).save(path))?)
     })?;

@@ -115,8 +115,8 @@ pub fn run(world: &World, args: &CollectivesArgs) -> anyhow::Result<()> {
         }
     }
     on_root(world, || {
-        let what = format!("median µs of {BYTES} bytes per rank, {}", job(world));
-        let heading = format!("{what}; mean over ranks of each call's latency");
+        let what = format!("median latency in µs with {BYTES} bytes per rank, {}", job(world));
+        let heading = format!("{what}; a call's latency is the mean over ranks");
         publish(&heading, &benchmarks::table(&rows), args.csv.as_deref(), &rows)
     })?;
     wrong.map_or(Ok(()), |error| Err(error.into()))

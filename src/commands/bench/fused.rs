@@ -58,7 +58,7 @@ pub fn run(world: &World, args: &FusedArgs) -> anyhow::Result<()> {
     let expected = [1, SIDE, SIDE];
     if shape != expected || classes > CLASSES {
         let problem = format!(
-            "has samples of {} in {classes} classes, and the networks take {} in at most {CLASSES}",
+            "has samples of {} in {classes} classes, but the networks require {} in at most {CLASSES} classes",
             size_of_sample(shape),
             size_of_sample(expected)
         );
@@ -78,7 +78,7 @@ pub fn run(world: &World, args: &FusedArgs) -> anyhow::Result<()> {
     let missing: Vec<_> =
         WAYS.iter().filter(|way| way.device.check_built().is_err()).map(|way| way.name).collect();
     if !missing.is_empty() {
-        println!("for the others: make build DEVICES={}", missing.join(","));
+        println!("to measure the missing rows: make build DEVICES={}", missing.join(","));
     }
     Ok(())
 }

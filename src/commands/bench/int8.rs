@@ -73,7 +73,8 @@ pub fn run(world: &World, args: &Int8Args) -> anyhow::Result<()> {
     let network = subject.config.model;
     let (method, rows) = measure(world, subject, args)?;
     let simd = Level::current().to_string();
-    let heading = format!("Inference of {network} on one thread, {simd} code; medians, in turn");
+    let heading =
+        format!("Inference of {network} on one thread, {simd} code; medians of interleaved measurements");
     let header = ["model", "batch", "median ms", "bytes allocated", "checkpoint bytes", "test accuracy"];
     let lines = rows.iter().map(|row| {
         vec![

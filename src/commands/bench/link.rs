@@ -31,8 +31,8 @@ pub fn run(world: &World, args: &LinkArgs) -> anyhow::Result<()> {
     let sizes = sizes::parse(text, 1).map_err(|problem| ConfigError::new("sizes", text, problem))?;
     if world.size() != 2 {
         let problem = format!(
-            "the link is measured between 2 ranks, and this job has {}: start one on each of two machines \
-             (mpirun -n 2 --host alpha,beta)",
+            "the link is measured between 2 ranks, but this job has {}: start one rank on each of two \
+             machines (mpirun -n 2 --host alpha,beta)",
             world.size()
         );
         return Err(ConfigError::new("backend", backend, problem).into());
@@ -104,8 +104,10 @@ fn exchange(
 
 fn print(world: &World, args: &LinkArgs, rows: &[LinkRow]) -> anyhow::Result<()> {
     let [from, to] = [0, 1].map(|rank: usize| &world.places()[rank].host);
-    let heading =
-        format!("messages between rank 0 on {from} and rank 1 on {to}, both ways at once, {}", job(world));
+    let heading = format!(
+        "messages between rank 0 on {from} and rank 1 on {to}, in both directions at once, {}",
+        job(world)
+    );
     let lines = rows.iter().map(|row| {
         let mbit = 8.0 * row.bytes as f64 / row.one_way_us.max(1e-3);
         let numbers = [row.min_us, row.one_way_us, row.p99_us, mbit].map(|number| format!("{number:.1}"));

@@ -41,7 +41,7 @@ fn warn_if_not_representative(world: &World) {
     }
     if world.size() == 1 {
         let program = quoted(program());
-        log::warn!("one rank does not communicate: start more (mpirun -n 2 {program} bench …)");
+        log::warn!("a single rank does not communicate: start more ranks (mpirun -n 2 {program} bench …)");
     }
     if oversubscribed(world.places(), 1) {
         log::warn!("more ranks than cores: timings are not representative, because ranks wait for cores");
@@ -50,7 +50,7 @@ fn warn_if_not_representative(world: &World) {
 
 /// Rejects more than one rank. The error names `what`, the thing that is measured.
 fn check_alone(world: &World, what: &str) -> Result<(), ConfigError> {
-    let why = || format!("{what} is measured on one rank; start it without mpirun");
+    let why = || format!("{what} is measured on one rank: start the command without mpirun");
     let refused = || ConfigError::new("world-size", world.size(), why());
     (world.size() == 1).then_some(()).ok_or_else(refused)
 }

@@ -25,11 +25,11 @@ pub fn parse(text: &str, width: usize) -> Result<Vec<usize>, String> {
 
 fn powers_of_two(part: &str, first: usize, last: usize) -> Result<Vec<usize>, String> {
     if first > last {
-        return Err(format!("{part} is descending; write the smaller size first"));
+        return Err(format!("{part} is descending: write the smaller size first"));
     }
     if !first.is_power_of_two() {
         return Err(format!(
-            "{part}: a range must start at a power of two, and {first} is not one; list the sizes with commas"
+            "{part}: a range must start at a power of two, but {first} is not one: list the sizes with commas"
         ));
     }
     Ok(std::iter::successors(Some(first), |bytes| Some(bytes * 2))

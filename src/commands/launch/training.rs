@@ -25,7 +25,7 @@ pub fn from_program(program: &[String]) -> Result<Option<Training>, Refused> {
     let (name, verbosity) = (cli.name.clone(), cli.verbosity());
     let Command::Train(args) = cli.command else {
         return Err(Refused(format!(
-            "--restart starts trainings again, and {name} is none: leave it out, or launch train --out DIR"
+            "--restart: requires a training, but {name} is not one; leave the option out, or launch train --out DIR"
         )));
     };
     // If the path cannot be read, the ranks will report it.
@@ -33,8 +33,7 @@ pub fn from_program(program: &[String]) -> Result<Option<Training>, Refused> {
     let resumed = args.resume.as_ref().map(folder);
     let Some(dir) = resumed.or_else(|| args.out.clone()) else {
         return Err(Refused(
-            "--restart starts again from the checkpoints of a run directory: name it with train --out DIR"
-                .into(),
+            "--restart: requires a run directory for checkpoints; name one with train --out DIR".into(),
         ));
     };
     Ok(Some(Training {
@@ -94,7 +93,7 @@ mod tests {
 
     #[test]
     fn only_a_training_with_a_run_directory_is_started_again() {
-        assert!(read("bench allreduce").err().unwrap().to_string().contains("bench allreduce is none"));
+        assert!(read("bench allreduce").err().unwrap().to_string().contains("bench allreduce"));
         assert!(read("train --epochs 1").err().unwrap().to_string().contains("train --out DIR"));
         assert!(read("train --epochs many").unwrap().is_none());
     }

@@ -20,9 +20,9 @@ pub fn subject(world: &World, args: &ProfileArgs) -> anyhow::Result<Subject> {
         _ => false,
     };
     let does = match (args.run.path(), args.train) {
-        (None, _) => "profile takes initial weights and random samples",
-        (Some(_), false) => "profile takes the run's network and infers",
-        (Some(_), true) => "profile takes the run's network, and its options where none are typed",
+        (None, _) => "profile uses initial weights and random samples",
+        (Some(_), false) => "profile uses the run's network for inference",
+        (Some(_), true) => "profile uses the run's network, and the run's options unless others are typed",
     };
     warn_of_ignored(world, does, &args.typed, is_ignored);
     let Some(run) = args.run.path() else {
@@ -74,7 +74,7 @@ fn of_run(stored: &RunConfig, typed: &Words, train: bool) -> Result<RunConfig, C
                 own => format!("with --{option} {}", as_typed(own)),
             };
             let shown = if value == true { String::new() } else { as_typed(&value) };
-            let problem = format!("the network of the checkpoint was made {made}; leave the option out");
+            let problem = format!("the checkpoint's network was trained {made}: leave the option out");
             return Err(ConfigError::new(option, shown, problem));
         }
     }
@@ -84,7 +84,11 @@ fn of_run(stored: &RunConfig, typed: &Words, train: bool) -> Result<RunConfig, C
 /// Checks options against each other.
 fn check(config: &RunConfig, args: &ProfileArgs) -> Result<(), ConfigError> {
     if let Some(kind) = config.quantization.quantize {
-        return Err(ConfigError::new("quantize", kind, "training is profiled in floats; leave it out"));
+        return Err(ConfigError::new(
+            "quantize",
+            kind,
+            "profile measures only float training: leave the option out",
+        ));
     }
     if config.precision != MixedPrecision::No && !args.train {
         return Err(ConfigError::new("precision", config.precision, "requires --train"));
@@ -93,11 +97,11 @@ fn check(config: &RunConfig, args: &ProfileArgs) -> Result<(), ConfigError> {
         return Ok(());
     }
     let problem = if args.train {
-        "profiles inference; leave out --train".to_owned()
+        "profiles only inference: leave out --train".to_owned()
     } else if config.device != DeviceKind::Flex {
-        format!("runs on flex alone, not on {}", config.device)
+        format!("requires --device flex, not {}", config.device)
     } else if !config.fused {
-        "has no --fused off; leave that out".to_owned()
+        "does not support --fused off: leave out --fused off".to_owned()
     } else {
         return Ok(());
     };

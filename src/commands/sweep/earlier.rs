@@ -65,7 +65,7 @@ pub fn earlier(path: &Path, run: &PlannedRun, config: &RunConfig) -> anyhow::Res
     }
     if !other.is_empty() {
         bail!(
-            "{} has other options ({}): remove it, or choose another folder with --out",
+            "{} was started with other options ({}): remove it, or choose another --out",
             path.display(),
             other.join("; ")
         );

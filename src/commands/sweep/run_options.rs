@@ -48,7 +48,9 @@ fn check_names(file: &SweepFile, command: &clap::Command) -> Result<(), Refused>
         let found: Vec<&str> = names.into_iter().filter(|name| used.contains(&(*name).to_owned())).collect();
         if let [first, second, ..] = found[..] {
             let file = file.path.display();
-            return Err(Refused(format!("{file}: {first} and {second} are one option: write one of them")));
+            return Err(Refused(format!(
+                "{file}: {first} and {second} are the same option: write only one of them"
+            )));
         }
     }
     Ok(())
@@ -66,7 +68,7 @@ pub fn check_typed(file: &SweepFile, args: &SweepArgs) -> anyhow::Result<()> {
     {
         let names = option.get_long_and_visible_aliases().unwrap_or_default();
         if let Some(name) = names.iter().find(|name| OF_ONE_RUN.contains(*name)) {
-            let problem = "it is an option of a single run, and a sweep has many; leave it out";
+            let problem = "applies to a single run, but a sweep has many runs: leave it out";
             bail!(Refused(format!("--{name} after `--`: {problem}")));
         }
         let varies = |name: &&&str| {
@@ -75,7 +77,7 @@ pub fn check_typed(file: &SweepFile, args: &SweepArgs) -> anyhow::Result<()> {
         let file = args.file.display();
         if let Some(name) = names.iter().find(varies) {
             bail!(Refused(format!(
-                "--{name} after `--`: {file} varies it, and runs are named after its values; --only chooses among them"
+                "--{name} after `--`: {file} varies it, so the names of runs contain its values: choose runs with --only"
             )));
         }
         // --quantized is a value of --quantize. Typed for all runs, it would quantize all of them, or
@@ -83,7 +85,9 @@ pub fn check_typed(file: &SweepFile, args: &SweepArgs) -> anyhow::Result<()> {
         if let (Some(name), Some(other)) =
             (names.iter().find(|name| QUANTIZE.contains(*name)), QUANTIZE.iter().find(varies))
         {
-            bail!(Refused(format!("--{name} after `--`: {file} varies {other}, which is the same option")));
+            bail!(Refused(format!(
+                "--{name} after `--`: {file} varies {other}, which is the same option: leave it out"
+            )));
         }
     }
     Ok(())
@@ -101,6 +105,7 @@ pub fn configuration(run: &PlannedRun, args: &SweepArgs) -> anyhow::Result<RunCo
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::tests::tells;
 
     #[test]
     fn what_the_file_varies_cannot_be_typed_for_all_runs() {
@@ -115,29 +120,21 @@ mod tests {
             check_typed(&read, &args).map_err(|error| error.to_string())
         };
         for (vary, typed, words) in [
-            (
-                "lr = [1, 2]",
-                ["--optimizer-lr", "3"].as_slice(),
-                "varies it, and runs are named after its values",
-            ),
-            ("quantize = [\"none\", \"qat\"]", &["--quantized"], "varies quantize, which is the same option"),
-            (
-                "quantized = [false, true]",
-                &["--quantize", "none"],
-                "varies quantized, which is the same option",
-            ),
+            ("lr = [1, 2]", ["--optimizer-lr", "3"].as_slice(), "--lr … --only"),
+            ("quantize = [\"none\", \"qat\"]", &["--quantized"], "--quantized … quantize"),
+            ("quantized = [false, true]", &["--quantize", "none"], "--quantize … quantized"),
         ] {
             let error = check(vary, typed).unwrap_err();
-            assert!(error.contains(words), "{error}");
+            assert!(tells(&error, words), "{error}");
         }
         assert_eq!(check("lr = [1, 2]", &["--quantized"]), Ok(()));
         for (text, words) in [
-            ("lr = [1, 2]\noptimizer-lr = [3]", "are one option: write one of them"),
-            ("quantized = [true]\n[base]\nquantize = \"qat\"", "quantize and quantized are one option"),
-            ("lr = [1]\n[quick]\noptimizer-lr = 2", "are one option"),
+            ("lr = [1, 2]\noptimizer-lr = [3]", "… lr … optimizer-lr"),
+            ("quantized = [true]\n[base]\nquantize = \"qat\"", "… quantize … quantized"),
+            ("lr = [1]\n[quick]\noptimizer-lr = 2", "… lr … optimizer-lr"),
         ] {
             let error = check(text, &[]).unwrap_err();
-            assert!(error.contains(words), "{error}");
+            assert!(tells(&error, words), "{error}");
         }
     }
 }

@@ -76,7 +76,7 @@ fn check_inputs_stay(out: &Path, config: &RunConfig) -> Result<(), ConfigError> 
         let mut inside = path_there.strip_prefix(&folder).into_iter().flatten();
         if inside.next().and_then(OsStr::to_str).is_some_and(is_of_run) {
             let problem = format!(
-                "it is part of the run in {}, which --overwrite removes: choose another --out",
+                "is part of the run in {}, which --overwrite would delete: choose another --out",
                 out.display()
             );
             return Err(ConfigError::new(option, path.display(), problem));
@@ -121,8 +121,10 @@ pub(super) fn clip_limits(world: &World, config: &mut RunConfig, source: &Sample
     let available = [Split::Train, Split::Test].map(|split| source.len(split));
     for ((option, typed), available) in typed.into_iter().zip(available) {
         if let Some(typed) = typed.filter(|&typed| typed.get() > available && world.is_root()) {
-            let noted = if is_noted { ", which run.json notes" } else { "" };
-            log::warn!("--{option} {typed}: the data set has {available}; all are used{noted}");
+            let noted = if is_noted { " (recorded in run.json)" } else { "" };
+            log::warn!(
+                "--{option} {typed}: the data set has only {available} samples; using all of them{noted}"
+            );
         }
     }
     if is_noted {
@@ -137,11 +139,14 @@ pub(super) fn check_world_size(args: &TrainArgs, world: &World) -> Result<(), Co
     let problem = if here == 1 && Launcher::detect().is_none() {
         let program = quoted(program());
         format!(
-            "no launcher started this process, and ranks started by hand form no MPI job; start them together: \
-             mpirun -n {n} --bind-to core {program} train …, or {program} launch 1x{n} -- train …"
+            "this process was not started by an MPI launcher, so it cannot join other ranks; start all ranks \
+             together: mpirun -n {n} --bind-to core {program} train …, or {program} launch 1x{n} -- train …"
         )
     } else {
-        format!("mpirun started {here} ranks; leave the option out or start {n} (mpirun -n {n})")
+        format!(
+            "the job has {}: leave the option out, or start {n} ranks (mpirun -n {n})",
+            count(here, "rank")
+        )
     };
     Err(ConfigError::new("world-size", n, problem))
 }
@@ -155,10 +160,10 @@ pub(in crate::commands) fn check_size(config: &RunConfig, shape: [usize; 3]) -> 
     }
     let problem = match [channels, height] {
         [1, 1] => {
-            format!("takes images, and {root} is a table of {}: use --model mlp", size_of_sample(shape))
+            format!("requires images, but {root} is a table of {}: use --model mlp", size_of_sample(shape))
         }
         _ => format!(
-            "takes images of at least {least}x{least} pixels, and {root} has {height}x{width}: use larger images, or \
+            "requires images of at least {least}x{least} pixels, but {root} has {height}x{width}: use larger images, or \
              --model mlp"
         ),
     };
@@ -177,7 +182,7 @@ pub(super) fn check_data(
     if let Some(augment) = config.recipe.augment.filter(|_| !has_images) {
         let (root, values) = (config.data.data_root.display(), data.shape.iter().product::<usize>());
         let problem = format!(
-            "changes images of bytes, and {root} holds {} of {values} values: leave it out",
+            "requires images of bytes, but {root} contains {} of {values} values: leave the option out",
             data.kind
         );
         return Err(ConfigError::new("augment", augment, problem));
@@ -192,7 +197,7 @@ pub(super) fn check_data(
     }
     if config.data.samples_in == SamplesIn::Disk && source.imported().is_none() {
         let problem = format!(
-            "is for data sets that `mpiburn data import` made, and {} has {}",
+            "requires a data set made by `mpiburn data import`, but {} contains {}",
             config.data.data_root.display(),
             data.kind
         );
@@ -204,7 +209,8 @@ pub(super) fn check_data(
         if let Some(n) =
             config.quantization.calibration.filter(|&n| split == Split::Train && n.get() > samples)
         {
-            let problem = format!("the run trains on {}; name at most as many", count(samples, "sample"));
+            let problem =
+                format!("the run trains on only {}: choose at most as many", count(samples, "sample"));
             return Err(ConfigError::new("calibration", n, problem));
         }
         if u32::try_from(samples).is_err() {
@@ -213,13 +219,14 @@ pub(super) fn check_data(
         }
         if samples < plan.world_size {
             let (samples, ranks) = (count(samples, &format!("{name} sample")), plan.world_size);
-            let problem = format!("{samples} for {ranks} ranks: use fewer ranks or more samples");
+            let problem = format!("has only {samples} for {ranks} ranks: use fewer ranks or more samples");
             return Err(ConfigError::new("data-root", config.data.data_root.display(), problem));
         }
     }
     let (steps, epochs) = (plan.steps(), config.epochs.get());
     steps.checked_mul(epochs).ok_or_else(|| {
-        let problem = format!("of {steps} steps are more than {} steps; lower it", usize::MAX);
+        let problem =
+            format!("epochs of {steps} steps are more than {} steps: choose fewer epochs", usize::MAX);
         ConfigError::new("epochs", epochs, problem)
     })
 }
@@ -227,6 +234,7 @@ pub(super) fn check_data(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::tests::tells;
 
     #[test]
     fn sizes_out_of_bounds_are_refused_with_what_to_do() {
@@ -235,17 +243,17 @@ mod tests {
             check_size(&config, shape).map_err(|error| error.to_string())
         };
         for (model, shape, expected) in [
-            ("convnet", [1, 3, 64], "at least 4x4 pixels, and d has 3x64: use larger images, or --model mlp"),
-            ("vgg", [3, 32, 7], "at least 8x8 pixels, and d has 32x7: use larger images, or --model mlp"),
-            ("mlp", [3, 1, 0], "at least 1x1 pixels, and d has 1x0: use larger images, or --model mlp"),
+            ("convnet", [1, 3, 64], "4x4 … d has 3x64 … --model mlp"),
+            ("vgg", [3, 32, 7], "8x8 … d has 32x7 … --model mlp"),
+            ("mlp", [3, 1, 0], "1x1 … d has 1x0 … --model mlp"),
         ] {
-            let expected = format!("--model {model}: takes images of {expected}");
-            assert_eq!(check(model, shape), Err(expected));
+            let problem = check(model, shape).unwrap_err();
+            assert!(tells(&problem, &format!("--model {model}: … {expected}")), "{problem}");
         }
         for model in ["convnet", "vgg"] {
-            let expected =
-                format!("--model {model}: takes images, and d is a table of 2 features: use --model mlp");
-            assert_eq!(check(model, [1, 1, 2]), Err(expected));
+            let problem = check(model, [1, 1, 2]).unwrap_err();
+            let expected = format!("--model {model}: … d is a table of 2 features … --model mlp");
+            assert!(tells(&problem, &expected), "{problem}");
         }
         for (model, shape) in [("convnet", [5, 4, 999]), ("vgg", [1, 8, 640]), ("mlp", [1, 1, 1])] {
             assert_eq!(check(model, shape), Ok(()), "{model}");

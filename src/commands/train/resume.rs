@@ -46,7 +46,7 @@ impl Resumed {
         RunDir::settle(path)?;
         let (dir, record) = match RunDir::open::<RunConfig>(path) {
             Err(RecordError::Damaged { path, what }) => {
-                let remedy = "put a copy back; `config` is also in each checkpoint's manifest.json";
+                let remedy = "restore the file; each checkpoint's manifest.json also contains `config`";
                 Err(RecordError::Damaged { path, what: format!("{what}: {remedy}") })?
             }
             Err(error) if error.is_missing() => Err(NamedRun::none_at(named)).context("--resume")?,
@@ -57,7 +57,7 @@ impl Resumed {
         let (ranks, here) = (record.world_size, world.size());
         if ranks != here {
             let problem = format!(
-                "the run has {} and this job {here}; start it with mpirun -n {ranks}",
+                "the run has {}, but this job has {here}: start it with mpirun -n {ranks}",
                 count(ranks, "rank")
             );
             return Err(ConfigError::new("resume", path.display(), problem).into());
@@ -67,7 +67,7 @@ impl Resumed {
         if checkpoint.is_some_and(|checkpoint| !same_file(&checkpoint, &intact.path).unwrap_or(false)) {
             let newest = intact.path.display();
             let problem = format!(
-                "a run goes on from its newest whole checkpoint, {newest}: name that one, or the run"
+                "only the newest complete checkpoint can be resumed: name {newest}, or the run directory"
             );
             return Err(ConfigError::new("resume", named.display(), problem).into());
         }
@@ -103,7 +103,7 @@ impl Resumed {
         let step = checkpoint.position.step;
         if let Some(steps) = completed.filter(|&steps| steps > step) {
             log::warn!(
-                "run.json is of {steps} steps, and {} is the newest checkpoint that is there: the run goes on from it",
+                "run.json records {steps} steps, but the newest checkpoint is {}: resuming from this checkpoint",
                 intact.path.display()
             );
         }
@@ -145,8 +145,8 @@ impl Resumed {
         let (path, Intact { path: folder, manifest, .. }) = (self.dir.path(), &self.intact);
         if !manifest.has_moments() {
             let problem = format!(
-                "the run is complete, and its sweep has reduced its checkpoints to weights, from which no optimizer goes \
-                 on: train a new run with more --epochs, or from these weights with --init {}",
+                "the run is complete and cannot be resumed: its sweep kept only the weights of its checkpoints, without \
+                 the optimizer's moments; train a new run with more --epochs, or start from these weights with --init {}",
                 folder.join(MODEL).display()
             );
             return Err(ConfigError::new("resume", path.display(), problem).into());
@@ -158,7 +158,7 @@ impl Resumed {
         }
         ensure!(
             checkpoint.model == record.config.model.to_string() && checkpoint.world_size == record.world_size,
-            "{}: its checkpoint is of {} at {} ranks, its run.json says {} at {}",
+            "{}: the checkpoint has a {} on {} ranks, but run.json says {} on {} ranks: restore run.json",
             path.display(),
             checkpoint.model,
             checkpoint.world_size,
@@ -176,8 +176,8 @@ fn check_position(position: &Position, config: &RunConfig, steps: usize) -> Resu
         return Ok(());
     }
     let problem = format!(
-        "its training set makes {steps} steps an epoch, and the checkpoint is of step {step} in epoch {}: it has \
-         another number of samples; put the data set back",
+        "gives {steps} steps per epoch, which does not fit the checkpoint (step {step} is in epoch {}): the number of \
+         training samples has changed; restore the data set",
         epoch + 1
     );
     Err(ConfigError::new("data-root", config.data.data_root.display(), problem))
@@ -189,7 +189,7 @@ fn say_changes(changed: &[Change], typed: &Words) {
         let option = field.replace('_', "-");
         let as_written = typed.0.get(&option).and_then(|value| value.as_ref()?.to_str());
         if from == to {
-            log::info!("--{option} {}: with the samples that are there now", as_typed(to));
+            log::info!("--{option} {}: continuing with the samples that it contains now", as_typed(to));
             continue;
         }
         let to = as_written.map_or_else(|| as_typed(to), ToOwned::to_owned);
@@ -254,20 +254,22 @@ fn ends_wrongly(
     }
     if step_in_epoch > 0 {
         return Some(format!(
-            "the run is in epoch {}, after {step_in_epoch} of its steps, and would end before its test",
+            "the run would end within epoch {}, after {step_in_epoch} of its steps and before the test of this epoch",
             epoch + 1
         ));
     }
     if epoch > config.epochs.get() {
-        return Some(format!("{epoch} epochs are done"));
+        return Some(format!("the run has already completed {epoch} epochs"));
     }
     let more = if epoch >= config.epochs.get() { "--epochs N" } else { "--early-stopping none" };
     if completed == Some(step) {
-        return Some(format!("the run is complete after {step} steps; to go on, add {more}"));
+        return Some(format!("the run is complete after {step} steps; to continue, add {more}"));
     }
     let is_end = |change: &Change| ["epochs", "early_stopping"].contains(&change.field.as_str());
     let other = changed.iter().find(|change| !is_end(change))?.field.replace('_', "-");
-    Some(format!("after {epoch} epochs nothing is left to train with another {other}; to go on, add {more}"))
+    Some(format!(
+        "the run has ended after {epoch} epochs, so another {other} would have no effect; to continue, add {more}"
+    ))
 }
 
 /// Logs how the learning rate continues if the schedule changes. More epochs alone can change it.
@@ -286,7 +288,7 @@ fn say_learning_rate(position: &Position, before: &RunConfig, after: &RunConfig,
         (epoch, step) => lr(&before, epoch, step - 1),
     };
     log::info!(
-        "the learning rate was {last}, is {} in the next step, and {} in the last one of epoch {}",
+        "the learning rate was {last}; it is {} in the next step, and {} in the last step of epoch {}",
         lr(&after, position.epoch, position.step_in_epoch),
         lr(&after, after.epochs - 1, steps.saturating_sub(1)),
         after.epochs
