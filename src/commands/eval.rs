@@ -20,7 +20,7 @@ pub fn run(world: &World, args: &EvalArgs) -> anyhow::Result<()> {
     device.check_built().map_err(|problem| ConfigError::new("device", device, problem))?;
     if let Some(file) = &args.logits {
         if file.extension().is_none_or(|extension| extension != "npy") {
-            return Err(ConfigError::new("logits", file.display(), "its name must end in .npy").into());
+            return Err(ConfigError::new("logits", file.display(), "must end in .npy").into());
         }
         outputs::check_on_root(world, &[("logits", Some(file))], &[])?;
     }

@@ -298,7 +298,7 @@ pub fn with_hint(error: &anyhow::Error) -> String {
 /// program.
 fn hint(error: &CommError) -> Option<String> {
     match error {
-        CommError::ByHand { .. } => Some("mpiburn launch NxC -- … starts a topology".into()),
+        CommError::ByHand { .. } => Some("mpiburn launch NxC -- … starts all ranks".into()),
         CommError::ForeignLauncher { launcher, mpi } if !launcher.is_of(mpi) => {
             let other = if MPI_FLAVOUR == "openmpi" { "mpich" } else { "openmpi" };
             Some(format!("make build MPI={other} builds mpiburn for {other}"))

@@ -236,7 +236,7 @@ fn a_table_becomes_a_network_that_names_its_rows() {
     refused(
         other.arg("--data-root").arg(lab.path("swapped")).clone(),
         2,
-        &["feature", "size", "length", "import"],
+        &["--data-root ", "the feature size", "length"],
     );
     import(&lab, "table.csv", "seeded", &["--drop", "id", "--seed", "9"]);
     fs::copy(lab.path("seeded/train-labels.npy"), lab.path("data/train-labels.npy")).unwrap();

@@ -42,7 +42,7 @@ const METHODS: [AllReduceMethod; 6] = [
 pub fn run(world: &World, args: &AllreduceArgs) -> anyhow::Result<()> {
     let (sizes, methods) = (sizes_of(args)?, methods(args.backends.as_deref())?);
     if let Some(path) = args.plot.as_ref().filter(|path| !Plot::is_saved_as(path)) {
-        return Err(ConfigError::new("plot", path.display(), "its name must end in .svg or .png").into());
+        return Err(ConfigError::new("plot", path.display(), "must end in .svg or .png").into());
     }
     outputs::check_on_root(world, &[("csv", args.csv.as_ref()), ("plot", args.plot.as_ref())], &[])?;
     warn_if_not_representative(world);
