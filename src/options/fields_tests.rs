@@ -307,7 +307,7 @@ fn a_stored_whole_number_may_have_a_point() {
     };
     assert_eq!(stored(2.0.into()), Ok(train("--accumulate 2").unwrap()));
     assert_eq!(stored(1.5.into()).unwrap_err(), "--accumulate 1.5: must be a whole number from 1");
-    assert_eq!(stored("2".into()).unwrap_err(), "--accumulate 2: \"2\" where a number is expected");
+    assert_eq!(stored("2".into()).unwrap_err(), "--accumulate 2: expected a number, found \"2\"");
 }
 
 #[test]
@@ -319,5 +319,5 @@ fn none_is_stored_as_it_is_typed() {
     for (field, default) in DEFAULTS.iter().filter(|(_, default)| default.is_null() || *default == "none") {
         assert_eq!(none(field), Ok(train("").unwrap()), "{field}: {default}");
     }
-    assert_eq!(none("lr").unwrap_err(), "--lr none: \"none\" where a number is expected");
+    assert_eq!(none("lr").unwrap_err(), "--lr none: expected a number, found \"none\"");
 }

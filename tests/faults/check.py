@@ -58,7 +58,7 @@ def check_completed(verdict, reference, folder, ended, what, damaged=()):
         if found.get(file) == lines or (file in damaged and file.startswith("rank")):
             continue
         lines_left = found.get(file) or []
-        cut = f"{file} is missing: the curve goes on without its earlier points" in ended.text
+        cut = f"{file} is missing: the curve continues without its earlier points" in ended.text
         if not (cut and lines[len(lines) - len(lines_left) :] == lines_left):
             verdict.add(WRONG, f"{what}: exit code 0, but {file} differs from that of an undisturbed run")
             return

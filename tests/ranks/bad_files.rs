@@ -67,7 +67,7 @@ fn a_report_does_not_wait_for_pipes() {
     for (options, named) in [
         (&link[..], "not a regular file"),
         // No run is left.
-        (&["--format", "terminal"], "epochs.csv: damaged (not a regular file but a pipe)"),
+        (&["--format", "terminal"], "epochs.csv: is damaged (not a regular file but a pipe)"),
     ] {
         let output = report(options);
         assert_eq!(output.status.code(), Some(1), "{}", text(&output));
@@ -144,7 +144,7 @@ fn special_files_are_refused_before_work_begins() {
         (1, &["bench", "int8", "--json"], "fifo"),
         (1, &["bench", "fused", "--csv"], "fifo"),
     ] {
-        let named = "it is not a regular file: name another";
+        let named = "it is not a regular file";
         let output = fails_with(lab.on(ranks, words, file), &[named]);
         assert!(!text(&output).contains("median"), "{words:?}");
     }

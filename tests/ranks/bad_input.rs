@@ -137,7 +137,7 @@ fn invalid_options_are_rejected_before_any_work() {
 fn a_run_directory_is_not_overwritten_without_the_option() {
     let lab = Lab::new();
     let first = lab.train(2, "run", &SHORT);
-    fails_with(lab.command(2, "run", &SHORT), &["exists already", "--overwrite"]);
+    fails_with(lab.command(2, "run", &SHORT), &["--out", "--resume", "--overwrite"]);
     assert_eq!(lab.run_json("run"), first, "untouched");
     lab.train(2, "run", &[&SHORT[..], &["--overwrite"]].concat());
     fails_with(lab.command(2, "/proc/mpiburn", &[]), &["cannot write /proc/mpiburn", "--out"]);
@@ -150,7 +150,7 @@ fn other_files_and_damaged_checkpoints_are_rejected() {
     let weights = lab.checkpoints("run").pop().unwrap().join("model.safetensors");
     edit(&weights, |b| b.truncate(b.len() / 2));
     let init = |file: &str, words: &[&str]| fails_with(lab.command(2, "out", &["--init", file]), words);
-    init(weights.to_str().unwrap(), &["model.safetensors", "not a whole safetensors file"]);
+    init(weights.to_str().unwrap(), &["model.safetensors", "not a complete safetensors file"]);
     init("/nowhere.safetensors", &["/nowhere.safetensors"]);
     fails_with(lab.resume(2, "nothing", &[]), &["--resume: there is no run "]);
     fails_with(lab.resume(2, "run", &[]), &["cut short"]);

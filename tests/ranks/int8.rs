@@ -108,10 +108,10 @@ fn files_of_the_other_kind_and_damaged_ones_are_refused_by_name() {
     succeeds(command(1, &["quantize", "--calibration", "64"], &lab.path("run")));
     let int8 = int8_file(&lab, "run");
     let mut train = lab.command(2, "out", &FEW);
-    refused(train.arg("--init").arg(&int8), 2, &["int8.safetensors holds an int8 model", "float"]);
+    refused(train.arg("--init").arg(&int8), 2, &["int8.safetensors: contains an int8 model", "float"]);
     let whole = fs::read(&int8).unwrap();
     fs::copy(int8.with_file_name("model.safetensors"), &int8).unwrap();
-    eval_refused(&lab, 2, &["int8.safetensors holds a float network's weights", "mpiburn quantize"]);
+    eval_refused(&lab, 2, &["int8.safetensors: contains float weights", "mpiburn quantize"]);
     refused(command(1, &["bench", "int8", "--checkpoint"], &lab.path("run")), 2, &["int8.safetensors"]);
     let mut changed = whole.clone();
     *changed.last_mut().unwrap() ^= 1;
@@ -119,7 +119,7 @@ fn files_of_the_other_kind_and_damaged_ones_are_refused_by_name() {
     eval_refused(&lab, 1, &["int8.safetensors", "cut short or changed"]);
     fs::write(&int8, whole).unwrap();
     fs::copy(&int8, int8.with_file_name("model.safetensors")).unwrap();
-    refused(eval(&lab, 2, &[]), 1, &["model.safetensors", "its digest"]);
+    refused(eval(&lab, 2, &[]), 1, &["model.safetensors", "SHA-256"]);
 }
 
 #[test]

@@ -77,9 +77,9 @@ fn initial_weights_that_cannot_be_are_refused_by_name() {
     lab.train(1, "run", &["--batch-norm", "--train-samples=64", "--test-samples=32", "--epochs=1"]);
     type Case = (&'static str, fn(f32) -> f32, &'static str);
     let cases: [Case; 3] = [
-        ("conv1.weight", |_| f32::NAN, "conv1.weight has a NaN or an infinity"),
-        ("bn2.running_mean", |_| f32::INFINITY, "bn2.running_mean has a NaN or an infinity"),
-        ("bn1.running_var", |x| -x, "bn1.running_var, a variance, is negative"),
+        ("conv1.weight", |_| f32::NAN, "conv1.weight contains NaN or infinite values"),
+        ("bn2.running_mean", |_| f32::INFINITY, "bn2.running_mean contains NaN or infinite values"),
+        ("bn1.running_var", |x| -x, "bn1.running_var contains a negative variance"),
     ];
     for (name, change, expected) in cases {
         let file = lab.changed_weights("run", |tensor, _, x| if tensor == name { change(x) } else { x });

@@ -70,9 +70,9 @@ fn the_table_has_the_values_of_run_json_and_damaged_runs_are_listed_below() {
     assert_eq!(notes.len(), 4, "{table}");
     for (note, words) in notes.into_iter().zip([
         ["results/cut/run.json", "damaged", "run it again"],
-        ["results/failed", "no space left", "--overwrite: it has no checkpoint"],
+        ["results/failed", "no space left", "run it again with --overwrite"],
         ["results/half", "no run.json", "run it again"],
-        ["results/killed", "still running, or killed", "--overwrite: it has no checkpoint"],
+        ["results/killed", "still running, or killed", "run it again with --overwrite"],
     ]) {
         contains(note, &words);
     }
@@ -164,15 +164,16 @@ fn other_folders_are_rejected_with_one_line() {
     assert!(fails(&lab, 1, &[]).contains("cannot read results: No such file"));
     fs::create_dir_all(lab.path("results/empty")).unwrap();
     assert!(fails(&lab, 1, &[]).contains("no finished run"));
-    for (path, expected) in
-        [("results/empty", "not a run or sweep"), ("nowhere", "nowhere: there is no such file or folder")]
-    {
+    for (path, expected) in [
+        ("results/empty", "results/empty: contains no run, sweep"),
+        ("nowhere", "nowhere: there is no such file or folder"),
+    ] {
         let printed = fails(&lab, 1, &[path]);
         assert_eq!(printed.lines().count(), 1, "{printed}");
         contains(&printed, &[expected, path]);
     }
     fs::create_dir_all(lab.path("results/half/checkpoints")).unwrap();
-    contains(&fails(&lab, 1, &["results/half"]), &["results/half: no run.json", "no finished run"]);
+    contains(&fails(&lab, 1, &["results/half"]), &["results/half: has no run.json", "no finished run"]);
 }
 
 #[test]
@@ -192,8 +193,8 @@ fn edited_results_are_named_and_left_out_and_a_missing_input_loses_no_other() {
     assert!(output.status.success(), "{}", text(&output));
     let printed = text(&output);
     let notes = [
-        "not shown: runs/edited/run.json: damaged (test_accuracy: 99.5, and ",
-        "not shown: runs/repeated/epochs.csv: damaged (line 3, column epoch: 1 where 2 is next); the run is left out",
+        "not shown: runs/edited/run.json: is damaged (test_accuracy is 99.5, ",
+        "not shown: runs/repeated/epochs.csv: is damaged (line 3, column epoch: expected epoch 2, found 1): ",
     ];
     contains(&printed, &notes);
     assert!(!printed.contains("99.50"), "{printed}");
@@ -208,7 +209,7 @@ fn edited_results_are_named_and_left_out_and_a_missing_input_loses_no_other() {
     assert!(errors.len() == 1 && errors[0].contains(expected), "{errors:?}");
 
     let refused = fails(&lab, 2, &["runs", "--baseline", "foo"]);
-    contains(&refused, &["--baseline foo: no finished run has this topology; there are runs on 1x1"]);
+    contains(&refused, &["--baseline foo: no finished run has this topology: choose one of 1x1"]);
     assert!(has_row_1x1(&shown(&lab, &["runs", "--baseline", "1x1"])));
 }
 
@@ -235,7 +236,10 @@ fn a_measured_link_and_one_run_give_a_prediction() {
     contains(&page, &["<svg ", "href=\"../results/two/\""]);
 
     let typed = ["--scaling", "results/one", "--latency-us", "1000", "--bandwidth-mbit", "1"];
-    contains(&shown(&lab, &typed), &["a link of 1000 µs and 1 Mbit/s", "The times of that run are doubted"]);
+    contains(
+        &shown(&lab, &typed),
+        &["a link of 1000 µs and 1 Mbit/s", "The times of that run are unreliable"],
+    );
     for (code, arguments, expected) in [
         (2, &["--scaling"][..], "--scaling: needs the link"),
         (2, &[&typed[..5], &["0"]].concat(), "--bandwidth-mbit 0: must be a number from 0.001 to 1000000000"),

@@ -33,7 +33,7 @@ fn a_table_of_the_all_reduce_is_reported_alone_and_with_runs() {
     let open = fs::read_to_string(lab.path("ar.csv")).unwrap().replacen("\nmpi,", "\n\"mpi,", 1);
     fs::write(lab.path("open.csv"), open).unwrap();
     let printed = shown(&lab, &["ar.csv", "open.csv"]);
-    contains(&printed, &["not shown: open.csv: damaged (line 2: a quote is not closed)"]);
+    contains(&printed, &["not shown: open.csv: is damaged (line 2: "]);
 }
 
 #[test]
@@ -48,11 +48,11 @@ fn two_paths_to_one_run_or_table_are_one_with_a_line() {
     let printed = shown(&lab, &["a", "a/../a/x.csv", "link", "a/run/run.json"]);
     assert_eq!(printed.matches(": a step's time by operator").count(), 1, "{printed}");
     for line in [
-        "not shown: a/../a/x.csv: the same as a/x.csv, which counts once",
-        "not shown: a/link.csv: the same as a/x.csv, which counts once",
-        "not shown: link: the same as a/run, which counts once",
+        "not shown: a/../a/x.csv: is the same as a/x.csv,",
+        "not shown: a/link.csv: is the same as a/x.csv,",
+        "not shown: link: is the same as a/run,",
     ] {
-        assert!(printed.lines().any(|found| found == line), "{line} is missing: {printed}");
+        assert!(printed.lines().any(|found| found.starts_with(line)), "{line} is missing: {printed}");
     }
     let is_one = |paths: &[&str]| {
         let csv = shown(&lab, &[paths, &["--format", "csv"]].concat());
@@ -65,8 +65,8 @@ fn two_paths_to_one_run_or_table_are_one_with_a_line() {
         fs::copy(lab.path("a/run").join(name), lab.path("copy").join(name)).unwrap();
     }
     let printed = shown(&lab, &["a/run", "copy"]);
-    let line = "not shown: copy: a copy of a/run, which counts once";
-    assert!(printed.lines().any(|found| found == line), "{printed}");
+    let line = "not shown: copy: is a copy of a/run,";
+    assert!(printed.lines().any(|found| found.starts_with(line)), "{printed}");
     is_one(&["a/run", "copy"]);
 
     let alone = report(&lab, &["a/run/run.json"]);
@@ -82,13 +82,17 @@ fn absurd_values_of_run_json_are_named_and_left_out() {
     lab.train(1, "sound", &FEW);
     let sound = lab.run_json("sound");
     for (field, value, expected) in [
-        ("steps", 0.into(), "steps: 0 is not above 0"),
-        ("ms_per_step", 0.0.into(), "ms_per_step: 0.0 is not above 0"),
-        ("world_size", 0.into(), "world_size: 0 is not above 0"),
-        ("world_size", 1_000_000_000_000_u64.into(), "world_size: 1000000000000, and 1 of them in hosts"),
-        ("checkpoint_seconds", (-3.5).into(), "checkpoint_seconds: -3.5 is not from 0 to 1e12"),
-        ("test_seconds", "x".into(), "test_seconds: \"x\" where a number is expected"),
-        ("train_loss", serde_json::Value::Null, "train_loss: null where a number is expected"),
+        ("steps", 0.into(), "steps: 0 must be above 0"),
+        ("ms_per_step", 0.0.into(), "ms_per_step: 0.0 must be above 0"),
+        ("world_size", 0.into(), "world_size: 0 must be above 0"),
+        (
+            "world_size",
+            1_000_000_000_000_u64.into(),
+            "world_size is 1000000000000, but the length of hosts is 1",
+        ),
+        ("checkpoint_seconds", (-3.5).into(), "checkpoint_seconds: -3.5 is outside 0 to 1e12"),
+        ("test_seconds", "x".into(), "test_seconds: expected a number, found \"x\""),
+        ("train_loss", serde_json::Value::Null, "train_loss: expected a number, found null"),
     ] {
         let mut edited = sound.clone();
         edited[field] = value;
@@ -96,7 +100,7 @@ fn absurd_values_of_run_json_are_named_and_left_out() {
         fs::copy(lab.path("sound/epochs.csv"), lab.path("edited/epochs.csv")).unwrap();
         fs::write(lab.path("edited/run.json"), edited.to_string()).unwrap();
         let printed = shown(&lab, &["sound", "edited"]);
-        let line = format!("not shown: edited/run.json: damaged ({expected}); the run is left out: ");
+        let line = format!("not shown: edited/run.json: is damaged ({expected}): ");
         assert!(printed.lines().any(|found| found.starts_with(&line)), "{line} is missing: {printed}");
         contains(&fails(&lab, 1, &["edited"]), &[expected, "no finished run"]);
     }

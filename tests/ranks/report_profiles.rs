@@ -40,8 +40,8 @@ fn profiles_and_benchmarks_are_tables_of_the_report() {
         " times as fast as float with fused operators",
         "the most time of the network's operators, ",
         "2 layers: the fused operator ",
-        "mpi: 11 of 11 operations with the right result",
-        "not shown: results/profiles/cut.json: damaged (",
+        "mpi: 11 of 11 operations ",
+        "not shown: results/profiles/cut.json: is damaged (",
         "Published: Kaggle, CPU",
         "15.235",
         "35.540",
@@ -55,7 +55,7 @@ fn profiles_and_benchmarks_are_tables_of_the_report() {
         "id=\"operators-1-int8\"",
         "id=\"operators-1-mlp-relu-kinds\"",
         "id=\"bench-fused-1-published\"",
-        "cut.json: damaged",
+        "cut.json: is damaged",
     ];
     contains(&page, &words);
     assert!(!page.contains("bench-collectives"), "it is not among the paths");
@@ -70,7 +70,7 @@ fn profiles_and_benchmarks_are_tables_of_the_report() {
     assert!(output.status.success(), "{}", text(&output));
     contains(&String::from_utf8_lossy(&output.stderr), &[" tables of profiles and benchmarks; --out DIR"]);
     let output = report(&lab, &["--format", "csv", "--out", "files"]);
-    let words = " tables of profiles and benchmarks, as files in files";
+    let words = " tables of profiles and benchmarks; written as files to files";
     contains(&String::from_utf8_lossy(&output.stderr), &[words]);
     assert!(lab.path("files/operators-1-int8.csv").is_file() && lab.path("files/runs.csv").is_file());
     assert_eq!(String::from_utf8_lossy(&output.stdout).lines().count(), 2, "the run alone");
@@ -78,11 +78,15 @@ fn profiles_and_benchmarks_are_tables_of_the_report() {
     let damaged = fs::read_to_string(&fused).unwrap().replacen("fused,2,", "fused,2,x", 1);
     fs::write(lab.path("results/damaged.csv"), damaged).unwrap();
     let printed = shown(&lab, &["results/fused.csv", "results/damaged.csv"]);
-    let words = ["not shown: results/damaged.csv: damaged (line ", "Fused operator in results/fused.csv"];
+    let words = ["not shown: results/damaged.csv: is damaged (line ", "Fused operator in results/fused.csv"];
     contains(&printed, &words);
     contains(&fails(&lab, 1, &["results/profiles", "--format", "csv"]), &["no finished run"]);
     let printed = fails(&lab, 1, &["results/profiles/cut.json"]);
-    contains(&printed, &["cut.json: damaged (", "nothing to report but"]);
+    contains(&printed, &["cut.json: is damaged (", "nothing to report"]);
     let printed = fails(&lab, 1, &["results/reference/collectives.csv"]);
-    assert!(printed.lines().count() == 1 && printed.contains("not a table of mpiburn bench"), "{printed}");
+    assert!(
+        printed.lines().count() == 1
+            && printed.contains("results/reference/collectives.csv: is not a table of mpiburn bench"),
+        "{printed}"
+    );
 }

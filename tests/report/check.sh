@@ -257,7 +257,7 @@ what_is_not_shown_is_at_the_end() {
 }
 
 failures_are_named() {
-  grep -F 'sweep/2x1-mpi: failed: no ssh; see ' "$page" && grep -F 'half: no run.json: ' "$page"
+  grep -F 'sweep/2x1-mpi: failed: no ssh; see ' "$page" && grep -F 'half: has no run.json' "$page"
 }
 
 pictures_have_a_size() { # pictures_have_a_size FILE LEAST

@@ -53,14 +53,14 @@ impl Hosts {
         let text = read_text(path).map_err(|reason| {
             let path = path.display();
             anyhow!(
-                "cannot read the host file {path}: {reason}; write it with make hosts HOSTS=\"alpha beta\""
+                "cannot read the host file {path}: {reason}; create it with make hosts HOSTS=\"alpha beta\""
             )
         })?;
         let mut hosts = Self { path: path.to_owned(), entries: Vec::new() };
         let shown = path.display();
         ensure!(
             mpi == MpiFlavour::Mpich || !(text.starts_with(BYTE_ORDER_MARK) || text.contains('\r')),
-            "{shown} has a byte order mark or line ends of Windows (CR LF), which Open MPI rejects: convert it with \
+            "{shown}: contains a byte order mark or Windows line ends (CR LF), which Open MPI rejects: convert it with \
              sed -i '1s/^\\xef\\xbb\\xbf//; s/\\r$//' {}",
             quoted(&shown)
         );
@@ -73,7 +73,7 @@ impl Hosts {
             let place = || format!("{}, line {}: {line}", path.display(), index + 1);
             ensure!(
                 mpi == MpiFlavour::Mpich || !(line.starts_with('[') || line.contains("::")),
-                "{}: Open MPI takes no IPv6 addresses: write a host name or an IPv4 address",
+                "{}: Open MPI does not support IPv6 addresses: write a host name or an IPv4 address",
                 place()
             );
             let (host, slots) = parse(line, mpi).with_context(|| {
@@ -90,8 +90,8 @@ impl Hosts {
             *earlier = match (*earlier, slots) {
                 (Slots::Lines(lines), Slots::Lines(_)) => Slots::Lines(lines + 1),
                 _ if mpi == MpiFlavour::OpenMpi => bail!(
-                    "{}: {host} has an earlier line, and Open MPI takes slots= once for each host: write one line \
-                     with the sum",
+                    "{}: an earlier line names {host}, and Open MPI accepts slots= only once for each host: write one \
+                     line with the sum of the slots",
                     place()
                 ),
                 (Slots::Given(one) | Slots::Lines(one), Slots::Given(other) | Slots::Lines(other)) => {
@@ -287,27 +287,27 @@ mod tests {
         {
             for mpi in [OPEN_MPI, MPICH] {
                 let message = hosts(line, mpi).unwrap_err().to_string();
-                assert!(message.contains(&format!("line 1: {line}: expected a host name")), "{message}");
+                assert!(
+                    message.contains(&format!("line 1: {line}: ")) && message.contains("alpha slots=2"),
+                    "{message}"
+                );
             }
         }
         let hosts = |text| hosts(text, OPEN_MPI);
         let message = |text| hosts(text).unwrap_err().to_string();
-        for (text, words) in [
-            ("alpha:2", "such as `alpha slots=2`"),
-            (
-                "alpha slots=1\r\n",
-                "which Open MPI rejects: convert it with sed -i '1s/^\\xef\\xbb\\xbf//; s/",
-            ),
-            ("\u{feff}alpha slots=1\n", "which Open MPI rejects: convert it with sed -i '1s/"),
-            ("alpha boards=1", "line 1: alpha boards=1: expected a host name"),
-            ("alpha cores=1", "expected a host name"),
-            ("alpha user=me", "expected a host name"),
-            ("me@you@alpha", "expected a host name"),
-            ("::1 slots=2", "line 1: ::1 slots=2: Open MPI takes no IPv6 addresses"),
-            ("[::1] slots=2", "Open MPI takes no IPv6 addresses"),
-            ("a slots=1\na slots=1\n", "line 2: a slots=1: a has an earlier line"),
+        for (text, facts) in [
+            ("alpha:2", ["line 1: alpha:2: ", "`alpha slots=2`"]),
+            ("alpha slots=1\r\n", ["CR LF", "sed -i '1s/^\\xef\\xbb\\xbf//; s/"]),
+            ("\u{feff}alpha slots=1\n", ["byte order mark", "sed -i '1s/"]),
+            ("alpha boards=1", ["line 1: alpha boards=1: ", "`alpha slots=2`"]),
+            ("alpha cores=1", ["line 1: alpha cores=1: ", "`alpha slots=2`"]),
+            ("alpha user=me", ["line 1: alpha user=me: ", "`alpha slots=2`"]),
+            ("me@you@alpha", ["line 1: me@you@alpha: ", "`alpha slots=2`"]),
+            ("::1 slots=2", ["line 1: ::1 slots=2: ", "IPv6"]),
+            ("[::1] slots=2", ["line 1: [::1] slots=2: ", "IPv6"]),
+            ("a slots=1\na slots=1\n", ["line 2: a slots=1: ", "an earlier line names a"]),
         ] {
-            assert!(message(text).contains(words), "{}", message(text));
+            assert!(facts.iter().all(|fact| message(text).contains(fact)), "{}", message(text));
         }
         let needs = |text, topology: &str| {
             hosts(text).unwrap().for_topology(topology.parse().unwrap()).unwrap_err().to_string()

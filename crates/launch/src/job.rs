@@ -94,7 +94,8 @@ fn run(
         }
         if !ended && watched.as_ref().and_then(Watched::gone_for).is_some_and(|since| since > quirks::LINGER)
         {
-            log::warn!("{} does not end after a process has ended: ending it", command[0]);
+            let (launcher, seconds) = (&command[0], quirks::LINGER.as_secs());
+            log::warn!("{launcher} is still running {seconds} s after a process of the job ended: ending it");
             // No rank is left that could need the launcher.
             let _ = child.kill();
             ended = true;

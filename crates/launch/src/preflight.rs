@@ -142,19 +142,19 @@ pub fn impossible(
         LauncherKind::Mpirun if topology.nodes > 1 && !hostfile.exists() => {
             let folder = hostfile.parent().unwrap_or(Path::new("")).display();
             Some(format!(
-                "several machines need host files, and {folder} has none for them: write them with {MACHINES}"
+                "several machines need host files, but {folder} does not contain them: create them with {MACHINES}"
             ))
         }
         LauncherKind::Mpirun if topology.nodes > 1 => unknown_host(topology, mpi, hostfile).map(|host| {
             format!(
-                "{} names {host}, which is no machine that is known here: write the names of yours with {MACHINES}",
+                "{} names {host}, which cannot be resolved here: write the names of your machines with {MACHINES}",
                 hostfile.display()
             )
         }),
         LauncherKind::Mpirun => None,
         LauncherKind::Srun => no_slurm("srun", "sinfo").map(|reason| {
             format!(
-                "srun needs Slurm, and {reason}: start the sweep on a Slurm cluster, or emulate one with make slurm-up \
+                "srun needs Slurm, but {reason}: start the sweep on a Slurm cluster, or emulate one with make slurm-up \
                  and CLUSTER=lab"
             )
         }),
@@ -232,9 +232,10 @@ mod tests {
     fn a_loopback_address_that_open_mpi_does_not_know_is_named() {
         for host in ["127.0.1.1", "me@127.0.0.2"] {
             let message = check_hosts(&launch(host), &StopRequest::default()).unwrap_err().to_string();
-            let start = format!("{host} of hostfiles/1x2 is this machine by the");
-            assert!(message.starts_with(&start), "{message}");
-            assert!(message.ends_with(&format!("write {} in its place", own_name())), "{message}");
+            let address = host.trim_start_matches("me@");
+            assert!(message.starts_with(&format!("{host} of hostfiles/1x2 ")), "{message}");
+            assert!(message.contains(&format!(" {address}, an address of this machine")), "{message}");
+            assert!(message.contains(&format!(": write {} ", own_name())), "{message}");
         }
     }
 

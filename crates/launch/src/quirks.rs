@@ -22,7 +22,7 @@ const OF_A_JOB: [&str; 2] = ["OMPI_UNIVERSE_SIZE", "OMPI_MCA_ess_base_jobid"];
 pub(super) fn check_environment() -> anyhow::Result<()> {
     if let Some(variable) = OF_A_JOB.into_iter().find(|name| std::env::var_os(name).is_some()) {
         bail!(
-            "{variable} is set: this shell is part of a job, and mpirun does not start another one inside; use a \
+            "{variable} is set: this shell is part of an MPI job, and mpirun does not start a job inside a job: use a \
              new shell, or in bash: unset ${{!OMPI_@}} ${{!PMIX_@}}"
         );
     }
@@ -42,8 +42,8 @@ fn check_file_size(limit: Option<u64>) -> anyhow::Result<()> {
     let too_small = limit.filter(|bytes| *bytes < FILE_MB << 20);
     too_small.map_or(Ok(()), |bytes| {
         bail!(
-            "the limit of file sizes is {} kB, of {FILE_MB} MB that Open MPI's temporary files need, and its mpirun \
-             hangs below: raise it (ulimit -f)",
+            "the file size limit is {} kB, but Open MPI's temporary files need {FILE_MB} MB, and mpirun would hang: \
+             raise the limit (ulimit -f)",
             bytes >> 10
         )
     })
@@ -61,8 +61,8 @@ fn check_space(folder: &Path, needed_mb: f64) -> anyhow::Result<()> {
     let free_mb = disk.f_bavail as f64 * disk.f_frsize as f64 / f64::from(1 << 20);
     ensure!(
         free_mb >= needed_mb,
-        "{} has {free_mb:.1} MB free, of {needed_mb} that Open MPI's temporary files may need, and its mpirun \
-         hangs where they do not fit: free space there, or set TMPDIR to another folder",
+        "{} has {free_mb:.1} MB free, but Open MPI's temporary files may need {needed_mb} MB, and mpirun would hang \
+         on a full disk: free space there, or set TMPDIR to another folder",
         folder.display()
     );
     Ok(())
@@ -81,16 +81,16 @@ pub(super) fn check_own(
     let path = hosts.path.display();
     if let Some(other) = other {
         bail!(
-            "{other} and {host} of {path} are both this machine, which Open MPI counts as one: write one line with the \
-             sum of their slots"
+            "{other} and {host} of {path} are both this machine, and Open MPI counts them as one host: write one line \
+             with the sum of their slots"
         );
     }
     // Open MPI knows the addresses of interfaces. 127.0.1.1 in Debian's /etc/hosts is not one of them.
     let is_known = |ip: &IpAddr| !ip.is_loopback() || *ip == Ipv4Addr::LOCALHOST || ip.is_ipv6();
     ensure!(
         here.iter().any(is_known) || has_own_name(host, keeps_full_names(names)),
-        "{host} of {path} is this machine by the address {}, which Open MPI would reach by ssh as another one: write {} \
-         in its place",
+        "{host} of {path} resolves to {}, an address of this machine that Open MPI does not recognise, so mpirun would \
+         use ssh: write {} instead",
         here[0],
         own_name()
     );
@@ -160,7 +160,7 @@ mod tests {
         let line = |limit| check_file_size(limit).map_err(|error| error.to_string());
         assert_eq!((line(None), line(Some(5 << 20))), (Ok(()), Ok(())));
         let error = line(Some(2 << 20)).unwrap_err();
-        assert!(error.starts_with("the limit of file sizes is 2048 kB, of 5 MB"), "{error}");
+        assert!(["2048 kB", "5 MB", "ulimit -f"].iter().all(|fact| error.contains(fact)), "{error}");
     }
 
     #[test]
@@ -169,6 +169,6 @@ mod tests {
         check_space(folder.path(), 0.0).unwrap();
         let error = check_space(folder.path(), f64::INFINITY).unwrap_err().to_string();
         assert!(error.starts_with(&format!("{} has ", folder.path().display())), "{error}");
-        assert!(error.contains("MB free, of inf that Open MPI"), "{error}");
+        assert!(error.contains(" inf MB") && error.contains("TMPDIR"), "{error}");
     }
 }

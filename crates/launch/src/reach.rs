@@ -191,12 +191,12 @@ impl Agent {
         let there = said(&stdout, DIGEST).and_then(|said| said.split_whitespace().next()).with_context(|| {
             if self.is_ssh {
                 format!(
-                    "cannot ssh to {host}: {reason}; mpirun starts its ranks there over ssh without a password: \
+                    "cannot ssh to {host}: {reason}; mpirun starts ranks there over ssh without a password: \
                      try `ssh {host} true`, then ssh-copy-id {host}"
                 )
             } else {
                 format!(
-                    "cannot reach {host}: {reason}; mpirun starts its ranks there by {agent}: try `{agent} {host} true`"
+                    "cannot reach {host}: {reason}; mpirun starts ranks there with {agent}: try `{agent} {host} true`"
                 )
             }
         })?;
@@ -237,7 +237,7 @@ const DEFAULT: &str = "ssh : rsh";
 fn not_installed(mpi: MpiFlavour, agents: &str) -> anyhow::Error {
     if agents == DEFAULT {
         return anyhow!(
-            "neither ssh nor rsh is installed, by which mpirun starts ranks on other machines: install openssh-client"
+            "mpirun starts ranks on other machines by ssh or rsh, but neither is installed: install openssh-client"
         );
     }
     let setting = match mpi {
@@ -245,8 +245,8 @@ fn not_installed(mpi: MpiFlavour, agents: &str) -> anyhow::Error {
         MpiFlavour::Mpich => "HYDRA_LAUNCHER_EXEC or HYDRA_LAUNCHER",
     };
     anyhow!(
-        "{} is not an installed program, and {setting} names it, by which mpirun starts ranks on other machines: \
-         correct the setting, or unset it for ssh",
+        "{} is not an installed program, but {setting} tells mpirun to start ranks on other machines with it: correct \
+         the setting, or unset it to use ssh",
         quoted(agents)
     )
 }
@@ -331,10 +331,7 @@ mod tests {
             agent.ask("alpha", path, Patience::until(&stop)).unwrap_err().to_string()
         };
         let error = asked("false", &path);
-        assert!(
-            error.starts_with("cannot reach alpha: no answer; mpirun starts its ranks there by false"),
-            "{error}"
-        );
+        assert!(error.starts_with("cannot reach alpha: ") && error.contains("`false alpha true`"), "{error}");
         let other = folder.path().join("other");
         program(&other, &format!("#!/bin/sh\necho {DIGEST} 00"));
         let error = asked(&other.display().to_string(), &path);
@@ -342,7 +339,7 @@ mod tests {
         program(&path, "#!/bin/sh\necho no libmpi >&2\nexit 1");
         program(&other, "#!/bin/sh\nexec sh -c \"$2\"");
         let error = asked(&other.display().to_string(), &path);
-        assert!(error.contains(" does not start on alpha: no libmpi"), "{error}");
+        assert!(error.contains(" on alpha: no libmpi"), "{error}");
     }
 
     #[test]
@@ -354,7 +351,7 @@ mod tests {
         let short = Patience { deadline: Duration::from_millis(50), stop: &stop };
         assert!(!agent.may_know("alpha", short));
         let error = agent.ask("alpha", Path::new("/p"), short).unwrap_err().to_string();
-        assert!(error.starts_with("cannot ssh to alpha: no answer within 0 s; mpirun starts"), "{error}");
+        assert!(error.starts_with("cannot ssh to alpha: ") && error.contains(" 0 s"), "{error}");
         let stopped = StopRequest::default();
         stopped.request(15);
         agent.ask("alpha", Path::new("/p"), Patience::until(&stopped)).unwrap_err();
@@ -378,10 +375,7 @@ mod tests {
         let line = |agents| not_installed(MpiFlavour::OpenMpi, agents).to_string();
         assert!(line(DEFAULT).ends_with("install openssh-client"), "{}", line(DEFAULT));
         let named = line("/opt/bin/ssh-none");
-        assert!(
-            named.starts_with("/opt/bin/ssh-none is not an installed program, and plm_rsh_agent"),
-            "{named}"
-        );
+        assert!(named.starts_with("/opt/bin/ssh-none is not") && named.contains("plm_rsh_agent"), "{named}");
     }
 
     #[test]

@@ -80,7 +80,10 @@ pub fn restart(
             Next::Again(next, line) => {
                 say(&line);
                 if let Some(file) = training.trace.as_ref().filter(|_| !next.has_trace()) {
-                    say(&format!("launch: no time line in {}: its steps are done", file.display()));
+                    say(&format!(
+                        "launch: {}: not written, because the steps that --trace records were done before the restart",
+                        file.display()
+                    ));
                 }
                 attempt = next;
             }
@@ -243,13 +246,13 @@ impl Restarts<'_> {
     fn line_of_unknown(&self, ended: &Ended, error: &RecordError) -> Option<String> {
         if ended.outcome.code == 0 {
             if !self.failed.is_empty() {
-                log::warn!("failed attempts are not in run.json: {error}");
+                log::warn!("cannot record failed attempts in run.json: {error}");
             }
             return None;
         }
         let why = match (self.stop.signal(), error) {
             (Some(signal), RecordError::InUse { .. }) => {
-                format!("{signal} ended the wait for who still uses {}", self.training.dir.display())
+                format!("{signal} came while another process still used {}", self.training.dir.display())
             }
             _ => error.to_string(),
         };
@@ -330,7 +333,7 @@ impl Restarts<'_> {
         }
         // The restarts go on without this note: they need only the checkpoint.
         if let Err(error) = RunDir::note_failed(&self.training.dir, &self.failed) {
-            log::warn!("failed attempts are not in run.json: {error}");
+            log::warn!("cannot record failed attempts in run.json: {error}");
         }
     }
 
@@ -339,9 +342,9 @@ impl Restarts<'_> {
         self.idle = if fault.began { 0 } else { self.idle + 1 };
         let repeats = self.last_fault.replace(fault) == Some(fault) && fault.began;
         if self.stop.number().is_some() {
-            Some("a signal ends the restarts".to_owned())
+            Some("a signal requested a stop".to_owned())
         } else if repeats {
-            Some("the fault repeats at this step".to_owned())
+            Some("two attempts in a row failed at this step".to_owned())
         } else if self.idle == IDLE {
             Some(format!("{IDLE} attempts in a row have not reached their first step"))
         } else {
@@ -374,7 +377,7 @@ impl Restarts<'_> {
                 Ok((words.iter().cloned().chain(overwrite).collect(), beginning()))
             }
             Some(path) => Err(format!(
-                "there is no checkpoint, and {} would be lost with the run: move it away",
+                "there is no checkpoint, and a start from the beginning would delete {}: move it away",
                 path.display()
             )),
         }
@@ -445,6 +448,6 @@ mod tests {
         assert_eq!(restarted("exit 0", 5), (0, Vec::new(), 1));
         let (_, lines, starts) =
             restarted(r"printf 'mpiburn: \036in-use: \037another has it\n' >&2; exit 1", 5);
-        assert!(starts == 1 && lines[0].starts_with("not started again: another process uses "), "{lines:?}");
+        assert!(starts == 1 && lines[0].starts_with("not started again: "), "{lines:?}");
     }
 }

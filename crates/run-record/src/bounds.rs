@@ -43,7 +43,7 @@ pub fn out_of_bounds(path: &str, text: &str) -> Option<String> {
     }
     let ends = |ending: &str| name.ends_with(ending);
     if number == 0.0 && (ABOVE_0.contains(&name) || ends("_ms") || ends("_us")) {
-        return Some(format!("{text} is not above 0"));
+        return Some(format!("{text} must be above 0"));
     }
     let (low, high, words) = match name {
         // An option of a later version may have any value.
@@ -60,7 +60,7 @@ pub fn out_of_bounds(path: &str, text: &str) -> Option<String> {
         _ if ends("bytes") => (0.0, 1e18, "0 to 1e18"),
         _ => (0.0, 1e12, "0 to 1e12"),
     };
-    (!(low..=high).contains(&number)).then(|| format!("{text} is not from {words}"))
+    (!(low..=high).contains(&number)).then(|| format!("{text} is outside {words}"))
 }
 
 #[cfg(test)]

@@ -100,7 +100,7 @@ impl<P: Serialize + DeserializeOwned> Checkpoint<P> {
         }
         // The new checkpoint is complete. An old one that cannot be removed only takes space.
         if let Err(error) = folders::prune(folder, &path, options.keep, &options.kept) {
-            log::warn!("an older checkpoint stays: {error}");
+            log::warn!("an older checkpoint was not removed: {error}");
         }
         Ok(path)
     }
@@ -235,7 +235,7 @@ fn read_verified(path: &Path) -> Result<(Manifest, [Vec<u8>; 3]), RecordError> {
             Some(expected) if *expected == files::sha256(&bytes) => Ok(bytes),
             _ => Err(RecordError::damaged(
                 &file,
-                format!("cut short or changed: its digest is not the one in {MANIFEST}"),
+                format!("is truncated or changed: its SHA-256 differs from the one in {MANIFEST}"),
             )),
         }
     };
@@ -339,13 +339,15 @@ impl Manifest {
     pub fn read(file: &Path) -> Result<Self, RecordError> {
         let damaged = |what: &str| RecordError::damaged(file, what.into());
         let bytes = files::read_regular(file).map_err(|e| RecordError::read(file, e))?;
-        let text = std::str::from_utf8(&bytes).map_err(|_| damaged("damaged: it is not UTF-8"))?;
+        let text = std::str::from_utf8(&bytes).map_err(|_| damaged("is damaged: not UTF-8 text"))?;
         let manifest: Self =
-            serde_json::from_str(text).map_err(|e| damaged(&format!("damaged: {}", json_problem(&e))))?;
+            serde_json::from_str(text).map_err(|e| damaged(&format!("is damaged: {}", json_problem(&e))))?;
         let digest = &manifest.sha256;
         let blank = text.replacen(digest.as_str(), NO_DIGEST, usize::from(digest.len() == NO_DIGEST.len()));
         if files::sha256(blank.as_bytes()) != *digest {
-            return Err(damaged("cut short or changed: its digest is not its own"));
+            return Err(damaged(
+                "is truncated or changed: its SHA-256 differs from the one in its field sha256",
+            ));
         }
         match manifest.version {
             VERSION => Ok(manifest),

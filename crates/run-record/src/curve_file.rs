@@ -56,13 +56,13 @@ pub fn check_curves(run: &Path, curves: &Curves, of: &Path) -> Result<(), Record
         let path = run.join(name);
         let found = files::if_there(files::read_regular(&path));
         let Some(found) = found.map_err(|e| RecordError::read(&path, e))? else {
-            log::warn!("{} is missing: the curve goes on without its earlier points", path.display());
+            log::warn!("{} is missing: the curve continues without its earlier points", path.display());
             continue;
         };
         let begin = usize::try_from(*bytes).ok().and_then(|bytes| found.get(..bytes));
         if begin.is_none_or(|begin| files::sha256(begin) != *sha256) {
             let what = format!(
-                "cut short or changed since {} was written: put the file back, or remove it to go on without \
+                "is truncated or changed since {} was written: restore the file, or remove it to continue without \
                  its points",
                 of.display()
             );
@@ -154,7 +154,7 @@ mod tests {
         for text in ["1 0.6\n2 0.25\n", "1 0.5", ""] {
             fs::write(&path, text).unwrap();
             let error = check().unwrap_err();
-            assert!(error.contains("train.loss: cut short or changed since step-1"), "{error}");
+            assert!(error.contains("train.loss: ") && error.contains("since step-1 "), "{error}");
         }
         fs::remove_file(&path).unwrap();
         assert_eq!(check(), Ok(()));

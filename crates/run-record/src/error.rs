@@ -28,7 +28,7 @@ pub enum RecordError {
     },
     /// The run directory already exists.
     #[error(
-        "{0} exists already: choose another --out, go on with it (--resume {quoted}) or replace it (--overwrite)",
+        "{0} already exists: choose another --out, continue it with --resume {quoted}, or replace it with --overwrite",
         quoted = quoted(.0.display())
     )]
     Exists(PathBuf),
@@ -41,18 +41,18 @@ pub enum RecordError {
         holder: String,
     },
     /// The path exists and is not a run directory.
-    #[error("{0} exists already and is no run directory, so it is not replaced: choose another --out")]
+    #[error("{0} already exists and is not a run directory: choose another --out")]
     NoRun(PathBuf),
     /// `run.json` exists and cannot be parsed, so the files beside it may belong to another program.
     #[error(
-        "{0}: damaged, or another program's, so that nothing is replaced: put a copy of it back, or remove or \
-         rename the folder"
+        "{0}: is damaged, or another program wrote it, so nothing was overwritten: restore the file, or remove or \
+         rename its folder"
     )]
     NotReplaced(PathBuf),
     /// The directory's run was set aside by a process that was killed while it replaced the run.
     #[error(
-        "{0}/.replaced holds the run that was being replaced when a process was killed: mpiburn train --resume \
-         {quoted} puts it back",
+        "{0}: a process was killed while it replaced the run, which is now in {0}/.replaced: restore the run with \
+         mpiburn train --resume {quoted}",
         quoted = quoted(.0.display())
     )]
     Replaced(PathBuf),
@@ -66,7 +66,7 @@ pub enum RecordError {
     },
     /// A checkpoint was written by a newer version of this program.
     #[error(
-        "{path}: its layout has version {version}, and this program reads {known}: use the newer program"
+        "{path}: has format version {version}, but this program reads version {known}: use a newer mpiburn"
     )]
     Newer {
         /// The file.
@@ -78,16 +78,14 @@ pub enum RecordError {
     },
     /// The file contains float weights, and an int8 model is expected.
     #[error(
-        "{0} holds a float network's weights, where an int8 model belongs: make one with mpiburn quantize"
+        "{0}: contains float weights instead of an int8 model: create the int8 model with mpiburn quantize"
     )]
     FloatWeights(PathBuf),
     /// The file contains an int8 model, and float weights are expected.
-    #[error(
-        "{0} holds an int8 model, where a float network's weights belong; the float ones are in model.safetensors"
-    )]
+    #[error("{0}: contains an int8 model instead of float weights: use model.safetensors")]
     Int8Weights(PathBuf),
     /// The checkpoint has no int8 model.
-    #[error("there is no {0}: make it with mpiburn quantize")]
+    #[error("there is no {0}: create it with mpiburn quantize")]
     NoInt8(PathBuf),
     /// A command that reads a run was given a path that is not a run. The path may not exist.
     #[error("{what}")]
@@ -99,8 +97,8 @@ pub enum RecordError {
     },
     /// There is no checkpoint to resume from.
     #[error(
-        "no checkpoint in {0}: the run ended before its first, or they were removed; put them back, or replace the \
-         run (--overwrite)"
+        "no checkpoint in {0}: the run ended before it wrote one, or they were removed: restore them, or replace the \
+         run with --overwrite"
     )]
     NoCheckpoint(PathBuf),
 }
@@ -127,9 +125,7 @@ fn advice(reason: &io::Error) -> &'static str {
         _ if is_out_of_descriptors(reason) => {
             "; nothing was changed: raise the limit of open files (ulimit -n)"
         }
-        ErrorKind::PermissionDenied => {
-            "; nothing was changed: give this user the permission, and start again"
-        }
+        ErrorKind::PermissionDenied => "; nothing was changed: allow this user to read it, and start again",
         _ => "; nothing was changed: start again when the disk can be read",
     }
 }

@@ -28,7 +28,10 @@ pub(super) fn check_name(path: &Path, state: &[u8]) -> Result<(), RecordError> {
     let Some(step) = state["position"]["step"].as_u64() else { return Ok(()) };
     let (name, expected) = (path.file_name().unwrap_or_default(), folder_name(step as usize));
     if name.to_string_lossy().starts_with("step-") && name != expected.as_str() {
-        Err(RecordError::damaged(path, format!("it holds the checkpoint {expected}: rename it back")))
+        Err(RecordError::damaged(
+            path,
+            format!("contains the checkpoint {expected}: rename the folder to {expected}"),
+        ))
     } else {
         Ok(())
     }
@@ -93,7 +96,7 @@ impl Intact {
     pub fn warn(&self) {
         self.damaged.iter().for_each(|(_, error)| log::warn!("{error}"));
         if !self.damaged.is_empty() {
-            log::warn!("taking the checkpoint before it, {}", self.path.display());
+            log::warn!("using the previous checkpoint, {}", self.path.display());
         }
     }
 
@@ -106,7 +109,7 @@ impl Intact {
             let aside = unused(path)?;
             fs::rename(path, &aside).map_err(|e| RecordError::write(path, e))?;
             log::warn!(
-                "{error}; set aside as {}, and going on from the checkpoint before it, {}",
+                "{error}; renamed to {}; continuing from the previous checkpoint, {}",
                 aside.display(),
                 self.path.display()
             );

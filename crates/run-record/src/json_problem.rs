@@ -11,9 +11,9 @@ pub fn json_problem(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let text = text.strip_suffix(&format!(" at line {line} column {column}")).unwrap_or(&text);
     match error.classify() {
-        Category::Eof => "it ends too early".to_owned(),
+        Category::Eof => "the JSON text ends too early".to_owned(),
         Category::Syntax if text == "number out of range" => format!("line {line}: the number is too large"),
-        Category::Syntax => format!("it is not JSON at line {line}, column {column}"),
+        Category::Syntax => format!("invalid JSON at line {line}, column {column}"),
         Category::Data | Category::Io => match in_words(text) {
             Some(words) if line > 0 => format!("line {line}: {words}"),
             Some(words) => words,
@@ -44,9 +44,9 @@ fn in_words(text: &str) -> Option<String> {
     let parts = wrong.iter().find_map(|start| text.strip_prefix(start)?.rsplit_once(", expected "));
     let (given, expected) = parts?;
     Some(if text.starts_with("invalid length ") {
-        format!("{given} values where {} is expected", kind(expected))
+        format!("expected {}, found {given} values", kind(expected))
     } else {
-        format!("{} where {} is expected", value(given), kind(expected))
+        format!("expected {}, found {}", kind(expected), value(given))
     })
 }
 
@@ -136,28 +136,28 @@ mod tests {
     #[test]
     fn no_type_of_rust_is_named() {
         for (text, expected) in [
-            ("{\n\"steps\": \"3\"}", "line 2: \"3\" where a whole number from 0 is expected"),
-            ("{\"steps\": -1}", "line 1: -1 where a whole number from 0 is expected"),
-            ("{\"steps\": 1.5}", "line 1: 1.5 where a whole number from 0 is expected"),
-            ("{\"steps\": 1, \"lr\": null}", "line 1: null where a number is expected"),
-            ("{\"steps\": 1, \"step\": true}", "line 1: true where a whole number is expected"),
-            ("{\"steps\": 1, \"seed\": {}}", "line 1: an object where a number is expected"),
-            ("{\"steps\": 1, \"name\": []}", "line 1: a list where text is expected"),
-            ("{\"steps\": 1, \"on\": \"on\"}", "line 1: \"on\" where true or false is expected"),
-            ("{\"steps\": 1, \"shape\": [1]}", "line 1: 1 values where a list of 3 values is expected"),
-            ("{\"steps\": 1, \"list\": {}}", "line 1: an object where a list is expected"),
-            ("{\"steps\": 1, \"map\": 7}", "line 1: 7 where an object is expected"),
+            ("{\n\"steps\": \"3\"}", "line 2: expected a whole number from 0, found \"3\""),
+            ("{\"steps\": -1}", "line 1: expected a whole number from 0, found -1"),
+            ("{\"steps\": 1.5}", "line 1: expected a whole number from 0, found 1.5"),
+            ("{\"steps\": 1, \"lr\": null}", "line 1: expected a number, found null"),
+            ("{\"steps\": 1, \"step\": true}", "line 1: expected a whole number, found true"),
+            ("{\"steps\": 1, \"seed\": {}}", "line 1: expected a number, found an object"),
+            ("{\"steps\": 1, \"name\": []}", "line 1: expected text, found a list"),
+            ("{\"steps\": 1, \"on\": \"on\"}", "line 1: expected true or false, found \"on\""),
+            ("{\"steps\": 1, \"shape\": [1]}", "line 1: expected a list of 3 values, found 1 values"),
+            ("{\"steps\": 1, \"list\": {}}", "line 1: expected a list, found an object"),
+            ("{\"steps\": 1, \"map\": 7}", "line 1: expected an object, found 7"),
             ("{\"steps\": 1, \"kind\": \"x\"}", "line 1: \"x\" is unknown; known: some or other"),
             ("{\"steps\": 1, \"x\": 1}", "line 1: `x` is unknown"),
             ("{\"steps\": 1, \"steps\": 1}", "line 1: `steps` is given twice"),
             ("{}", "line 1: `steps` is missing"),
-            ("[]", "line 1: 0 values where an object is expected"),
-            ("7", "line 1: 7 where an object is expected"),
-            ("", "it ends too early"),
-            ("{\"steps\":", "it ends too early"),
+            ("[]", "line 1: expected an object, found 0 values"),
+            ("7", "line 1: expected an object, found 7"),
+            ("", "the JSON text ends too early"),
+            ("{\"steps\":", "the JSON text ends too early"),
             ("{\"steps\": 1e999}", "line 1: the number is too large"),
-            ("title = 1", "it is not JSON at line 1, column 2"),
-            ("{\"steps\": 1} x", "it is not JSON at line 1, column 14"),
+            ("title = 1", "invalid JSON at line 1, column 2"),
+            ("{\"steps\": 1} x", "invalid JSON at line 1, column 14"),
         ] {
             let error = serde_json::from_str::<Record>(text).expect_err(text);
             assert_eq!(json_problem(&error), expected, "{error}");
@@ -166,6 +166,6 @@ mod tests {
         assert_eq!(json_problem(&own), "--lr x: must be a number");
         let error = serde_json::from_value::<Record>(serde_json::json!({"steps": "x".repeat(900)}));
         let message = json_problem(&error.unwrap_err());
-        assert!(message.starts_with("\"xxx") && message.chars().count() < 110, "{message}");
+        assert!(message.contains("found \"xxx") && message.chars().count() < 110, "{message}");
     }
 }

@@ -70,7 +70,9 @@ impl NamedRun {
             match product_at(path) {
                 Some(product) => format!("{shown} is {product}: name a run directory"),
                 None => {
-                    format!("{shown} is neither a run directory, nor its run.json, nor a checkpoint in one")
+                    format!(
+                        "{shown} is not a run directory, its run.json or one of its checkpoints: name one of these"
+                    )
                 }
             }
         };
@@ -86,7 +88,7 @@ pub fn product_at(path: &Path) -> Option<&'static str> {
     let has = |name: &str| folder.join(name).is_file();
     let kinds = [
         (path.extension().is_some_and(|ending| ending == "onnx"), "an exported network"),
-        (run_around(path).is_some(), "a run, or a part of one"),
+        (run_around(path).is_some(), "a run or a part of a run"),
         (has(SWEEP_JSON), "a sweep"),
         (has("report.html"), "a report"),
     ];
@@ -124,8 +126,8 @@ mod tests {
             std::fs::write(path(file), "").unwrap();
         }
         for (name, expected) in [
-            ("run", Some("a run, or a part of one")),
-            ("run/rank0", Some("a run, or a part of one")),
+            ("run", Some("a run or a part of a run")),
+            ("run/rank0", Some("a run or a part of a run")),
             ("sweep", Some("a sweep")),
             ("sweep/sweep.json", Some("a sweep")),
             ("report", Some("a report")),
@@ -170,7 +172,7 @@ mod tests {
         }
         let set = root.path().join("set");
         std::fs::create_dir(&set).unwrap();
-        assert!(none(&set).contains("is neither a run directory"), "{}", none(&set));
+        assert!(none(&set).contains("is not a run directory"), "{}", none(&set));
         std::fs::write(set.join(DATA_SET), "").unwrap();
         assert!(none(&set).contains("is a data set"), "{}", none(&set));
         assert!(none(&set.join("nothing")).starts_with("there is no run "));

@@ -71,18 +71,18 @@ impl Profile {
         let found = std::fs::metadata(path).map_err(unreadable)?;
         // Reading a FIFO would wait for a writer.
         if !found.is_file() || found.len() > LARGEST {
-            return Err(format!("{shown}: not a profile, which is a file of a few KB; leave it out"));
+            return Err(format!("{shown}: is not a profile, which is a file of a few KB: leave it out"));
         }
         let bytes = std::fs::read(path).map_err(unreadable)?;
         let damaged = |what: &str| {
             format!(
-                "{shown}: damaged ({what}); write it again with mpiburn profile --json FILE, or leave it out"
+                "{shown}: is damaged ({what}): create it again with mpiburn profile --json FILE, or leave it out"
             )
         };
         let value: serde_json::Value =
             serde_json::from_slice(&bytes).map_err(|error| damaged(&json_problem(&error)))?;
         if value.get("operators").is_none() || value.get("wall_ms").is_none() {
-            return Err(format!("{shown}: not a profile of mpiburn profile --json; leave it out"));
+            return Err(format!("{shown}: is not from mpiburn profile --json: leave it out"));
         }
         let profile: Self = serde_json::from_value(value).map_err(|error| damaged(&json_problem(&error)))?;
         match profile.problem() {
@@ -94,16 +94,16 @@ impl Profile {
     fn problem(&self) -> Option<&'static str> {
         let is_time = |ms: f64| (0.0..=LONGEST_MS).contains(&ms);
         if self.batches == 0 {
-            Some("no batch")
+            Some("batches is 0")
         } else if !is_time(self.wall_ms) {
-            Some("no time")
+            Some("wall_ms is out of range")
         } else if !is_time(self.batch_ms_without_profiling) || self.batch_ms_without_profiling == 0.0 {
             // Reports divide by this time.
-            Some("no time of a batch")
+            Some("batch_ms_without_profiling is 0 or out of range")
         } else if self.operators.iter().any(|row| row.calls == 0 || !is_time(row.self_cpu_ms)) {
-            Some("an operator without calls or time")
+            Some("an operator has 0 calls, or its self_cpu_ms is out of range")
         } else if self.computing().next().is_none() {
-            Some("no operator")
+            Some("operators contains no computing operator")
         } else {
             None
         }

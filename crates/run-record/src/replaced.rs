@@ -48,7 +48,7 @@ pub fn set_aside(run: &Path) -> Result<(), RecordError> {
     }
     if !others.is_empty() {
         let names: Vec<_> = others.iter().map(|name| name.to_string_lossy()).collect();
-        log::info!("{}: no run writes {}, which stays", run.display(), names.join(", "));
+        log::info!("{}: keeping {}, which does not belong to the run", run.display(), names.join(", "));
     }
     Ok(())
 }
@@ -65,7 +65,10 @@ fn move_all(from: &Path, to: &Path, mut names: Vec<OsString>) -> Result<(), Reco
 /// Like [`put_back`], but only logs an error. For use after another error, which the caller reports.
 pub fn put_back_or_warn(run: &Path) {
     if let Err(error) = put_back(run) {
-        log::warn!("{error}: mpiburn train --resume {} puts the rest of the run back", quoted(run.display()));
+        log::warn!(
+            "{error}: restore the rest of the run with mpiburn train --resume {}",
+            quoted(run.display())
+        );
     }
 }
 
@@ -90,7 +93,7 @@ pub fn remove(run: &Path) {
         renamed => renamed.and_then(|()| fs::remove_dir_all(&removed)),
     };
     if let Err(error) = gone {
-        log::warn!("the run before this one cannot be removed from {}: {error}", run.display());
+        log::warn!("cannot delete the replaced run in {}: {error}", run.display());
     }
 }
 

@@ -224,14 +224,15 @@ mod tests {
         let path = root.path().join("run");
         RunDir::create(&path, false).unwrap();
         fs::write(path.join("notes.txt"), "mine").unwrap();
-        let error = RunDir::create(&path, true).unwrap_err().to_string();
-        assert!(error.contains("is no run directory"), "{error}");
+        let error = RunDir::create(&path, true).unwrap_err();
+        assert!(matches!(&error, RecordError::NoRun(named) if *named == path), "{error}");
         for other in ["", "{}", "[1, 2]", "{\"status\": \"completed\"}"] {
             fs::write(path.join("run.json"), other).unwrap();
             let error = RunDir::create(&path, false).unwrap_err().to_string();
             assert!(error.contains("--resume") && error.contains("--overwrite"), "{error}");
-            let error = RunDir::create(&path, true).unwrap_err().to_string();
-            assert!(error.contains("run.json: damaged, or another program's"), "{error}");
+            let error = RunDir::create(&path, true).unwrap_err();
+            let run_json = path.join("run.json");
+            assert!(matches!(&error, RecordError::NotReplaced(named) if *named == run_json), "{error}");
         }
         assert_eq!(fs::read_to_string(path.join("notes.txt")).unwrap(), "mine");
     }
@@ -260,8 +261,8 @@ mod tests {
         fs::write(&file, "").unwrap();
         let error = RunDir::create(&file.join("run"), false).unwrap_err().to_string();
         assert!(error.contains("cannot write") && error.contains("file/run"), "{error}");
-        let error = RunDir::create(&file, true).unwrap_err().to_string();
-        assert!(error.contains("is no run directory"), "{error}");
+        let error = RunDir::create(&file, true).unwrap_err();
+        assert!(matches!(&error, RecordError::NoRun(named) if *named == file), "{error}");
         let looped = root.path().join("loop");
         std::os::unix::fs::symlink("loop", &looped).unwrap();
         let error = RunDir::create(&looped, true).unwrap_err().to_string();
@@ -274,7 +275,7 @@ mod tests {
         let path = root.path().join("it's a run");
         fs::create_dir_all(path.join(".replaced/checkpoints/step-00000001")).unwrap();
         fs::write(path.join(".replaced/run.json"), "{}").unwrap();
-        let words = format!("mpiburn train --resume {} puts it back", crate::quoted(path.display()));
+        let words = format!("mpiburn train --resume {}", crate::quoted(path.display()));
         let error = RunDir::open::<Value>(&path).unwrap_err();
         assert!(error.to_string().ends_with(&words) && !error.is_missing(), "{error}");
         let newest =

@@ -144,9 +144,8 @@ impl Schema {
                 Value::Number(_) => (value.is_number(), "a number"),
                 _ => (true, ""),
             };
-            (!is_one).then(|| {
-                format!("config.{field}: {} where {expected} is expected", short(&value.to_string()))
-            })
+            (!is_one)
+                .then(|| format!("config.{field}: expected {expected}, found {}", short(&value.to_string())))
         };
         self.0.iter().find_map(wrong).map_or(Ok(()), Err)
     }
@@ -177,14 +176,10 @@ mod tests {
         let schema = Schema::of_older_runs();
         for (field, value, expected) in [
             ("lr", Value::from(1), None),
-            ("lr", "much".into(), Some("config.lr: \"much\" where a number is expected")),
-            (
-                "accumulate",
-                (-1).into(),
-                Some("config.accumulate: -1 where a whole number from 0 is expected"),
-            ),
-            ("overlap", "on".into(), Some("config.overlap: \"on\" where true or false is expected")),
-            ("backend", Value::Null, Some("config.backend: null where text is expected")),
+            ("lr", "much".into(), Some("config.lr: expected a number, found \"much\"")),
+            ("accumulate", (-1).into(), Some("config.accumulate: expected a whole number from 0, found -1")),
+            ("overlap", "on".into(), Some("config.overlap: expected true or false, found \"on\"")),
+            ("backend", Value::Null, Some("config.backend: expected text, found null")),
             ("momentum", 0.5.into(), None),
             ("unknown", Value::Null, None),
         ] {
@@ -194,7 +189,7 @@ mod tests {
         let config = [("lr".to_owned(), Value::from("x".repeat(900)))].into_iter().collect();
         let message = schema.check(&config).unwrap_err();
         assert!(
-            message.chars().count() < 110 && message.ends_with("… where a number is expected"),
+            message.chars().count() < 110 && message.contains("expected a number") && message.ends_with('…'),
             "{message}"
         );
     }

@@ -163,7 +163,7 @@ pub(super) fn decode_weights(file: &Path, bytes: &[u8], layout: &Layout) -> Resu
     match names.iter().find(|name| !name.strip_prefix(prefix).is_some_and(is_known)) {
         Some(name) => Err(RecordError::damaged(
             file,
-            format!("it has a tensor {name}: these are another network's weights"),
+            format!("contains a tensor {name}: these are weights of another network"),
         )),
         None => Ok(values),
     }
@@ -174,8 +174,8 @@ fn not_whole(bytes: &[u8]) -> String {
     // A safetensors file begins with the header's length in eight bytes. The header is JSON.
     let is_one = bytes.get(8) == Some(&b'{');
     match foreign(bytes).filter(|_| !is_one) {
-        Some(kind) => format!("is {kind}; weights are read from .safetensors files"),
-        None => "not a whole safetensors file".into(),
+        Some(kind) => format!("is {kind}; weights must be in a .safetensors file"),
+        None => "is not a complete safetensors file".into(),
     }
 }
 
@@ -194,12 +194,12 @@ pub(super) fn decode(
     let mut flat = vec![0.0; layout.len()];
     for spec in &layout.0 {
         let name = format!("{prefix}{}", spec.name);
-        let tensor = tensors
-            .tensor(&name)
-            .map_err(|_| damaged(format!("no tensor {name}: these are another network's weights")))?;
+        let tensor = tensors.tensor(&name).map_err(|_| {
+            damaged(format!("does not contain the tensor {name}: these are weights of another network"))
+        })?;
         if tensor.shape() != spec.file_shape() || tensor.dtype() != Dtype::F32 {
             return Err(damaged(format!(
-                "{name} is {:?} of {:?}, and this network's is F32 of {:?}",
+                "{name} is {:?} with shape {:?}, but this network needs F32 with shape {:?}",
                 tensor.dtype(),
                 tensor.shape(),
                 spec.file_shape()
@@ -223,10 +223,10 @@ pub(super) fn check_values(layout: &Layout, weights: &[f32]) -> Result<(), Strin
     for TensorSpec { name, range, .. } in &layout.0 {
         let values = &weights[range.clone()];
         if values.iter().any(|value| !value.is_finite()) {
-            return Err(format!("{name} has a NaN or an infinity"));
+            return Err(format!("{name} contains NaN or infinite values"));
         }
         if name.ends_with("running_var") && values.iter().any(|&value| value < 0.0) {
-            return Err(format!("{name}, a variance, is negative"));
+            return Err(format!("{name} contains a negative variance"));
         }
     }
     Ok(())
@@ -326,15 +326,14 @@ mod tests {
             assert_eq!(decoded_from(&[prefix]).unwrap(), values, "{prefix}");
         }
         let error = decoded_from(&["module", "ema"]).unwrap_err().to_string();
-        assert!(error.contains("no tensor linear.weight: these are another network's weights"), "{error}");
+        assert!(error.contains("the tensor linear.weight: these are weights of another network"), "{error}");
     }
 
     #[test]
     fn another_networks_weights_are_refused_by_the_tensor_that_does_not_fit() {
-        for (written, read, expected) in [
-            (true, false, "it has a tensor bn"),
-            (false, true, "no tensor bn1.weight: these are another network's weights"),
-        ] {
+        for (written, read, expected) in
+            [(true, false, "contains a tensor bn"), (false, true, "does not contain the tensor bn1.weight: ")]
+        {
             let bytes = file(&layout(written), Some(1));
             let error = decode_weights(Path::new("file"), &bytes, &layout(read)).unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");
@@ -347,10 +346,10 @@ mod tests {
         let whole = file(&layout, None);
         let zipped = [b"PK\x03\x04", &[0; 22][..], &[14, 0, 0, 0], b"model/data.pkl", &[0; 9]].concat();
         for (bytes, expected) in [
-            (&zipped[..], "is a checkpoint of PyTorch: save its state_dict with safetensors"),
-            (b"<!DOCTYPE html>", "is a page of HTML"),
-            (&whole[..whole.len() - 1], "not a whole safetensors file"),
-            (b"", "not a whole safetensors file"),
+            (&zipped[..], "is a PyTorch checkpoint: save its state_dict with safetensors"),
+            (b"<!DOCTYPE html>", "is an HTML page"),
+            (&whole[..whole.len() - 1], "is not a complete safetensors file"),
+            (b"", "is not a complete safetensors file"),
         ] {
             let error = decode_weights(Path::new("file"), bytes, &layout).unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");

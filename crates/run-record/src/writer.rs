@@ -170,7 +170,9 @@ impl RunWriter {
     /// Records that the checkpoint of `step` could not be written: logs a warning, and counts the failure in
     /// `run.json`.
     pub fn note_failed(&mut self, step: usize, error: String) {
-        log::warn!("NO CHECKPOINT of step {step}: {error}. The run goes on, and older checkpoints are whole");
+        log::warn!(
+            "NO CHECKPOINT of step {step}: {error}. Training continues, and older checkpoints are intact"
+        );
         let count = self.failed.as_ref().map_or(0, |failed| failed.count) + 1;
         let failed = FailedCheckpoint { count, step, error };
         if let Err(error) = self.dir.note("failed_checkpoints", &failed) {
@@ -228,7 +230,7 @@ fn warn_of_other_epochs(path: &Path, found: &[u8], expected: &str) {
     let other = finished.lines().zip(expected.lines()).position(|(found, expected)| found != expected);
     if let Some(line) = other {
         log::warn!(
-            "{}: line {} is not what the checkpoint says: the file is written again from the checkpoint",
+            "{}: line {} differs from the checkpoint; the file is rewritten from the checkpoint",
             path.display(),
             line + 1
         );

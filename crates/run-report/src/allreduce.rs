@@ -85,8 +85,7 @@ pub fn human_size(bytes: usize) -> String {
 }
 
 impl TableRow for LatencyRow {
-    const REPAIR: &'static str =
-        "left out: write it again with mpiburn bench allreduce --csv FILE, or remove it";
+    const REPAIR: &'static str = "create it again with mpiburn bench allreduce --csv FILE, or remove it";
 }
 
 /// Rounds to three decimal places. A thousandth of a µs is below the clock's resolution.
@@ -130,21 +129,21 @@ impl Benchmark for LatencyRow {
     fn sheets(name: &str, part: &str, path: &Path, rows: &[Self], _: Option<&Figures>) -> Vec<Sheet> {
         type Read = fn(&LatencyRow) -> f64;
         let measures: [(&str, &str, &str, u8, usize, Read); 4] = [
-            ("µs", "median_us", "Median over the calls", 0, 2, |row| row.median_us),
+            ("µs", "median_us", "Median latency over the calls", 0, 2, |row| row.median_us),
             (
                 "MB/s",
                 "busbw_mb_s",
-                "Bus bandwidth at the median, in 10^6 bytes a second: 2(n-1)/n of the message for n ranks",
+                "Bus bandwidth in 10^6 bytes per second: 2(n-1)/n of the message size for n ranks, divided by the median latency",
                 1,
                 1,
                 |row| row.busbw_mb_s,
             ),
-            ("p99 µs", "p99_us", "99 of 100 calls take no longer", 2, 2, |row| row.p99_us),
-            ("min µs", "min_us", "Shortest call", 3, 2, |row| row.min_us),
+            ("p99 µs", "p99_us", "99th percentile of the latency over the calls", 2, 2, |row| row.p99_us),
+            ("min µs", "min_us", "Latency of the fastest call", 3, 2, |row| row.min_us),
         ];
         let mut columns = vec![
             Column::words("size", "size")
-                .means("Size of the message, which each rank contributes")
+                .means("Size of the message of each rank")
                 .shows(|bytes: &usize| Cell::text(human_size(*bytes))),
             Column::number("bytes", "bytes")
                 .for_programs()
@@ -160,8 +159,8 @@ impl Benchmark for LatencyRow {
             }
         }
         let sizes: Vec<usize> = rows.iter().map(|row| row.bytes).sorted().dedup().collect();
-        let remark = "µs: median over the calls, of which each is the mean over ranks. MB/s: bus bandwidth, which counts the \
-                      least possible traffic of an all-reduce, and is 0 on one rank. ordered: sums in the order of ranks.";
+        let remark = "µs: median over the calls; the latency of a call is its mean over ranks. MB/s: bus bandwidth, computed from \
+                      the minimum traffic of an all-reduce, and 0 on one rank. ordered: sums in the order of ranks.";
         let title = format!("{part}: latency and bus bandwidth by message size");
         vec![Sheet::from_rows(name, title, columns, &sizes).with_remarks([remark.into()])]
     }
@@ -226,8 +225,8 @@ mod tests {
     fn times_and_messages_of_nothing_are_damage() {
         let file = tempfile::NamedTempFile::new().unwrap();
         for (row, expected) in [
-            ("mpi,4,0.0,0.0,0.0,0.0", "column min_us: 0.0 is not above 0"),
-            ("mpi,0,1.0,2.0,3.0,0.0", "column bytes: 0 is not above 0"),
+            ("mpi,4,0.0,0.0,0.0,0.0", "column min_us: 0.0 must be above 0"),
+            ("mpi,0,1.0,2.0,3.0,0.0", "column bytes: 0 must be above 0"),
         ] {
             std::fs::write(file.path(), format!("backend,bytes,min_us,median_us,p99_us,busbw_mb_s\n{row}\n"))
                 .unwrap();
@@ -300,6 +299,6 @@ mod latency_plot_tests {
     fn an_unwritable_file_is_reported_with_the_reason() {
         let error =
             latency_plot("".into(), &rows()).save(Path::new("/nowhere/a.svg")).unwrap_err().to_string();
-        assert!(error.starts_with("cannot write /nowhere/a.svg: there is no folder"), "{error}");
+        assert!(error.starts_with("cannot write /nowhere/a.svg: the folder /nowhere "), "{error}");
     }
 }

@@ -47,7 +47,9 @@ fn part(path: &Path, others: &[PagePart]) -> Option<Result<PagePart, String>> {
 
 fn part_of<R: Benchmark>(path: &Path, others: &[PagePart]) -> Option<Result<PagePart, String>> {
     let rows = match csv_table::read::<R>(path).transpose()? {
-        Ok(rows) if rows.is_empty() => return Some(Err(damaged::<R>(path, "no row below the header"))),
+        Ok(rows) if rows.is_empty() => {
+            return Some(Err(damaged::<R>(path, "it has no row below the header")));
+        }
         Ok(rows) => rows,
         Err(line) => return Some(Err(line)),
     };
@@ -89,7 +91,7 @@ pub fn parts(files: &[PathBuf]) -> Vec<PagePart> {
         parts.push(PagePart {
             title: "Damaged benchmarks".into(),
             name: "bench-damaged".into(),
-            findings: vec![format!("{} left out", count(of_damaged.len(), "damaged file")).into()],
+            findings: vec![format!("{} not shown", count(of_damaged.len(), "damaged file")).into()],
             notes: of_damaged,
             ..PagePart::default()
         });
@@ -134,7 +136,7 @@ mod tests {
         let found = |part: usize| parts[part].findings.iter().join("; ");
         assert!(found(0).contains("3.00 times as fast"), "{}", found(0));
         assert_eq!(found(1), "mpi: 2.00 µs for 4 B; highest bus bandwidth 2.0 MB/s, at 4 B");
-        assert_eq!(found(2), "mpi: 1 of 1 operation with the right result");
+        assert_eq!(found(2), "mpi: 1 of 1 operation with the correct result");
         assert!(
             is_table(&path("any-name.csv")) && !is_table(&path("other.csv")) && !is_table(&path("none.csv"))
         );
@@ -153,12 +155,12 @@ mod tests {
         let parts = parts(&Inputs::find(&[], root.path(), Path::new("")).unwrap().tables);
         let names: Vec<&str> = parts.iter().map(|part| part.name.as_str()).collect();
         assert_eq!(names, ["bench-fused-1", "bench-damaged"]);
-        assert_eq!(parts[1].findings, ["4 damaged files left out".into()]);
+        assert_eq!(parts[1].findings, ["4 damaged files not shown".into()]);
         for (line, expected) in parts[1].notes.iter().zip([
-            "found record with 6 fields, but the previous record has 8 fields); left out",
-            "empty.csv: damaged (no row below the header)",
-            "latency.csv: damaged (line 2, column median_us: \"x\" is not a number)",
-            "nan.csv: damaged (line 2, column median_us: NaN is not from 0 to 1e12)",
+            "found record with 6 fields, but the previous record has 8 fields): ",
+            "empty.csv: is damaged (",
+            "latency.csv: is damaged (line 2, column median_us: \"x\" is not a number)",
+            "nan.csv: is damaged (line 2, column median_us: NaN is outside 0 to 1e12)",
         ]) {
             assert!(line.contains(expected), "{line}");
         }

@@ -91,7 +91,7 @@ fn sheet(rows: &[Row<'_>], shown: &[&Row<'_>], measures: &[ByRank], reference: O
     });
     let parts: Vec<RowPart<'_, '_>> = parts.collect();
     let mut remarks = vec![format!(
-        "Accuracies are those of the last epoch, test accuracy over {}. Each rank tests its share of these samples.",
+        "Accuracies are from the last epoch. Test accuracy is over {}, and each rank tests its share of these samples.",
         tested(rows)
     )];
     // A column without any value is left out.
@@ -100,13 +100,11 @@ fn sheet(rows: &[Row<'_>], shown: &[&Row<'_>], measures: &[ByRank], reference: O
         (1..parts.len()).contains(&missing)
     };
     if measures.iter().any(is_missing) {
-        remarks.push(
-            "– stands for a rank without samples, and for an int8 model that could not be made.".into(),
-        );
+        remarks.push("–: the rank has no samples, or the int8 model could not be created.".into());
     }
     if let Some(reference) = reference.filter(|_| shown.iter().any(|row| line_of(row).is_some())) {
         remarks.push(format!(
-            "Published: {}. The figure beside `all` is that of the whole job. The hardware differs, and the data may differ.",
+            "Published: {}. The published figure in the row `all` is for the whole job. The hardware differs, and the data may differ.",
             reference.hardware(&[])
         ));
     }

@@ -20,7 +20,7 @@ pub fn check(run: &Value) -> Result<(), String> {
     check_numbers("", run)?;
     // If an enum has another JSON type, serde_json only reports invalid JSON.
     if let Some(status) = run.get("status").filter(|status| !status.is_string()) {
-        return Err(format!("status: {status} where text is expected"));
+        return Err(format!("status: expected text, found {status}"));
     }
     if run["status"] == "completed" {
         serde_path_to_error::deserialize::<_, Results>(run).map_err(|error| {
@@ -35,7 +35,7 @@ pub fn check(run: &Value) -> Result<(), String> {
         let lists = ["hosts", "places", "per_rank"].map(|name| (name, count(name)));
         let other = lists.iter().find(|(name, count)| *count != ranks && (*name == "hosts" || *count > 0));
         if let Some((name, count)) = other {
-            return Err(format!("world_size: {ranks}, and {count} of them in {name}"));
+            return Err(format!("world_size is {ranks}, but the length of {name} is {count}"));
         }
         places_agree(run)?;
     }
@@ -49,7 +49,7 @@ fn places_agree(run: &Value) -> Result<(), String> {
     is_value("topology", &run["topology"], topology(hosts.iter().filter_map(Value::as_str)), "hosts")?;
     for name in ["places", "per_rank"] {
         for (at, (of, host)) in list(name).iter().zip(hosts).enumerate() {
-            is_value(&format!("{name}[{at}].rank"), &of["rank"], at, "its place in the list")?;
+            is_value(&format!("{name}[{at}].rank"), &of["rank"], at, "its position in the list")?;
             is_value(&format!("{name}[{at}].host"), &of["host"], host.clone(), "hosts")?;
         }
     }
@@ -69,7 +69,7 @@ fn places_agree(run: &Value) -> Result<(), String> {
 fn is_value(path: &str, value: &Value, expected: impl Into<Value>, by: &str) -> Result<(), String> {
     let expected = expected.into();
     let is_other = !value.is_null() && *value != expected;
-    if is_other { Err(format!("{path}: {value}, and {expected} by {by}")) } else { Ok(()) }
+    if is_other { Err(format!("{path} is {value}, expected {expected} from {by}")) } else { Ok(()) }
 }
 
 /// Checks that the number in the field `path` of `run` differs by at most `slack` from `expected`, which was
@@ -77,7 +77,7 @@ fn is_value(path: &str, value: &Value, expected: impl Into<Value>, by: &str) -> 
 fn is_near(path: &str, run: &Value, expected: Option<f64>, slack: f64, by: &str) -> Result<(), String> {
     match (run[path].as_f64(), expected) {
         (Some(value), Some(expected)) if (value - expected).abs() > slack => {
-            Err(format!("{path}: {value}, and {expected} by {by}"))
+            Err(format!("{path} is {value}, expected {expected} from {by}"))
         }
         _ => Ok(()),
     }
@@ -120,16 +120,16 @@ fn agree(run: &Value) -> Result<(), String> {
         (number("ms_per_step"), number("steps"), number("train_seconds"))
         && (ms * steps / 1e3 - training).abs() > 0.02 * training + 0.01
     {
-        return Err(format!("ms_per_step: {ms}, and {steps} steps took {training} s"));
+        return Err(format!("ms_per_step is {ms}, but {steps} steps took {training} s"));
     }
     if run["config"].is_object() && step_samples(|field| &run["config"][field]) == 0 {
-        return Err("config: a training step of 0 samples".into());
+        return Err("config: a training step has 0 samples".into());
     }
     let samples = |name: &str| run["data"][name].as_u64();
     if let (Some(few), Some(many)) = (samples("test_largest_class"), samples("test_samples"))
         && few > many
     {
-        return Err(format!("data.test_largest_class: {few}, and test_samples is {many}"));
+        return Err(format!("data.test_largest_class is {few}, but data.test_samples is {many}"));
     }
     for name in ["train", "test"] {
         let [used, available] = ["samples", "available"].map(|part| samples(&format!("{name}_{part}")));
@@ -146,7 +146,7 @@ fn agree(run: &Value) -> Result<(), String> {
     }
     let data = &run["data"];
     if data["mean"].as_array().map(Vec::len) != data["std"].as_array().map(Vec::len) {
-        return Err("data.std: as many values as data.mean has are expected".into());
+        return Err("data.std must have as many values as data.mean".into());
     }
     let names = data["class_names"].as_array().filter(|names| !names.is_empty());
     if let Some(names) = names {
@@ -156,7 +156,7 @@ fn agree(run: &Value) -> Result<(), String> {
         if let (Some(epoch), Some(last)) = (number(name), number("epochs_run"))
             && (epoch > last || name == "stopped_early_after" && epoch < last)
         {
-            return Err(format!("{name}: {epoch}, and {last} epochs were trained"));
+            return Err(format!("{name} is {epoch}, but {last} epochs were trained"));
         }
     }
     times_agree(run)?;
@@ -166,7 +166,7 @@ fn agree(run: &Value) -> Result<(), String> {
         if let (Some(step), Some(steps)) = (attempt["step"].as_f64(), number("steps"))
             && step > steps
         {
-            return Err(format!("history[{at}].step: {step}, and the run has {steps} steps"));
+            return Err(format!("history[{at}].step is {step}, but the run has {steps} steps"));
         }
     }
     Ok(())
@@ -246,7 +246,7 @@ fn by_class_agree(run: &Value) -> Result<(), String> {
         [("test_samples", sums.samples), ("test_samples", sums.named), ("test_largest_class", sums.largest)]
     {
         if let Some(value) = run["data"][name].as_u64().filter(|&value| value != expected) {
-            return Err(format!("data.{name}: {value}, and {expected} by by_class.classes"));
+            return Err(format!("data.{name} is {value}, expected {expected} from by_class.classes"));
         }
     }
     let names = run["data"]["class_names"].as_array().filter(|names| !names.is_empty());
@@ -263,20 +263,20 @@ fn by_class_agree(run: &Value) -> Result<(), String> {
 fn class_agrees(path: &str, class: &ClassRecord, name: Option<&Value>, all: f64) -> Result<(), String> {
     let ClassRecord { samples, named, correct, precision, recall, .. } = class;
     if correct > samples || correct > named {
-        return Err(format!("{path}.correct: {correct}, of {samples} samples and {named} named"));
+        return Err(format!("{path}.correct is {correct}, but samples is {samples} and named is {named}"));
     }
     for (name, share, whole) in [("recall", recall, samples), ("precision", precision, named)] {
         let expected = 100.0 * *correct as f64 / *whole as f64;
         if let Some(share) = share.filter(|&share| !is_same(share, expected)) {
-            return Err(format!("{path}.{name}: {share}, and {correct} of {whole} are correct"));
+            return Err(format!("{path}.{name} is {share}, but {correct} of {whole} are correct"));
         }
     }
     if let Some(name) = name.filter(|name| **name != class.name) {
-        return Err(format!("{path}.name: {:?}, and {name} in data.class_names", class.name));
+        return Err(format!("{path}.name is {:?}, but data.class_names has {name}", class.name));
     }
     let right = all + 2.0 * *correct as f64 - *samples as f64 - *named as f64;
     if !is_same(class.accuracy, 100.0 * right / all) {
-        return Err(format!("{path}.accuracy: {}, and {right} of {all} are correct", class.accuracy));
+        return Err(format!("{path}.accuracy is {}, but {right} of {all} are correct", class.accuracy));
     }
     Ok(())
 }
@@ -293,7 +293,7 @@ fn shares_agree(run: &Value, by_class: &ByClass, sums: &ClassSums) -> Result<(),
         ("by_class.largest_class_accuracy", Some(*largest_class_accuracy), share(sums.largest)),
     ] {
         if let Some(value) = value.filter(|&value| !is_same(value, expected)) {
-            return Err(format!("{name}: {value}, and {expected} by by_class.classes"));
+            return Err(format!("{name} is {value}, expected {expected} from by_class.classes"));
         }
     }
     Ok(())
@@ -310,7 +310,7 @@ fn matrix_agrees(ByClass { classes, confusion_matrix: matrix, .. }: &ByClass) ->
     if matrix.is_empty() || is_whole && classes.iter().enumerate().all(is_own) {
         Ok(())
     } else {
-        Err("by_class.confusion_matrix: its sums are not those of by_class.classes".into())
+        Err("by_class.confusion_matrix does not match the counts in by_class.classes".into())
     }
 }
 
@@ -407,25 +407,25 @@ mod tests {
     #[test]
     fn absurd_values_are_named_with_their_field() {
         for (path, value, expected) in [
-            ("/status", "5", "status: 5 where text is expected"),
-            ("/steps", "0", "steps: 0 is not above 0"),
-            ("/steps", "-5", "steps: -5 is not from 0 to 1e12"),
-            ("/steps", "\"many\"", "steps: \"many\" where a whole number from 0 is expected"),
-            ("/ms_per_step", "0", "ms_per_step: 0 is not above 0"),
-            ("/ms_per_step", "null", "ms_per_step: null where a number is expected"),
-            ("/world_size", "0", "world_size: 0 is not above 0"),
-            ("/world_size", "1000000000000", "world_size: 1000000000000, and 2 of them in hosts"),
-            ("/hosts", "[\"a\",\"b\",\"c\"]", "world_size: 2, and 3 of them in hosts"),
+            ("/status", "5", "status: expected text, found 5"),
+            ("/steps", "0", "steps: 0 must be above 0"),
+            ("/steps", "-5", "steps: -5 is outside 0 to 1e12"),
+            ("/steps", "\"many\"", "steps: expected a whole number from 0, found \"many\""),
+            ("/ms_per_step", "0", "ms_per_step: 0 must be above 0"),
+            ("/ms_per_step", "null", "ms_per_step: expected a number, found null"),
+            ("/world_size", "0", "world_size: 0 must be above 0"),
+            ("/world_size", "1000000000000", "world_size is 1000000000000, but the length of hosts is 2"),
+            ("/hosts", "[\"a\",\"b\",\"c\"]", "world_size is 2, but the length of hosts is 3"),
             ("/per_rank", "[{\"rank\":0}]", "per_rank[0]: `host` is missing"),
-            ("/train_seconds", "-1.5", "train_seconds: -1.5 is not from 0 to 1e12"),
-            ("/train_seconds", "0.0", "train_seconds: 0.0 is not above 0"),
-            ("/checkpoint_seconds", "-1", "checkpoint_seconds: -1 is not from 0 to 1e12"),
-            ("/test_accuracy", "140", "test_accuracy: 140 is not from 0 to 100"),
-            ("/step_ms/forward", "-1", "step_ms.forward: -1 is not from 0"),
-            ("/config/epochs", "0", "config.epochs: 0 is not above 0"),
-            ("/config/accumulate", "0", "config: a training step of 0 samples"),
-            ("/config/train_batch_size", "0", "config: a training step of 0 samples"),
-            ("/per_rank/1/train_samples", "-1", "per_rank[1].train_samples: -1 is not from 0"),
+            ("/train_seconds", "-1.5", "train_seconds: -1.5 is outside 0 to 1e12"),
+            ("/train_seconds", "0.0", "train_seconds: 0.0 must be above 0"),
+            ("/checkpoint_seconds", "-1", "checkpoint_seconds: -1 is outside 0 to 1e12"),
+            ("/test_accuracy", "140", "test_accuracy: 140 is outside 0 to 100"),
+            ("/step_ms/forward", "-1", "step_ms.forward: -1 is outside 0"),
+            ("/config/epochs", "0", "config.epochs: 0 must be above 0"),
+            ("/config/accumulate", "0", "config: a training step has 0 samples"),
+            ("/config/train_batch_size", "0", "config: a training step has 0 samples"),
+            ("/per_rank/1/train_samples", "-1", "per_rank[1].train_samples: -1 is outside 0"),
         ] {
             let mut json = json();
             match (path, json.pointer_mut(path)) {
@@ -451,28 +451,32 @@ mod tests {
         whole["others_cpu_percent"] = 3.5.into();
         assert_eq!(check(&whole), Ok(()));
         for (path, value, expected) in [
-            ("/topology", "2x1".into(), r#"topology: "2x1", and "1x2" by hosts"#),
-            ("/topology", "1x1".into(), r#"topology: "1x1", and "1x2" by hosts"#),
-            ("/hosts/1", "node1".into(), r#"topology: "1x2", and "2x1" by hosts"#),
-            ("/shared_machine", true.into(), "shared_machine: true, and false by places"),
-            ("/config/threads", 2.into(), "oversubscribed: false, and true by places"),
-            ("/places/1/rank", 0.into(), "places[1].rank: 0, and 1 by its place"),
-            ("/per_rank/1/host", "b".into(), r#"per_rank[1].host: "b", and "node0" by hosts"#),
-            ("/images_per_second", 8.5.into(), "images_per_second: 8.5, and 7.5 by"),
-            ("/steps", 4.into(), "ms_per_step: 1333.3333333333333, and 4 steps took 4 s"),
-            ("/config/train_batch_size", 2.into(), "steps: 3, and 9 by samples, epochs_run and batch"),
+            ("/topology", "2x1".into(), r#"topology is "2x1", expected "1x2" from hosts"#),
+            ("/topology", "1x1".into(), r#"topology is "1x1", expected "1x2" from hosts"#),
+            ("/hosts/1", "node1".into(), r#"topology is "1x2", expected "2x1" from hosts"#),
+            ("/shared_machine", true.into(), "shared_machine is true, expected false from places"),
+            ("/config/threads", 2.into(), "oversubscribed is false, expected true from places"),
+            ("/places/1/rank", 0.into(), "places[1].rank is 0, expected 1 from its position"),
+            ("/per_rank/1/host", "b".into(), r#"per_rank[1].host is "b", expected "node0" from hosts"#),
+            ("/images_per_second", 8.5.into(), "images_per_second is 8.5, expected 7.5 from"),
+            ("/steps", 4.into(), "ms_per_step is 1333.3333333333333, but 4 steps took 4 s"),
+            (
+                "/config/train_batch_size",
+                2.into(),
+                "steps is 3, expected 9 from samples, epochs_run and batch",
+            ),
             (
                 "/step_ms/backward",
                 900.0.into(),
-                "ms_per_step: 1333.3333333333333, and 1233.3333333333333 by step_ms",
+                "ms_per_step is 1333.3333333333333, expected 1233.3333333333333 from step_ms",
             ),
-            ("/data/test_available", 9.into(), "data.test_samples: 10, and 9 by config"),
-            ("/config/train_samples", 5.into(), "data.train_samples: 10, and 5 by config"),
-            ("/others_cpu_percent", 0.0.into(), "others_cpu_percent: 0, and 3.5 by"),
-            ("/data/classes", 3.into(), "data.classes: 3, and 2 by data.class_names"),
-            ("/data/std", vec![1.0].into(), "data.std: as many"),
-            ("/best_epoch", 4.into(), "best_epoch: 4, and 3 epochs"),
-            ("/stopped_early_after", 2.into(), "stopped_early_after: 2, and 3 epochs"),
+            ("/data/test_available", 9.into(), "data.test_samples is 10, expected 9 from config"),
+            ("/config/train_samples", 5.into(), "data.train_samples is 10, expected 5 from config"),
+            ("/others_cpu_percent", 0.0.into(), "others_cpu_percent is 0, expected 3.5 from"),
+            ("/data/classes", 3.into(), "data.classes is 3, expected 2 from data.class_names"),
+            ("/data/std", vec![1.0].into(), "data.std must have"),
+            ("/best_epoch", 4.into(), "best_epoch is 4, but 3 epochs"),
+            ("/stopped_early_after", 2.into(), "stopped_early_after is 2, but 3 epochs"),
         ] {
             let mut edited = whole.clone();
             let (parent, name) = path.rsplit_once('/').unwrap();

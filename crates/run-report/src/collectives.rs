@@ -30,18 +30,17 @@ pub struct CollectiveRow {
 }
 
 impl TableRow for CollectiveRow {
-    const REPAIR: &'static str =
-        "left out: write it again with mpiburn bench collectives --csv FILE, or remove it";
+    const REPAIR: &'static str = "create it again with mpiburn bench collectives --csv FILE, or remove it";
 
     fn problem(&self, before: &[Self]) -> Option<(&'static str, String)> {
         let is_again = |row: &Self| (&row.operation, &row.backend) == (&self.operation, &self.backend);
         match before.first() {
             Some(first) if first.topology != self.topology => Some((
                 "topology",
-                format!("{}, and {} above: a file is of one job", self.topology, first.topology),
+                format!("{}, but {} above: a table must be from one job", self.topology, first.topology),
             )),
             _ if before.iter().any(is_again) => {
-                Some(("operation", format!("{} of {} is there twice", self.operation, self.backend)))
+                Some(("operation", format!("{} of {} occurs twice", self.operation, self.backend)))
             }
             _ => None,
         }
@@ -91,7 +90,7 @@ impl Benchmark for CollectiveRow {
                 if names.is_empty() { names } else { format!("; {result}: {names}") }
             };
             Some(format!(
-                "{backend}: {correct} of {} with the right result{}{}",
+                "{backend}: {correct} of {} with the correct result{}{}",
                 count(own.len(), "operation"),
                 named(NOT_SUPPORTED),
                 named(WRONG)
@@ -105,16 +104,18 @@ impl Benchmark for CollectiveRow {
             vec![Column::words("operation", "operation").shows(|operation: &str| Cell::text(operation))];
         for backend in backends(rows) {
             let column = Column::number(&format!("{backend} µs"), &format!("{backend}_us"));
-            columns.push(column.means("Median latency; mean over ranks of each call's").shows(
-                move |operation: &str| {
-                    let mut own = rows.iter().filter(|row| row.backend == backend);
-                    let found = own.find(|row| row.operation == operation);
-                    Cell::maybe(found.map(|row| match row.median_us {
-                        Some(us) => Cell::measured(us, 2, path),
-                        None => Cell::text(&row.result),
-                    }))
-                },
-            ));
+            columns.push(
+                column
+                    .means("Median latency over the calls; the latency of a call is its mean over ranks")
+                    .shows(move |operation: &str| {
+                        let mut own = rows.iter().filter(|row| row.backend == backend);
+                        let found = own.find(|row| row.operation == operation);
+                        Cell::maybe(found.map(|row| match row.median_us {
+                            Some(us) => Cell::measured(us, 2, path),
+                            None => Cell::text(&row.result),
+                        }))
+                    }),
+            );
         }
         for device in ["CPU", "GPU"] {
             for (peer, figures) in ["gloo", "mpi", "nccl"].into_iter().zip([figures; 3]) {
@@ -122,7 +123,7 @@ impl Benchmark for CollectiveRow {
                 let key = format!("{peer}_{}", device.to_lowercase());
                 let column = Column::number(&format!("PyTorch {peer}, {device}"), &format!("pytorch_{key}"));
                 let column = column.means(
-                    "Whether PyTorch supports it with this backend, as published; if built: where MPI was built for GPUs",
+                    "Whether PyTorch supports it with this backend, as published; if built: only if MPI was built for GPUs",
                 );
                 columns.push(
                     column
@@ -182,7 +183,7 @@ mod tests {
         );
         assert_eq!(
             CollectiveRow::findings(&rows()),
-            ["mpi: 1 of 2 operations with the right result; not supported: scatter"]
+            ["mpi: 1 of 2 operations with the correct result; not supported: scatter"]
         );
     }
 

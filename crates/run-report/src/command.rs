@@ -69,7 +69,7 @@ pub fn run(args: &ReportArgs) -> anyhow::Result<()> {
         let count = count(tables, "table");
         match &out {
             Some(out) => eprintln!(
-                "not in this table: {count} of profiles and benchmarks, as files in {}",
+                "not in this table: {count} of profiles and benchmarks; written as files to {}",
                 out.display()
             ),
             None => eprintln!(
@@ -98,16 +98,16 @@ fn nothing_to_report(
     skipped(sections).iter().chain(notes).for_each(|note| eprintln!("{note}"));
     if format == Format::Csv && others.iter().any(|part| !part.sheets.is_empty()) {
         anyhow!(
-            "no finished run found, and csv is one table of runs; choose another --format for profiles and benchmarks"
+            "no finished run found, and --format csv shows only runs: choose another --format for profiles and benchmarks"
         )
     } else if !rejected.is_empty() {
         rejection(rejected)
     } else if others.iter().any(|part| !part.notes.is_empty()) {
-        anyhow!("nothing to report but what is damaged")
+        anyhow!("nothing to report: all inputs are damaged, as listed above")
     } else if sections.iter().any(|section| !section.skipped.is_empty()) {
-        anyhow!("no finished run found: all that was planned is skipped, for the reasons above")
+        anyhow!("no finished run found: runs were skipped, for the reasons above")
     } else {
-        anyhow!("no finished run found; train one, or name a run directory: mpiburn report RUN")
+        anyhow!("no finished run found: train one, or name a run directory (mpiburn report RUN)")
     }
 }
 
@@ -154,7 +154,7 @@ fn baseline(args: &ReportArgs, sections: &[Section]) -> Result<String, UsageErro
         Err(UsageError::new("baseline", typed, "there is no finished run"))
     } else {
         let choices = found.iter().join(", ");
-        let problem = format!("no finished run has this topology; there are runs on {choices}");
+        let problem = format!("no finished run has this topology: choose one of {choices}");
         Err(UsageError::new("baseline", typed, problem))
     }
 }
@@ -175,8 +175,11 @@ fn other_parts(profiles: &[Profiles], files: &[PathBuf], again: Vec<String>) -> 
             title: "Other paths to a run or table".into(),
             name: "again".into(),
             findings: vec![
-                format!("{} left out: each leads to what is shown already", count(again.len(), "path"))
-                    .into(),
+                format!(
+                    "{} not shown: each leads to an input that is already shown",
+                    count(again.len(), "path")
+                )
+                .into(),
             ],
             notes: again,
             ..PagePart::default()

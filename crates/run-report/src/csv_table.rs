@@ -45,7 +45,7 @@ pub fn read<R: TableRow>(path: &Path) -> Result<Option<Vec<R>>, String> {
             .map_err(|error| error.to_string())
             .and_then(|_| all_quotes_closed(&text))
             .and_then(|()| rows(&text, &header)),
-        [name] => Err(format!("line 1: no column {name}")),
+        [name] => Err(format!("line 1: the column {name} is missing")),
         _ => return Ok(None),
     };
     rows.map(Some).map_err(|problem| damaged::<R>(path, &problem))
@@ -60,7 +60,7 @@ fn columns<R: TableRow>() -> Option<csv::StringRecord> {
 
 /// Makes the message about a damaged file.
 pub fn damaged<R: TableRow>(path: &Path, problem: &str) -> String {
-    format!("{}: damaged ({problem}); {}", path.display(), R::REPAIR)
+    format!("{}: is damaged ({problem}): {}", path.display(), R::REPAIR)
 }
 
 /// Checks that the quotes of each line are balanced. No cell has several lines, so an open quote is an error.
@@ -148,21 +148,21 @@ mod tests {
                 "unfused,2,1,32,200,1.0,5.0",
                 "line: 3, byte: 104): found record with 7 fields, but the previous record has 8 fields",
             ),
-            ("unfused,2,1,32,200,1.0,-5.0,86.0", "line 3, column backward_ms: -5.0 is not from 0 to 1e12"),
-            ("unfused,2,1,32,200,1e300,5.0,86.0", "line 3, column forward_ms: 1e300 is not from 0 to 1e12"),
-            ("unfused,2,1,32,200,NaN,5.0,86.0", "line 3, column forward_ms: NaN is not from 0"),
-            ("unfused,2,1,32,200,1.0,5.0,186", "line 3, column test_accuracy: 186 is not from 0 to 100)"),
+            ("unfused,2,1,32,200,1.0,-5.0,86.0", "line 3, column backward_ms: -5.0 is outside 0 to 1e12"),
+            ("unfused,2,1,32,200,1e300,5.0,86.0", "line 3, column forward_ms: 1e300 is outside 0 to 1e12"),
+            ("unfused,2,1,32,200,NaN,5.0,86.0", "line 3, column forward_ms: NaN is outside 0"),
+            ("unfused,2,1,32,200,1.0,5.0,186", "line 3, column test_accuracy: 186 is outside 0 to 100)"),
             ("unfused,two,1,32,200,1.0,5.0,86", "line 3, column layers: \"two\" is not a whole number"),
-            ("unfused,2,1,32,0,1.0,5.0,86", "line 3, column steps: 0 is not above 0"),
-            ("unfused,2,1,32,200,0.0,5.0,86", "line 3, column forward_ms: 0.0 is not above 0"),
-            ("fused,2,1,32,200,2.0,5.0,86", "line 3, column operator: fused with 2 layers is there twice"),
+            ("unfused,2,1,32,0,1.0,5.0,86", "line 3, column steps: 0 must be above 0"),
+            ("unfused,2,1,32,200,0.0,5.0,86", "line 3, column forward_ms: 0.0 must be above 0"),
+            ("fused,2,1,32,200,2.0,5.0,86", "line 3, column operator: fused with 2 layers occurs twice"),
         ] {
             let found = fused(row).unwrap_err();
             assert!(found.contains(expected) && found.contains("mpiburn bench fused"), "{row}: {found}");
         }
         let cut = FUSED.replace(",test_accuracy", "");
         let found = read::<FusedRow>(&format!("{cut}\nfused,2,1,32,200,1.0,1.0\n")).unwrap_err();
-        assert!(found.contains("line 1: no column test_accuracy"), "{found}");
+        assert!(found.contains("line 1: the column test_accuracy "), "{found}");
         assert_eq!(read::<FusedRow>("a,b\n1,2\n"), Err("another".into()));
     }
 
@@ -174,11 +174,8 @@ mod tests {
         let gather = row.replace("send", "gather");
         assert_eq!(found(&[HEADER, row, "\"recv\",mpi,1x2,1024,1.5,\"correct\"", &gather]), Ok(3));
         for (other, expected) in [
-            (row.to_owned(), "line 3, column operation: send of mpi is there twice"),
-            (
-                gather.replace("1x2", "2x2"),
-                "line 3, column topology: 2x2, and 1x2 above: a file is of one job",
-            ),
+            (row.to_owned(), "line 3, column operation: send of mpi occurs twice"),
+            (gather.replace("1x2", "2x2"), "line 3, column topology: 2x2, but 1x2 above"),
         ] {
             let found = found(&[HEADER, row, &other]).unwrap_err();
             assert!(found.contains(expected), "{other}: {found}");
@@ -205,15 +202,15 @@ mod tests {
         };
         assert_eq!(epochs(&[1, 2, 3]), Ok(3));
         for (numbers, expected) in [
-            ([1, 2, 1], "line 4, column epoch: 1 where 3 is next"),
-            ([1, 1, 2], "line 3, column epoch: 1 where 2 is next"),
-            ([1, 3, 4], "line 3, column epoch: 3 where 2 is next"),
+            ([1, 2, 1], "line 4, column epoch: expected epoch 3, found 1"),
+            ([1, 1, 2], "line 3, column epoch: expected epoch 2, found 1"),
+            ([1, 3, 4], "line 3, column epoch: expected epoch 2, found 3"),
         ] {
             let found = epochs(&numbers).unwrap_err();
             assert!(found.contains(expected), "{numbers:?}: {found}");
         }
         let found = read::<EpochRow>(&format!("{HEADER}\n1,0.5,150,0.5,50,1,0.001,,\n")).unwrap_err();
-        assert!(found.contains("column train_accuracy: 150 is not from 0 to 100"), "{found}");
+        assert!(found.contains("column train_accuracy: 150 is outside 0 to 100"), "{found}");
         let found = read::<EpochRow>(&format!("{HEADER}\n1,0.5,50,0.5,50,1,0.001,-3,\n"));
         assert!(found.unwrap_err().contains("column int8_test_accuracy: -3"));
     }

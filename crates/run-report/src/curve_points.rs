@@ -151,7 +151,7 @@ fn of_rank(file: &Path, quantity: &str) -> Result<Vec<(u64, f64)>, String> {
         let words = line.split_once(' ').and_then(|(step, value)| Some((step.parse().ok()?, value)));
         let last = points.last().map_or(0, |(step, _)| *step);
         let damage = match words {
-            None => Some("not a step and a value".to_owned()),
+            None => Some("expected a step and a value".to_owned()),
             Some((step, _)) if step < last => Some(format!("step {step} after step {last}")),
             Some((step, value)) => match value.parse::<f64>() {
                 Err(_) => Some(format!("{value:?} is not a number")),
@@ -165,8 +165,8 @@ fn of_rank(file: &Path, quantity: &str) -> Result<Vec<(u64, f64)>, String> {
         };
         if let Some(damage) = damage {
             let (file, line) = (file.display(), at + 1);
-            let remedy = "the curve is left out: put the file back, or run it again";
-            return Err(format!("{file}: damaged (line {line}: {damage}); {remedy}"));
+            let remedy = "the curve is not drawn: restore the file, or run the training again";
+            return Err(format!("{file}: is damaged (line {line}: {damage}); {remedy}"));
         }
     }
     Ok(points)

@@ -34,12 +34,12 @@ pub struct FusedRow {
 }
 
 impl TableRow for FusedRow {
-    const REPAIR: &'static str = "left out: write it again with mpiburn bench fused --csv FILE, or remove it";
+    const REPAIR: &'static str = "create it again with mpiburn bench fused --csv FILE, or remove it";
 
     fn problem(&self, before: &[Self]) -> Option<(&'static str, String)> {
         let again = before.iter().any(|row| (&row.operator, row.layers) == (&self.operator, self.layers));
         again.then(|| {
-            ("operator", format!("{} with {} is there twice", self.operator, count(self.layers, "layer")))
+            ("operator", format!("{} with {} occurs twice", self.operator, count(self.layers, "layer")))
         })
     }
 }
@@ -100,7 +100,7 @@ fn measured(name: &str, part: &str, path: &Path, rows: &[FusedRow]) -> Sheet {
     };
     let columns = vec![
         Column::words("layers", "layers")
-            .means("How often the convolution is applied, with the same weights")
+            .means("Number of times that the convolution is applied, with the same weights")
             .shows(|row: &FusedRow| Cell::text(row.layers.to_string())),
         Column::words("operator", "operator")
             .means("fused: one operator; unfused, ndarray, tch: Burn's Conv2d and ReLU on flex and other devices")
@@ -112,7 +112,7 @@ fn measured(name: &str, part: &str, path: &Path, rows: &[FusedRow]) -> Sheet {
             .means("Median over the training steps")
             .shows(|row: &FusedRow| own(row.backward_ms, 3)),
         Column::number("times as fast", "times_as_fast")
-            .means("Time of forward and backward of unfused with as many layers, divided by this row's")
+            .means("Forward and backward time of the unfused operator with as many layers, divided by this row's")
             .shows(|row: &FusedRow| Cell::maybe(faster(row))),
         Column::number("test acc %", "test_accuracy").means("After training").shows(|row: &FusedRow| own(row.test_accuracy, 2)),
     ];
@@ -144,13 +144,13 @@ fn published(name: &str, part: &str, path: &Path, rows: &[FusedRow], figures: &F
             .means("As published, over a whole training")
             .shows(figure("forward_s")),
         Column::number("our fwd s", "forward_s_ours")
-            .means("The median step times the number of steps")
+            .means("Median time of a step, multiplied by the number of steps")
             .shows(|line: &FigureLine| own(line, |row| 1e-3 * row.forward_ms * row.steps as f64)),
         Column::number("backward s", "backward_s_published")
             .means("As published, over a whole training")
             .shows(figure("backward_s")),
         Column::number("our bwd s", "backward_s_ours")
-            .means("The median step times the number of steps")
+            .means("Median time of a step, multiplied by the number of steps")
             .shows(|line: &FigureLine| own(line, |row| 1e-3 * row.backward_ms * row.steps as f64)),
         Column::number("test acc %", "test_accuracy_published")
             .means("As published")
@@ -162,7 +162,7 @@ fn published(name: &str, part: &str, path: &Path, rows: &[FusedRow], figures: &F
     ];
     let steps = rows.first().map_or(0, |row| row.steps);
     let remark = format!(
-        "Ours: the median step times {}. The published number of steps is not stated.",
+        "Ours: the median time of a step, multiplied by {}. The published number of steps is not stated.",
         count(steps, "step")
     );
     Sheet::from_rows(name, format!("{part}: beside published figures"), columns, &figures.lines)

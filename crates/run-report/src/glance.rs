@@ -94,7 +94,7 @@ fn weakest(by_class: &ByClass) -> Option<String> {
     if let [class] = classes[..] {
         let other = class.taken_for.as_ref()?;
         return Some(format!(
-            "lowest recall: class {}, {lowest:.2}% of {} right, the wrong ones mostly taken for {other}",
+            "lowest recall: class {}, {lowest:.2}% of {}; most often confused with {other}",
             class.name,
             count(class.samples as usize, "test sample")
         ));
@@ -134,7 +134,7 @@ fn largest_class(row: &Row<'_>) -> Option<Finding> {
     let classes = run.results.by_class.iter().flat_map(|by_class| &by_class.classes);
     let name = classes.max_by_key(|class| class.samples).map_or("one class", |class| &class.name);
     let text =
-        format!("naming {name} for every sample is right for {samples} of {}", run.record.data.test_samples);
+        format!("always predicting {name} is correct for {samples} of {}", run.record.data.test_samples);
     (samples > 0)
         .then(|| Finding::of_card(Question::Largest, "largest class", format!("{:.2}%", chance(run)), text))
 }
@@ -235,7 +235,7 @@ mod tests {
                 "92.50%",
                 "95% interval 80.14–97.42%, over 40 test samples; balanced accuracy 95.00%",
             ],
-            ["largest class", "75.00%", "naming cat for every sample is right for 30 of 40"],
+            ["largest class", "75.00%", "always predicting cat is correct for 30 of 40"],
             [
                 "data set",
                 "digits",
@@ -251,9 +251,7 @@ mod tests {
             found.iter().filter(|found| found.is_listed).map(Finding::to_string).collect();
         assert_eq!(
             lines,
-            [
-                "lowest recall: class cat, 90.00% of 30 test samples right, the wrong ones mostly taken for dog"
-            ]
+            ["lowest recall: class cat, 90.00% of 30 test samples; most often confused with dog"]
         );
     }
 

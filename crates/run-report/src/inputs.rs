@@ -51,7 +51,7 @@ impl Inputs {
         let mut search =
             Search { written, single, found: Self::default(), first: BTreeMap::new(), typed: Vec::new() };
         if paths.is_empty() {
-            let failed = |error| format!("{error}; train first, or name a run directory");
+            let failed = |error| format!("{error}: train first, or name a run directory");
             fs::read_dir(root).map_err(|error| ReportError::read(root, failed(error)))?;
             search.add_below(root);
         }
@@ -109,12 +109,11 @@ impl Search<'_> {
             self.add_table(path);
         } else if ends_in("csv") {
             return Err(format!(
-                "cannot read {shown}: not a table of mpiburn bench fused, collectives or allreduce; leave it out"
+                "{shown}: is not a table of mpiburn bench fused, collectives or allreduce: leave it out"
             ));
         } else {
             return Err(format!(
-                "cannot read {shown}: not a run directory, a sweep, a profile (.json) or a table of a benchmark \
-                 (.csv); leave it out"
+                "{shown}: is not a run directory, a sweep, a profile (.json) or a benchmark table (.csv): leave it out"
             ));
         }
         Ok(())
@@ -129,8 +128,8 @@ impl Search<'_> {
         let files = files_of(folder, "json");
         if files.is_empty() {
             return Err(format!(
-                "cannot read {}: not a run or sweep, and the folders below it, down to the {DEPTH}th level, have \
-                 no run, sweep, profile or table of a benchmark",
+                "{}: contains no run, sweep, profile or benchmark table, neither directly nor up to {DEPTH} levels \
+                 below: name a folder that does",
                 folder.display()
             ));
         }
@@ -330,7 +329,7 @@ fn sweep_section(folder: &Path, sweep: &SweepRecord) -> Section {
     let others = runs_beside(folder, sweep);
     if !others.is_empty() {
         section.notes.push(format!(
-            "{}: {} not in the sweep as it was last started: {}; mpiburn report RUN shows one",
+            "{}: {} no longer in the sweep: {}; show one with mpiburn report RUN",
             folder.display(),
             count(others.len(), "run"),
             others.join(", ")
@@ -359,7 +358,7 @@ fn is_of_runs(path: &Path) -> bool {
 
 /// Makes the line about a second path to an input.
 fn same_as(path: &Path, first: &Path) -> String {
-    format!("{}: the same as {}, which counts once", path.display(), first.display())
+    format!("{}: is the same as {}, which is shown once", path.display(), first.display())
 }
 
 /// Removes copies of runs, so that a copied folder does not count as a repeat. If a sweep's run is also given
@@ -377,7 +376,7 @@ fn drop_copies(sections: &mut [Section], again: &mut Vec<String>) {
             };
             if run.path.canonicalize().ok() != first.canonicalize().ok() {
                 let (copy, first) = (run.path.display(), first.display());
-                again.push(format!("{copy}: a copy of {first}, which counts once"));
+                again.push(format!("{copy}: is a copy of {first}, which is shown once"));
             } else if run.path != *first {
                 again.push(same_as(&run.path, first));
             }

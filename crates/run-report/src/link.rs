@@ -104,7 +104,7 @@ impl Link {
     /// If the file cannot be read, is damaged or not from `bench link`, or its times do not grow with the
     /// size.
     pub fn read(path: &Path) -> Result<Self, ReportError> {
-        let problem = "times do not grow with the message size; measure again with larger --sizes";
+        let problem = "times do not grow with the message size: measure again with larger --sizes";
         Self::fit(&read_csv(path)?).ok_or_else(|| ReportError::read(path, problem))
     }
 }
@@ -115,7 +115,12 @@ impl Link {
 /// If the file cannot be read, is damaged or has other columns.
 pub fn read_csv(path: &Path) -> Result<Vec<LinkRow>, ReportError> {
     open_regular(path).map_err(|error| ReportError::read(path, error))?;
-    let other = || ReportError::read(path, format!("it has other columns; {}", LinkRow::REPAIR));
+    let other = || {
+        ReportError::read(
+            path,
+            format!("it has other columns than `mpiburn bench link` writes: {}", LinkRow::REPAIR),
+        )
+    };
     csv_table::read(path).map_err(ReportError::damaged)?.ok_or_else(other)
 }
 

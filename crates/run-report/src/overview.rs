@@ -126,8 +126,11 @@ fn representative<'a>(rows: &[Row<'a>], find: impl Fn(&[Row<'a>]) -> Option<Find
     };
     let with = |found: Finding, word: &str| Finding { text: found.text + word, ..found };
     let shared = if others > 0 { "; ranks share cores" } else { "" };
-    let doubted =
-        if rows.iter().any(is_sound) { "" } else { "; these times are doubted: the table has marks" };
+    let doubted = if rows.iter().any(is_sound) {
+        ""
+    } else {
+        "; these times are unreliable: see the marks in the table"
+    };
     let found = find(&standing(rows)).map(|found| with(found, &left_out));
     found.or_else(|| Some(with(with(find(rows)?, shared), doubted)))
 }
@@ -179,7 +182,7 @@ fn topologies<'a>(
         return Some(Finding::from(line).answers(Question::Fastest, "fastest", NONE));
     }
     let (found, value) = if faster < 1.0 {
-        (format!("no other topology is as fast as {baseline}; the next one"), name(base))
+        (format!("no other topology is as fast as {baseline}; the next fastest"), name(base))
     } else {
         ("fastest".to_owned(), name(row))
     };
@@ -239,11 +242,11 @@ fn hidden_by_the_largest(row: &Row<'_>) -> Option<String> {
     let is_hidden = |run: &&Run| is_as_the_largest(run) && tells_classes_apart(run);
     let classes = by_class.classes.iter().filter(|class| class.samples > 0).count();
     let share = chance(row.first());
-    let against = if interval(row)?.high < share { "is below" } else { "cannot be told from" };
+    let against = if interval(row)?.high < share { "is below" } else { "does not differ from" };
     row.runs.iter().all(is_hidden).then(|| {
         format!(
-            "test accuracy {:.2}% {against} that of naming the largest class for every sample, {share:.2}%; but the network \
-             tells classes apart: its balanced accuracy is {:.2}% instead of {:.2}%",
+            "test accuracy {:.2}% {against} the {share:.2}% of always predicting the largest class, but the network does \
+             distinguish classes: its balanced accuracy is {:.2}% instead of {:.2}%",
             accuracy(row),
             row.spread(balanced_accuracy).median,
             100.0 / classes as f64
@@ -261,7 +264,7 @@ fn unlearned(rows: &[Row<'_>], said: &str) -> Option<String> {
     let best = accuracy(row);
     if rows.len() == 1 {
         return Some(format!(
-            "test accuracy {best:.2}% is at chance level: naming the largest class for every sample gives {share:.2}%"
+            "test accuracy {best:.2}% is at chance level: always predicting the largest class gives {share:.2}%"
         ));
     }
     if found.len() == rows.len() {
@@ -400,7 +403,7 @@ fn lost_accuracy(rows: &[Row<'_>], baseline: &str) -> Option<Finding> {
         (Some(_), Some(_)) => return None,
         _ if !interval(many)?.is_apart(interval(base)?) => (
             format!(
-                "test accuracies of {on_many} and {on_base} cannot be told apart: {}, and the 95% intervals overlap",
+                "test accuracies of {on_many} and {on_base} do not differ beyond noise: {}, and the 95% intervals overlap",
                 if updates(many) == updates(base) {
                     format!("{of_many:.2}% and {of_base:.2}%")
                 } else {

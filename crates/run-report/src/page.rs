@@ -233,7 +233,7 @@ fn table(part: &PagePart, sheet: &Sheet, folder: &Path) -> Markup {
         (folded(&narrow.remarks))
         @if !repeated.is_empty() {
             details {
-                summary { "All runs of the rows with repeats" }
+                summary { "All runs of rows with repeats" }
                 ul { @for runs in &repeated {
                     li { @for (i, run) in runs.iter().enumerate() {
                         @if i > 0 { " · " }
@@ -444,7 +444,7 @@ pub fn check_folder(folder: &Path) -> Result<(), UsageError> {
     let more = if others.len() > 3 { format!(" and {} more", others.len() - 3) } else { String::new() };
     let named = others.iter().take(3).join(", ");
     let problem =
-        format!("the folder has files that no report wrote ({named}{more}); choose a new or an empty folder");
+        format!("contains files that are not from a report ({named}{more}): choose a new or an empty folder");
     Err(UsageError::new("out", folder.display(), problem))
 }
 
@@ -465,7 +465,7 @@ pub fn check_kept<'a>(
     } else {
         return Ok(());
     };
-    let problem = format!("it is {what}, which is not replaced; choose another name");
+    let problem = format!("is {what} and must not be overwritten: choose another name");
     Err(UsageError::new(option, path.display(), problem))
 }
 

@@ -144,10 +144,10 @@ pub fn joint(section: &Section, rows: &[Row<'_>]) -> Option<Sheet> {
         column("train_seconds", "train s", false, 0),
         column("train_seconds", "quant. s", true, 0),
         Column::number("% longer", "percent_longer")
-            .means("How much longer the quantized training's median is than the other's")
+            .means("By how much the median of train s is longer with quantization")
             .shows(|pair: &Pair<'_, '_>| pair.cells(pair.percent_longer(), 1)[0].clone()),
         Column::number("from … to", "percent_longer_range")
-            .means("The same of the fastest repeat against the other's slowest, and of the slowest against the other's fastest")
+            .means("% longer for the fastest repeat with quantization against the slowest without, and for the slowest against the fastest")
             .ranked(4)
             .shows(|pair: &Pair<'_, '_>| pair.cells(pair.percent_longer(), 1)[1].clone()),
         column("train_accuracy", "train acc %", false, 2),

@@ -141,22 +141,19 @@ fn damaged_curves_are_named_and_left_out() {
     };
     assert_eq!(drawn("1 50\n2 0\n2 100\n", "acc"), ([2, 2], String::new()));
     for (text, expected) in [
-        (
-            "1 50\n2 150\n",
-            "rank0/train.acc: damaged (line 2: 150 is not from 0 to 100); the curve is left out",
-        ),
-        ("1 NaN\n", "line 1: NaN is not from 0 to 100"),
-        ("1 50\n2 -3\n", "line 2: -3 is not from 0 to 100"),
+        ("1 50\n2 150\n", "rank0/train.acc: is damaged (line 2: 150 is outside 0 to 100); "),
+        ("1 NaN\n", "line 1: NaN is outside 0 to 100"),
+        ("1 50\n2 -3\n", "line 2: -3 is outside 0 to 100"),
         ("1 50\n2 many\n", "line 2: \"many\" is not a number"),
         ("2 50\n3 50\n1 50\n", "line 3: step 1 after step 3"),
-        ("1 50\n\n2 50\n", "line 2: not a step and a value"),
-        ("\0\0", "line 1: not a step and a value"),
+        ("1 50\n\n2 50\n", "line 2: expected a step and a value"),
+        ("\0\0", "line 1: expected a step and a value"),
     ] {
         let (points, note) = drawn(text, "acc");
         assert!(points == [0, 2] && note.contains(expected) && !note.contains('\n'), "{points:?} {note}");
     }
     assert_eq!(drawn("1 2.5\n2 inf\n3 2.5\n", "loss"), ([2, 3], String::new()), "a step that diverged");
-    assert!(drawn("1 2.5\n2 -1\n", "loss").1.contains("train.loss: damaged (line 2: -1 is not from 0"));
+    assert!(drawn("1 2.5\n2 -1\n", "loss").1.contains("train.loss: is damaged (line 2: -1 is outside 0"));
 }
 
 #[test]

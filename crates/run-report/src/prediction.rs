@@ -49,7 +49,7 @@ fn part(section: &Section, link: &Link) -> PagePart {
     let work = Work::from_run(source);
     if work.compute_ms == 0.0 || work.samples == 0 {
         let what =
-            "no prediction from this run: it waited for gradients in all of its steps, or has no samples";
+            "cannot predict from this run: it spent all of its time waiting for gradients, or has no samples";
         part.notes.push(format!("{}: {what}", source.path.display()));
         return part;
     }
@@ -60,7 +60,7 @@ fn part(section: &Section, link: &Link) -> PagePart {
     let measured: Vec<&Row<'_>> = rows.iter().filter(|row| row.equals_except(base, is_excepted)).collect();
     let mut sheet = table(section, &work, link, source, &measured);
     if !is_sound(base) {
-        sheet.remarks.push("The times of that run are doubted: too short, disturbed or unsteady.".into());
+        sheet.remarks.push("The times of that run are unreliable: too short, disturbed or unsteady.".into());
     }
     let caption =
         "Epoch time and efficiency by the ring and recursive-doubling cost models; dots are measured runs.";
@@ -160,7 +160,7 @@ fn origin(work: &Work, source: &Run) -> String {
         work.backward_ms,
         work.buckets.iter().sum::<f64>(),
         work.buckets.len(),
-        if work.buckets.len() == 1 { ", which backward cannot hide" } else { "s" },
+        if work.buckets.len() == 1 { ", whose communication backward cannot hide" } else { "s" },
         if work.overlap { "" } else { ", without overlap" },
     )
 }

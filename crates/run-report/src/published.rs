@@ -134,8 +134,8 @@ fn remarks(section: &Section, rows: &[Row<'_>], reference: &Figures) -> Vec<Stri
     }
     if reference.has_column(MEMORY) {
         remarks.push(
-            "The published memory is what the report's framework had in use, by rank where there are several numbers; \
-             ours is that of live tensors in a training step, on the rank with the highest value."
+            "The published memory is what the report's framework had in use, by rank if there are several numbers; \
+             ours is the peak of live tensors in a training step, on the rank with the highest value."
                 .into(),
         );
     }
@@ -208,7 +208,7 @@ impl Figures {
         let header = reader.headers().map_err(|error| error.to_string())?;
         let header: Vec<String> = header.iter().map(Into::into).collect();
         if let Some(missing) = needed.iter().find(|name| !header.iter().any(|column| column == *name)) {
-            return Err(format!("it has no column {missing}"));
+            return Err(format!("the column {missing} is missing"));
         }
         let lines = reader.deserialize().collect::<Result<_, _>>().map_err(|error| error.to_string())?;
         Ok(Self { header, lines })
@@ -378,7 +378,7 @@ mod tests {
     #[test]
     fn a_file_without_hardware_or_with_an_open_quote_is_rejected() {
         let error = beside("topology,train_seconds\n1x1,9\n", vec![run((1, 1), &[], 4.0)]).unwrap_err();
-        assert!(error.to_string().ends_with("figures.csv: it has no column hardware"), "{error}");
+        assert!(error.to_string().contains("figures.csv: the column hardware "), "{error}");
         let open = "topology,train_seconds,hardware\n1x1,9,\"a GPU\n1x2,5,a GPU\n";
         let error = beside(open, vec![run((1, 1), &[], 4.0)]).unwrap_err();
         assert!(error.to_string().ends_with("figures.csv: line 2: a quote is not closed"), "{error}");

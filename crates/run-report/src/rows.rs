@@ -331,9 +331,9 @@ pub fn rule() -> String {
     format!(
         "Times differ if the ranges of their repeats do not overlap. With fewer than {REPEATS} repeats, the times must also \
          be more than {FEW_PERCENT}% apart. Accuracies differ if their 95% intervals (Wilson) do not overlap. If the \
-         intervals overlap, a test with more samples may tell the accuracies apart. A row is at chance level if the \
-         interval of each of its runs reaches down to the share of the largest class, and if its balanced accuracy is no \
-         higher than that of random answers."
+         intervals overlap, a test with more samples may show a difference. A row is at chance level if the interval of \
+         each of its runs begins at or below the share of the largest class, and if its balanced accuracy is not higher \
+         than with random answers."
     )
 }
 

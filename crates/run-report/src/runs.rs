@@ -172,7 +172,7 @@ fn finished(path: &Path) -> Result<Run, String> {
             return Err(error.to_string());
         }
         return Err(format!(
-            "{shown}: no run.json: the run was killed at its start; remove it or run it again"
+            "{shown}: has no run.json, because the run was killed at its start: remove it or run it again"
         ));
     }
     // Check the JSON before it is read as a `RunRecord`: errors of the record's types do not name the field.
@@ -182,13 +182,16 @@ fn finished(path: &Path) -> Result<Run, String> {
     if json.is_object() {
         checks::check(&json).map_err(|problem| damaged::<EpochRow>(&file, &problem))?;
     }
-    let other =
-        |error| format!("{error}; not written by this version, or damaged: remove {shown} or run it again");
+    let other = |error| {
+        format!("{error}; the file is damaged, or another version wrote it: remove {shown} or run it again")
+    };
     let (_, mut record): (_, RunRecord) = RunDir::open(path).map_err(other)?;
     complete(&mut record).map_err(|problem| other(RecordError::damaged(&file, problem)))?;
     let (ranks, named) = (record.world_size, quoted(&shown));
     let resume = match checkpoint::list(&path.join("checkpoints")) {
-        Ok(steps) if steps.is_empty() => "run it again with --overwrite: it has no checkpoint".to_owned(),
+        Ok(steps) if steps.is_empty() => {
+            "run it again with --overwrite, because it has no checkpoint".to_owned()
+        }
         _ => format!("continue with mpirun -n {ranks} ... mpiburn train --resume {named}"),
     };
     let why = one_line(record.error.as_deref());
@@ -218,11 +221,11 @@ fn complete(record: &mut RunRecord) -> Result<(), String> {
 }
 
 impl TableRow for EpochRow {
-    const REPAIR: &'static str = "the run is left out: put the file back, or run it again";
+    const REPAIR: &'static str = "restore the file, or run the training again";
 
     fn problem(&self, before: &[Self]) -> Option<(&'static str, String)> {
         let next = before.len() + 1;
-        (self.epoch != next).then(|| ("epoch", format!("{} where {next} is next", self.epoch)))
+        (self.epoch != next).then(|| ("epoch", format!("expected epoch {next}, found {}", self.epoch)))
     }
 }
 
@@ -236,7 +239,7 @@ fn check_history(folder: &Path, results: &Results) -> Result<(), String> {
     let wrong = |problem: String| damaged::<EpochRow>(&json, &problem);
     let (waits, training) = (wait_seconds(results), results.train_seconds);
     if waits > 1.05 * training + 0.1 {
-        return Err(wrong(format!("comm_seconds: {waits}, and the training took {training} s")));
+        return Err(wrong(format!("comm_seconds is {waits}, but the training took {training} s")));
     }
     let file = folder.join("epochs.csv");
     let rows = match csv_table::read::<EpochRow>(&file)? {
@@ -244,12 +247,15 @@ fn check_history(folder: &Path, results: &Results) -> Result<(), String> {
         None if file.symlink_metadata().is_err() => return Ok(()),
         None => {
             let unread = open_regular(&file).err().map(|error| error.to_string());
-            return Err(damaged::<EpochRow>(&file, unread.as_deref().unwrap_or("it has other columns")));
+            return Err(damaged::<EpochRow>(
+                &file,
+                unread.as_deref().unwrap_or("it has other columns than a run writes"),
+            ));
         }
     };
     let Some(last) = rows.last().filter(|last| last.epoch == results.epochs_run) else {
         let problem = format!(
-            "it ends after epoch {}, and epochs_run in run.json is {}",
+            "it ends after epoch {}, but epochs_run in run.json is {}",
             rows.len(),
             results.epochs_run
         );
@@ -266,7 +272,7 @@ fn check_history(folder: &Path, results: &Results) -> Result<(), String> {
         // A run without an int8 model has only the first four.
         let (Some(result), Some(of_epoch)) = (result, of_epoch) else { continue };
         if (result - of_epoch).abs() > 1e-6 * of_epoch.abs().max(1.0) {
-            return Err(wrong(format!("{name} is {result}, and {of_epoch} in the last line of epochs.csv")));
+            return Err(wrong(format!("{name} is {result}, but {of_epoch} in the last line of epochs.csv")));
         }
     }
     Ok(())
@@ -326,10 +332,7 @@ mod tests {
         json["status"] = "failed".into();
         std::fs::write(path.join("run.json"), json.to_string()).unwrap();
         let note = finished(&path).unwrap_err();
-        assert!(
-            note.ends_with("fix the cause, then run it again with --overwrite: it has no checkpoint"),
-            "{note}"
-        );
+        assert!(note.contains(": failed: ") && note.contains("run it again with --overwrite"), "{note}");
         std::fs::create_dir_all(path.join("checkpoints/step-00000010")).unwrap();
         let note = finished(&path).unwrap_err();
         let name = format!("'{}/it'\\''s a run'", folder.path().display());
@@ -361,9 +364,9 @@ mod config_tests {
             (
                 "early_stopping",
                 "x".into(),
-                "config.early_stopping: \"x\" where a whole number from 0 is expected",
+                "config.early_stopping: expected a whole number from 0, found \"x\"",
             ),
-            ("seed", (-1).into(), "config.seed: -1 where a whole number from 0 is expected"),
+            ("seed", (-1).into(), "config.seed: expected a whole number from 0, found -1"),
         ] {
             let problem = edited(field, Some(value)).unwrap_err();
             assert!(problem.starts_with(expected), "{problem}");
@@ -410,24 +413,24 @@ mod history_tests {
             check_history(folder.path(), &results).err().unwrap_or_default()
         };
         assert_eq!(found(|_| {}), "");
-        assert!(found(|r| r.comm_seconds = 4.5).contains("(comm_seconds: 4.5, and the training took 4 s)"));
+        assert!(found(|r| r.comm_seconds = 4.5).contains("(comm_seconds is 4.5, but the training took 4 s)"));
         for (edit, expected) in [
             (
                 (|r| r.test_accuracy = 99.0) as fn(&mut Results),
-                "run.json: damaged (test_accuracy is 99, and 50 in",
+                "run.json: is damaged (test_accuracy is 99, but 50 in",
             ),
-            (|r| r.int8_test_accuracy = Some(99.0), "(int8_test_accuracy is 99, and 60 in"),
-            (|r| r.int8_test_loss = Some(9.0), "(int8_test_loss is 9, and 1.5 in"),
+            (|r| r.int8_test_accuracy = Some(99.0), "(int8_test_accuracy is 99, but 60 in"),
+            (|r| r.int8_test_loss = Some(9.0), "(int8_test_loss is 9, but 1.5 in"),
         ] {
             let line = found(edit);
-            assert!(line.contains(expected) && line.ends_with("run it again"), "{line}");
+            assert!(line.contains(expected) && line.ends_with("run the training again"), "{line}");
         }
         assert!(
             found(|r| r.epochs_run = 4)
-                .contains("epochs.csv: damaged (it ends after epoch 3, and epochs_run in run.json is 4)")
+                .contains("epochs.csv: is damaged (it ends after epoch 3, but epochs_run in run.json is 4)")
         );
         std::fs::write(folder.path().join("epochs.csv"), "\0\0\0").unwrap();
-        assert!(found(|_| {}).contains("epochs.csv: damaged (it has other columns)"));
+        assert!(found(|_| {}).contains("epochs.csv: is damaged (it has other columns "));
         std::fs::remove_file(folder.path().join("epochs.csv")).unwrap();
         assert_eq!(found(|_| {}), "", "a removed file is none");
     }

@@ -100,7 +100,7 @@ fn repeat_columns<'c, 'a: 'c>() -> [Field<'c, Row<'a>>; 3] {
                 Cell::maybe(same.map(|same| Cell::text(if same { "same" } else { "differ" })))
             }),
         Column::number("runs", "runs")
-            .means("Repeats, of one seed or several")
+            .means("Number of repeats, with one seed or several")
             .ranked(4)
             .shows(|row: &Row<'_>| count_cell(row.runs.len(), row)),
     ]
@@ -115,14 +115,14 @@ fn program_columns<'c, 'a>(rows: &'c [Row<'a>]) -> [Field<'c, Row<'a>>; 5] {
     };
     [
         Column::number("test acc % low", "test_accuracy_low")
-            .means("Lower bound of its 95% interval")
+            .means("Lower bound of the 95% interval of test acc %")
             .for_programs()
             .shows(move |row: &Row<'_>| bound(row, |interval| interval.low)),
         Column::number("test acc % high", "test_accuracy_high")
-            .means("Upper bound of its 95% interval")
+            .means("Upper bound of the 95% interval of test acc %")
             .for_programs()
             .shows(move |row: &Row<'_>| bound(row, |interval| interval.high)),
-        Column::words("doubts", "doubts").means("Why its times are doubted").for_programs().shows(
+        Column::words("doubts", "doubts").means("Why the times are unreliable").for_programs().shows(
             move |row: &Row<'_>| Cell::text(warnings(row, rows).map(|warning| warning.name).join(" ")),
         ),
         Column::words("changed", "changed").for_programs().shows(|row: &Row<'_>| {
@@ -358,8 +358,8 @@ pub const OTHERS: [Measure; 15] = [
         .ranked(3)
         .beside(Dispersion::Range)
         .means(
-            "Share of train s in which a rank only waited for gradients, mean over ranks; communication \
-             hidden behind backward is not in it",
+            "Share of train s in which a rank only waited for gradients, mean over ranks; excludes \
+             communication hidden behind backward",
         ),
     Measure::new("test acc %", "test_accuracy", |run| run.results.test_accuracy)
         .beside(Dispersion::Interval)
@@ -373,21 +373,23 @@ pub const OTHERS: [Measure; 15] = [
         _ => chance(run),
     })
     .ranked(5)
-    .means("Share of the largest class among the tested samples: the accuracy of naming it for every sample"),
+    .means(
+        "Share of the largest class among the tested samples: the accuracy of always predicting this class",
+    ),
     Measure::new("int8 test acc %", "int8_test_accuracy", |run| {
         run.results.int8_test_accuracy.unwrap_or(f64::NAN)
     })
     .ranked(1)
     .beside(Dispersion::Interval)
-    .means("Test accuracy of the integer model"),
+    .means("Test accuracy of the int8 model"),
     Measure::new("float KB", "float_kb", |run| stored_kb(run).map_or(f64::NAN, |[float, _]| float))
         .digits(1)
         .ranked(4)
-        .means("File of the float weights in the last checkpoint; 1 KB is 1024 bytes"),
+        .means("Size of the float weights (model.safetensors) in the last checkpoint; 1 KB is 1024 bytes"),
     Measure::new("int8 KB", "int8_kb", |run| stored_kb(run).map_or(f64::NAN, |[_, int8]| int8))
         .digits(1)
         .ranked(3)
-        .means("File of the integer model in the last checkpoint; 1 KB is 1024 bytes"),
+        .means("Size of the int8 model (int8.safetensors) in the last checkpoint; 1 KB is 1024 bytes"),
     Measure::new("times smaller", "times_smaller", times_smaller)
         .ranked(2)
         .means("float KB divided by int8 KB"),

@@ -134,7 +134,7 @@ fn without_rust(content: &str, message: &str) -> String {
     }
     let is_large = ["value was too ", " as i128", " as u128", " as u64"];
     if is_large.iter().any(|words| message.contains(words)) {
-        "numbers from 2^63 on need quotes, such as \"9223372036854775808\"".into()
+        "numbers of 2^63 and above need quotes, such as \"9223372036854775808\"".into()
     } else {
         message.to_owned()
     }
@@ -185,7 +185,11 @@ impl Reading<'_> {
         if let Some(problem) = file.scales.iter().find_map(varied) {
             return Err(problem);
         }
-        if has_title { Ok(file) } else { Err("it has no title: add title = \"...\" above [base]".into()) }
+        if has_title {
+            Ok(file)
+        } else {
+            Err("the title is missing: add title = \"...\" above [base]".into())
+        }
     }
 
     /// Returns the error of a key, or of a list of sections, that does not belong above the sections.
@@ -247,7 +251,7 @@ impl Reading<'_> {
                     Ok((key.clone(), Value::Array(values.collect::<Result<_, _>>()?)))
                 }
                 _ => Err(format!(
-                    "{key} in [vary]: expected a list of values, such as [1, 2]; a value of all runs belongs under [base]"
+                    "{key} in [vary]: expected a list of values, such as [1, 2]; a value for all runs belongs under [base]"
                 )),
             }
         };
@@ -275,7 +279,9 @@ impl Reading<'_> {
             return Ok(());
         }
         if OF_ONE_RUN.contains(&key) {
-            return Err(format!("{key} in {section}: it is an option of a single run, and a sweep has many"));
+            return Err(format!(
+                "{key} in {section}: applies to a single run, but a sweep has many runs: leave it out"
+            ));
         }
         if HEAD.contains(&key) {
             return Err(format!("{key} in {section}: write it above [base]"));
@@ -297,7 +303,7 @@ impl Reading<'_> {
             (Takes::Flag, _) => wrong(format!("write {key} = true or false")),
             (Takes::Switch, Value::Boolean(on)) => Ok(if on { "on" } else { "off" }.into()),
             // `false` leaves an option out. For example, a run of [[runs]] drops an option of [base] with it.
-            (Takes::Value, Value::Boolean(true)) => wrong("it takes a value, and true is none".into()),
+            (Takes::Value, Value::Boolean(true)) => wrong("expected a value, not true".into()),
             (_, value) => Ok(value),
         }
     }

@@ -15,7 +15,7 @@ pub fn check_folder(folder: &Path, now: &SweepRecord) -> anyhow::Result<()> {
     let shown = folder.display();
     let file = folder.join("run.json");
     if file.try_exists().with_context(|| format!("cannot read {}", file.display()))? {
-        bail!("{shown} is the directory of a run: choose another folder with --out");
+        bail!("{shown} is a run directory: choose another folder with --out");
     }
     let before = match SweepRecord::read(folder) {
         Ok(before) => before,
@@ -36,13 +36,13 @@ pub fn check_folder(folder: &Path, now: &SweepRecord) -> anyhow::Result<()> {
     }
     if left.len() == finished.len() && before.name != now.name {
         bail!(
-            "{shown} has {} of the sweep {}, which its report would no longer show: choose another folder with --out",
+            "{shown} contains {} of the sweep {}, which reports would no longer show: choose another folder with --out",
             count(left.len(), "finished run"),
             before.name
         );
     }
     log::warn!(
-        "{} in {shown} are no longer in the sweep, and not in its report: {}",
+        "the sweep no longer contains {} in {shown}, so reports do not show: {}",
         count(left.len(), "finished run"),
         left.join(", ")
     );

@@ -49,7 +49,7 @@ pub fn plan(file: &SweepFile, scale: &str) -> Result<Vec<PlannedRun>, SweepError
     if runs.len().saturating_mul(repeats) > RUNS {
         let (path, runs) = (file.path.display(), runs.len());
         return Err(SweepError(format!(
-            "{path}: {runs} runs, {repeats} times each, are more than {RUNS}; lower repeats"
+            "{path}: {runs} runs, {repeats} times each, are more than {RUNS}: lower repeats"
         )));
     }
     let mut names = BTreeMap::new();
@@ -59,13 +59,13 @@ pub fn plan(file: &SweepFile, scale: &str) -> Result<Vec<PlannedRun>, SweepError
         let short = |value: &str| in_short(value, 60);
         let problem = match differs.and_then(|(key, value)| Some((key, value, other.varied.get(key)?))) {
             Some((key, value, other)) => format!(
-                "the runs of {key} {} and {} would have one folder, {}: names of folders have _ for other characters; \
-                 change one of the two",
+                "the runs with {key} {} and {} would share the folder {}, because characters other than letters, digits \
+                 and -._ become _: change one of the two values",
                 short(other),
                 short(value),
                 short(&run.name)
             ),
-            None => format!("two runs are named {}; remove one", short(&run.name)),
+            None => format!("two runs are named {}: remove one", short(&run.name)),
         };
         return Err(SweepError(format!("{}: {problem}", file.path.display())));
     }
@@ -271,11 +271,11 @@ mod tests {
     #[test]
     fn sections_and_keys_that_do_not_fit_are_named() {
         refused(&[
-            ("[base]\nlr = 1", "it has no title: add title = \"...\" above [base]"),
+            ("[base]\nlr = 1", "title = \"...\" above [base]"),
             ("[base]\ntitle = \"a\"", "title in [base]: write it above [base]"),
             ("title = \"a\"\n[base]\nepoch = 1", "unknown key epoch in [base]; did you mean epochs?"),
             ("title = \"a\"\n[base]\nLR = 1", "unknown key LR in [base]; did you mean lr?"),
-            ("title = \"a\"\n[base]\nresume = \"r\"", "resume in [base]: it is an option of a single run"),
+            ("title = \"a\"\n[base]\nresume = \"r\"", "resume in [base]: applies to a single run"),
             ("title = \"a\"\n[base]\nlr = [1, 2]", "lr in [base]: a list belongs under [vary]"),
             ("title = \"a\"\n[[base]]\nlr = 1", "base is a section: write [base]"),
             ("title = \"a\"\n[vary]\nqqq = [1]", "unknown key qqq in [vary]; keys are options of"),
@@ -314,7 +314,7 @@ mod tests {
         refused(&[
             ("title = 1", "title in the file: expected text in quotes"),
             ("title = \"a\"\n[base.lr]\nx = 1", "lr in [base]: expected a string, a number"),
-            ("title = \"a\"\n[base]\nlr = true", "lr in [base]: it takes a value, and true is none"),
+            ("title = \"a\"\n[base]\nlr = true", "lr in [base]: expected a value, not true"),
             ("title = \"a\"\n[base]\nshuffle = \"on\"", "shuffle in [base]: write shuffle = true or false"),
             ("title = \"a\"\n[vary]\nlr = 1", "lr in [vary]: expected a list"),
             ("title = \"a\"\n[vary]\nlr = []", "lr in [vary]: expected a list"),
@@ -335,8 +335,14 @@ mod tests {
             ),
             ("title = \"a\"\n[base]\nshuffle = True", "line 3: expected a number, true or false"),
             ("title = \"a\"\n[base]\nlr =", "line 3: a value is missing"),
-            ("title = \"a\"\n[base]\nlr = 9223372036854775808", "line 3: numbers from 2^63 on need quotes"),
-            ("title = \"a\"\n[base]\nlr = 100000000000000000000", "line 3: numbers from 2^63 on need quotes"),
+            (
+                "title = \"a\"\n[base]\nlr = 9223372036854775808",
+                "line 3: numbers of 2^63 and above need quotes",
+            ),
+            (
+                "title = \"a\"\n[base]\nlr = 100000000000000000000",
+                "line 3: numbers of 2^63 and above need quotes",
+            ),
             ("title = \"a\"\n[base]\ntopology = \"2\"", "topology in [base]: 2 is not a topology"),
             (
                 "title = \"a\"\n[vary]\ntopology = [\"1x1\", \"1x0\"]\nlr = [1]",
@@ -348,11 +354,11 @@ mod tests {
             ("title = \"a\"\n[vary]\nlr = [1, 1]", "two runs are named lr-1"),
             (
                 "title = \"a\"\n[vary]\nbackend = [\"a/b\", \"a_b\"]",
-                "the runs of backend a/b and a_b would have one folder, a_b: names of folders have _",
+                "the runs with backend a/b and a_b would share the folder a_b, ",
             ),
             (
                 "title = \"a\"\nrepeats = 1000\n[vary]\nlr = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]",
-                "11 runs, 1000 times each, are more than 10000; lower repeats",
+                "11 runs, 1000 times each, are more than 10000: lower repeats",
             ),
             ("title = \"a\"\n[base\n", "line 2: "),
         ]);

@@ -37,7 +37,7 @@ impl fmt::Display for FileKind {
 /// <https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md>
 const LFS: &[u8] = b"version https://git-lfs.github.com/spec/";
 pub(super) const POINTER: FileKind = FileKind {
-    name: "a pointer of Git LFS, not the file",
+    name: "a Git LFS pointer, not the file",
     advice: "run git lfs pull, or download the file itself",
 };
 /// Maximum size of a pointer in bytes.
@@ -51,7 +51,7 @@ pub(super) fn is_pointer(beginning: &[u8]) -> bool {
 const READ_ELSEWHERE: &str = "";
 const UNPACK: &str = "unpack it";
 const PICTURE: &str = "save it as PNG or JPEG";
-const DOWNLOAD: &str = "download the file again, after signing in or agreeing where the site asks for it";
+const DOWNLOAD: &str = "download the file again; sign in or accept the terms first if the site asks for it";
 const TABLE: &str = "save the table as .csv or .parquet";
 const ARRAYS: &str = "save its arrays with numpy.savez";
 const FRAMES: &str = "save its frames as PNG or JPEG";
@@ -63,16 +63,16 @@ const UTF8: &str = "save it in UTF-8";
 const KINDS: [(usize, &[u8], &str, &str); 75] = [
     (0, LFS, POINTER.name, POINTER.advice),
     // Responses that servers send instead of a file.
-    (0, b"404: Not Found", "a server's message that there is no such file", DOWNLOAD),
-    (0, b"Entry not found", "a server's message that there is no such file", DOWNLOAD),
+    (0, b"404: Not Found", "a server's message that the file was not found", DOWNLOAD),
+    (0, b"Entry not found", "a server's message that the file was not found", DOWNLOAD),
     // Archives and packed files.
-    (0, b"\x1f\x8b", "packed by gzip", UNPACK),
-    (0, b"\x1f\x9d", "packed by compress", UNPACK),
+    (0, b"\x1f\x8b", "compressed with gzip", UNPACK),
+    (0, b"\x1f\x9d", "compressed with compress", UNPACK),
     // Preceded by "BZh" and the level, 1 to 9.
-    (4, b"1AY&SY", "packed by bzip2", UNPACK),
-    (0, b"\xfd7zXZ\0", "packed by xz", UNPACK),
-    (0, b"\x28\xb5\x2f\xfd", "packed by zstd", UNPACK),
-    (0, b"\x04\x22\x4d\x18", "packed by lz4", UNPACK),
+    (4, b"1AY&SY", "compressed with bzip2", UNPACK),
+    (0, b"\xfd7zXZ\0", "compressed with xz", UNPACK),
+    (0, b"\x28\xb5\x2f\xfd", "compressed with zstd", UNPACK),
+    (0, b"\x04\x22\x4d\x18", "compressed with lz4", UNPACK),
     (0, b"7z\xbc\xaf\x27\x1c", "a 7z archive", UNPACK),
     (0, b"Rar!\x1a\x07", "a RAR archive", UNPACK),
     (0, b"MSCF\0\0\0\0", "a Windows cabinet", UNPACK),
@@ -92,27 +92,27 @@ const KINDS: [(usize, &[u8], &str, &str); 75] = [
     (0, b"\xff\x4f\xff\x51", "a picture (JPEG 2000)", PICTURE),
     (0, b"II+\0", "a picture (BigTIFF)", PICTURE),
     (0, b"MM\0+", "a picture (BigTIFF)", PICTURE),
-    (0, b"8BPS\0", "a picture (Photoshop's PSD)", PICTURE),
-    (0, b"gimp xcf", "a picture (GIMP's XCF)", PICTURE),
+    (0, b"8BPS\0", "a picture (Photoshop PSD)", PICTURE),
+    (0, b"gimp xcf", "a picture (GIMP XCF)", PICTURE),
     (0, b"\0\0\x01\0", "a picture (ICO)", PICTURE),
     (0, b"qoif\0", "a picture (QOI)", PICTURE),
     (0, b"DDS \x7c\0\0\0", "a picture (DDS)", PICTURE),
     (0, b"\x76\x2f\x31\x01", "a picture (OpenEXR)", PICTURE),
-    (0, b"FUJIFILMCCD-RAW", "a camera's raw picture", PICTURE),
-    (0, b"IIU\0", "a camera's raw picture", PICTURE),
-    (0, b"IIRO", "a camera's raw picture", PICTURE),
+    (0, b"FUJIFILMCCD-RAW", "a raw camera picture", PICTURE),
+    (0, b"IIU\0", "a raw camera picture", PICTURE),
+    (0, b"IIRO", "a raw camera picture", PICTURE),
     (128, b"DICM", "a medical picture (DICOM)", PICTURE),
     (344, b"n+1\0", "a medical volume (NIfTI)", ARRAYS),
     (0, b"SIMPLE  =", "an astronomical picture (FITS)", PICTURE),
     (0, b"%PDF-", "a PDF document", "save its pictures as PNG, or its table as .csv"),
     (0, b"%!PS-", "a PostScript document", PICTURE),
     // Video and sound.
-    (8, b"AVI ", "a film (AVI)", FRAMES),
-    (0, b"\x1a\x45\xdf\xa3", "a film (Matroska or WebM)", FRAMES),
+    (8, b"AVI ", "a video (AVI)", FRAMES),
+    (0, b"\x1a\x45\xdf\xa3", "a video (Matroska or WebM)", FRAMES),
     (8, b"WAVE", "sound (WAV)", "save spectrograms as PNG, or features as .csv"),
     (0, b"ID3", "sound (MP3)", "save spectrograms as PNG, or features as .csv"),
     // Arrays and weights.
-    (0, b"\x93NUMPY", "one array of NumPy", READ_ELSEWHERE),
+    (0, b"\x93NUMPY", "a NumPy array (.npy)", READ_ELSEWHERE),
     (0, b"\x89HDF\r\n\x1a\n", "an HDF5 file", ARRAYS),
     (
         0,
@@ -128,7 +128,7 @@ const KINDS: [(usize, &[u8], &str, &str); 75] = [
     ),
     (0, b"CDF\x01", "a NetCDF file", ARRAYS),
     (0, b"CDF\x02", "a NetCDF file", ARRAYS),
-    (0, b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9", "a checkpoint of PyTorch", WEIGHTS),
+    (0, b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9", "a PyTorch checkpoint", WEIGHTS),
     (5, b"\0\0\0{\"", "a safetensors file", READ_ELSEWHERE),
     (4, b"TFL3", "a TensorFlow Lite model", READ_ELSEWHERE),
     // Tables.
@@ -140,15 +140,15 @@ const KINDS: [(usize, &[u8], &str, &str); 75] = [
     (0, b"SQLite format 3\0", "an SQLite database", TABLE),
     (0, b"ORC", "an ORC table", TABLE),
     (0, b"Obj\x01", "an Avro table", TABLE),
-    (0, b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an old document of Excel or Word (.xls, .doc)", TABLE),
+    (0, b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an old Excel or Word document (.xls, .doc)", TABLE),
     (0, b"$FL2@(#)", "an SPSS table", TABLE),
     (0, b"$FL3@(#)", "an SPSS table", TABLE),
     (0, b"<stata_dta>", "a Stata table", TABLE),
     (84, b"SAS FILE", "a SAS table", TABLE),
     (0, b"HEADER RECORD*******", "a SAS table", TABLE),
-    (0, b"RDX2\n", "a file of R", TABLE),
-    (0, b"RDX3\n", "a file of R", TABLE),
-    (0, b"X\n\0\0\0", "a file of R", TABLE),
+    (0, b"RDX2\n", "an R data file", TABLE),
+    (0, b"RDX3\n", "an R data file", TABLE),
+    (0, b"X\n\0\0\0", "an R data file", TABLE),
     // Text in another encoding than UTF-8.
     (0, b"\xff\xfe", "in UTF-16", UTF8),
     (0, b"\xfe\xff", "in UTF-16", UTF8),
@@ -160,13 +160,13 @@ const KINDS: [(usize, &[u8], &str, &str); 75] = [
 /// Formats that are zip archives inside: a part of their first entry's name, the name of the kind, and
 /// advice.
 const ZIPPED: [(&[u8], &str, &str); 7] = [
-    (b".npy", "an archive of NumPy's arrays (.npz)", READ_ELSEWHERE),
-    (b"/data.pkl", "a checkpoint of PyTorch", WEIGHTS),
-    (b"[Content_Types].xml", "a spreadsheet or a document of Office", TABLE),
-    (b"_rels/", "a spreadsheet or a document of Office", TABLE),
-    (b"docProps/", "a spreadsheet or a document of Office", TABLE),
-    (b"xl/", "a spreadsheet or a document of Office", TABLE),
-    (b"mimetype", "a spreadsheet or a document (OpenDocument)", TABLE),
+    (b".npy", "a NumPy archive (.npz)", READ_ELSEWHERE),
+    (b"/data.pkl", "a PyTorch checkpoint", WEIGHTS),
+    (b"[Content_Types].xml", "an Office spreadsheet or document", TABLE),
+    (b"_rels/", "an Office spreadsheet or document", TABLE),
+    (b"docProps/", "an Office spreadsheet or document", TABLE),
+    (b"xl/", "an Office spreadsheet or document", TABLE),
+    (b"mimetype", "an OpenDocument spreadsheet or document", TABLE),
 ];
 
 /// Detects the kind of a file from its beginning; only the first [`BEGINNING`] bytes are used. `None` if the
@@ -207,8 +207,8 @@ fn media(beginning: &[u8]) -> Option<FileKind> {
         b"heic" | b"heix" | b"heim" | b"heis" | b"hevc" | b"hevx" | b"mif1" | b"msf1" => {
             ["a picture (HEIC)", PICTURE]
         }
-        b"crx " => ["a camera's raw picture", PICTURE],
-        _ => ["a film (MP4 or QuickTime)", FRAMES],
+        b"crx " => ["a raw camera picture", PICTURE],
+        _ => ["a video (MP4 or QuickTime)", FRAMES],
     };
     Some(FileKind { name, advice })
 }
@@ -241,7 +241,7 @@ fn bitmap(beginning: &[u8]) -> Option<FileKind> {
 fn pickle(beginning: &[u8]) -> Option<FileKind> {
     matches!(beginning, [0x80, 2..=5, ..]).then_some(FileKind {
         name: "a Python pickle",
-        advice: "save it as .csv, .npz or pictures; of CIFAR's batches, import the folder",
+        advice: "save it as .csv, .npz or pictures; for CIFAR batches, import their folder",
     })
 }
 
@@ -252,11 +252,11 @@ fn markup(text: &str) -> Option<FileKind> {
     let [name, advice] = if begins(&["<!doctype html", "<html", "<head", "<body", "<script"])
         || (begins(&["<?xml", "<!--"]) && small.contains("<html"))
     {
-        ["a page of HTML, not the file", DOWNLOAD]
+        ["an HTML page, not the file", DOWNLOAD]
     } else if begins(&["<svg"]) || (begins(&["<?xml", "<!--", "<!doctype svg"]) && small.contains("<svg")) {
         ["a picture (SVG)", PICTURE]
     } else if begins(&["<?xml", "<error>"]) {
-        ["XML", "save the table as .csv, or download the file again if a server sent this in its place"]
+        ["XML", "save the table as .csv, or download the file again if a server sent XML instead of the file"]
     } else if is_json(&small) {
         let lines: Vec<&str> = small.lines().take(2).map(str::trim).collect();
         match lines[..] {
@@ -264,7 +264,7 @@ fn markup(text: &str) -> Option<FileKind> {
             _ => ["JSON", TABLE],
         }
     } else if small.lines().any(|line| line.starts_with("@relation")) {
-        ["an ARFF table of Weka", TABLE]
+        ["a Weka table (ARFF)", TABLE]
     } else {
         return None;
     };
@@ -305,17 +305,17 @@ mod tests {
             (media("heic"), "HEIC"),
             (media("mif1"), "HEIC"),
             (media("avif"), "AVIF"),
-            (media("isom"), "a film"),
+            (media("isom"), "a video"),
             (zip("pets/cat/1.png"), "a zip archive: unpack it"),
             (zip("x_train.npy"), ".npz"),
-            (zip("model/data.pkl"), "PyTorch: save its state_dict"),
+            (zip("model/data.pkl"), "PyTorch checkpoint: save its state_dict"),
             (zip("[Content_Types].xml"), "spreadsheet"),
             (zip("mimetype"), "OpenDocument"),
             (bmp, "BMP"),
-            (b"BZh91AY&SY\x12\x8f".to_vec(), "packed by bzip2"),
-            (b"BZh11AY&SY\x12\x8f".to_vec(), "packed by bzip2"),
+            (b"BZh91AY&SY\x12\x8f".to_vec(), "compressed with bzip2"),
+            (b"BZh11AY&SY\x12\x8f".to_vec(), "compressed with bzip2"),
             (b"\x80\x04\x95".to_vec(), "pickle"),
-            (b"\n\n<!DOCTYPE html><html>".to_vec(), "a page of HTML, not the file: download"),
+            (b"\n\n<!DOCTYPE html><html>".to_vec(), "an HTML page, not the file: download"),
             (b"\xef\xbb\xbf<HTML lang=en>".to_vec(), "HTML"),
             (b"<?xml version=\"1.0\"?>\n<svg width=\"5\">".to_vec(), "SVG"),
             (b"<?xml version=\"1.0\"?><Error><Code>AccessDenied".to_vec(), "XML"),

@@ -38,7 +38,7 @@ pub fn lock(folder: &Path) -> Result<FolderLock, RecordError> {
             return Err(RecordError::InUse { folder: folder.to_owned(), holder });
         }
         Err(TryLockError::Error(error)) => {
-            log::warn!("{} cannot be locked ({error}): start no second job there", path.display());
+            log::warn!("cannot lock {} ({error}): do not start a second job in this folder", path.display());
             return Ok(FolderLock { _file: None });
         }
     }

@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-const SYMBOLIC: &str = "it is a symbolic link, and nothing is written through one: remove the link";
-const HARD: &str = "it is a hard link, and nothing is written through one: remove the link";
-const IRREGULAR: &str = "it is not a regular file: name another, or remove it";
+const SYMBOLIC: &str = "it is a symbolic link, and mpiburn does not write through links: remove the link";
+const HARD: &str = "it is a hard link, and mpiburn does not write through links: remove the link";
+const IRREGULAR: &str = "it is not a regular file: choose another name, or remove it";
 
 fn in_the_way(what: &str) -> io::Error {
     io::Error::new(ErrorKind::AlreadyExists, what)

@@ -26,7 +26,7 @@ impl WholeFile {
         let target = out.join(name);
         super::refuse_link(&target)?;
         if target.is_dir() {
-            let what = "it is a folder and not a regular file: name one in it";
+            let what = "it is a folder, not a regular file: name a file in it";
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, what));
         }
         // A name need not be UTF-8.
@@ -49,13 +49,15 @@ impl WholeFile {
         // `file_name` returns a name for `file/` and `file/.`, although both paths mean a folder.
         let text = path.as_os_str().as_encoded_bytes();
         let is_folder = text.ends_with(b"/") || text.ends_with(b"/.");
-        let name =
-            path.file_name().filter(|_| !is_folder).ok_or_else(|| invalid("it names no file".into()))?;
+        let name = path
+            .file_name()
+            .filter(|_| !is_folder)
+            .ok_or_else(|| invalid("it does not end in a file name".into()))?;
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         match fs::metadata(folder) {
             Ok(found) if found.is_dir() => Self::create(folder, name),
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => Err(invalid(format!("there is no folder {}", folder.display()))),
+            _ => Err(invalid(format!("the folder {} does not exist", folder.display()))),
         }
     }
 
@@ -134,7 +136,7 @@ mod tests {
         std::os::unix::fs::symlink(&target, &link).unwrap();
         for name in ["target/", "target/.", "new/"] {
             let error = replace_file(&folder.path().join(name), b"lost").unwrap_err().to_string();
-            assert_eq!(error, "it names no file", "{name}");
+            assert_eq!(error, "it does not end in a file name", "{name}");
         }
         for name in ["link", "folder"] {
             if name == "folder" {

@@ -58,7 +58,7 @@ fn sheet(found: &[ActivationCost<'_>], again: &[&Profile], figures: Option<&Figu
         Column::words("activation", "activation")
             .shows(|one: &ActivationCost<'_>| Cell::text(one.profile.activation())),
         Column::number("self CPU ms", "self_cpu_ms")
-            .means("The activation alone, over all batches")
+            .means("Time of the activation alone, over all batches")
             .shows(|one: &ActivationCost<'_>| own(one, one.ms, 3)),
         Column::number("times relu", "times_relu")
             .means("self CPU ms divided by relu's")
@@ -71,7 +71,7 @@ fn sheet(found: &[ActivationCost<'_>], again: &[&Profile], figures: Option<&Figu
             .ranked(3)
             .shows(|one: &ActivationCost<'_>| own(one, one.calls as f64, 0)),
         Column::number("batch ms", "batch_ms")
-            .means("A whole batch without profiling, median")
+            .means("Median time of a whole batch without profiling")
             .ranked(2)
             .shows(|one: &ActivationCost<'_>| own(one, one.profile.batch_ms_without_profiling, 4)),
     ];
@@ -96,7 +96,8 @@ fn sheet(found: &[ActivationCost<'_>], again: &[&Profile], figures: Option<&Figu
     // Reading the clock takes tens of nanoseconds.
     if found.iter().any(|one| one.ms < 1e-3 * one.calls as f64) {
         remarks.push(
-            "Times below 1 µs a call are near the cost of reading the clock, which is part of them.".into(),
+            "Times below 1 µs per call are close to the cost of reading the clock, which they include."
+                .into(),
         );
     }
     remarks.push(machines(first, figures, &wanted));

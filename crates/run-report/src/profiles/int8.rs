@@ -50,7 +50,7 @@ fn sheet(floats: &[&Profile], int8: &Profile, again: &[&Profile], figures: Optio
     let mut columns = vec![
         Column::words("network", "network").shows(|profile: &Profile| Cell::text(network(profile))),
         Column::number("inference ms", "inference_ms")
-            .means("Median of a batch without profiling, times the batches; with the conversion of samples")
+            .means("Median time of a batch without profiling, multiplied by the number of batches; includes the conversion of samples")
             .shows(|profile: &Profile| own(profile, inference_ms(profile), 3)),
         Column::number("times as fast", "times_as_fast")
             .means("inference ms of the first row, divided by this row's")
@@ -62,7 +62,7 @@ fn sheet(floats: &[&Profile], int8: &Profile, again: &[&Profile], figures: Optio
                 own(profile, kb(profile.computing().map(|row| row.allocated_bytes).sum()), 1)
             }),
         Column::number("checkpoint KB", "checkpoint_kb")
-            .means("File of the weights; 1 KB is 1024 bytes")
+            .means("Size of the weight file; 1 KB is 1024 bytes")
             .shows(|profile: &Profile| own(profile, kb(profile.checkpoint_bytes), 1)),
         Column::number("times smaller", "times_smaller")
             .means("checkpoint KB of the first row, divided by this row's")
@@ -85,14 +85,14 @@ fn sheet(floats: &[&Profile], int8: &Profile, again: &[&Profile], figures: Optio
                 "allocated",
             ),
             (
-                Column::number("published KB", "checkpoint_kb_published").means("File of the weights"),
+                Column::number("published KB", "checkpoint_kb_published").means("Size of the weight file"),
                 "checkpoint_kb",
             ),
         ] {
             columns.push(column.shows(move |profile: &Profile| cell(line(profile), name)));
         }
     }
-    let published = "The published number of samples is not stated; ours are times without profiling.";
+    let published = "The published number of samples is not stated; our times are without profiling.";
     let remarks = [machines(int8, figures, &wanted)].into_iter().chain(figures.map(|_| published.into()));
     let remarks = remarks.chain(left_out(again));
     let title = format!("{model} in float and int8, {}", int8.amount());

@@ -40,7 +40,7 @@ fn sheet(profile: &Profile, title: &str, figures: Option<&Figures>) -> Found {
             Cell::text(if kind.phase == Phase::Rest { String::new() } else { kind.phase.to_string() })
         }),
         Column::number("self CPU ms", "self_cpu_ms")
-            .means("Over all batches, without the operators that it calls")
+            .means("Time over all batches, without the operators that this one calls")
             .shows(|kind: &ProfileRow| own(kind.self_cpu_ms, 3)),
         Column::number("self CPU %", "self_cpu_percent")
             .means("Share of the time of all batches")
@@ -78,7 +78,7 @@ fn sheet(profile: &Profile, title: &str, figures: Option<&Figures>) -> Found {
     ];
     let remarks = remarks
         .into_iter()
-        .chain(published.map(|n| format!("The published figures are of {n} batches of inference.")));
+        .chain(published.map(|n| format!("The published figures are for {n} batches of inference.")));
     let name = format!("{}-kinds", crate::runs::file_name(&profile.stem()));
     let title_of = format!("{title} by kind, {}", profile.amount());
     let sheet = Sheet::from_rows(name, title_of, columns, &kinds).with_remarks(remarks);
@@ -150,7 +150,7 @@ mod tests {
         assert!(sheet.rows[0][7].runs.is_empty(), "published figures do not");
         let remark = &sheet.remarks[1];
         assert!(remark.contains("Published: a CPU. Ours: a processor, avx2 code"), "{remark}");
-        assert_eq!(sheet.remarks[2], "The published figures are of 100 batches of inference.");
+        assert!(sheet.remarks[2].contains("100 batches"), "{}", sheet.remarks[2]);
         assert_eq!(
             line,
             "mlp: linear takes the most time of the network's operators, 77.8% (3.500 ms in 100 batches)"

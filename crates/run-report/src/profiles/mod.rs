@@ -131,7 +131,7 @@ fn kb(bytes: u64) -> f64 {
 fn left_out(again: &[&Profile]) -> Option<String> {
     let files = again.iter().map(|profile| profile.path.display()).join(", ");
     (!files.is_empty())
-        .then(|| format!("Left out of this table, because a row has the same settings: {files}."))
+        .then(|| format!("Not in this table, because another row has the same settings: {files}."))
 }
 
 #[cfg(test)]
@@ -211,10 +211,10 @@ mod tests {
         let found = of_folder(found.path());
         assert_eq!(found.profiles.len(), 1);
         for (note, expected) in found.notes.iter().zip([
-            ["cut.json: damaged (", "write it again with mpiburn profile --json"],
-            ["list.json: not a profile", "leave it out"],
-            ["none.json: damaged (no batch)", "write it again"],
-            ["other.json: not a profile", "leave it out"],
+            ["cut.json: is damaged (", "mpiburn profile --json FILE"],
+            ["list.json: is not from ", "leave it out"],
+            ["none.json: is damaged (batches is 0)", "mpiburn profile --json FILE"],
+            ["other.json: is not from ", "leave it out"],
         ]) {
             assert!(expected.iter().all(|words| note.contains(words)) && !note.contains('\n'), "{note}");
         }

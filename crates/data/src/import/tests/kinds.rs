@@ -15,7 +15,7 @@ const PAGE: &str =
 #[test]
 fn a_pointer_or_a_page_in_place_of_a_file_is_named_whatever_reads_it() {
     for (contents, expected) in
-        [(POINTER, "a pointer of Git LFS | git lfs pull"), (PAGE, "a page of HTML | download")]
+        [(POINTER, "Git LFS | git lfs pull"), (PAGE, "HTML | download")]
     {
         for (source, file) in [
             ("one.npz", "one.npz"),
@@ -53,8 +53,8 @@ fn pictures_that_are_not_read_are_named_with_the_way_out() {
         ("avif.jpg", b"\0\0\0\x1cftypavif\0\0\0\0", "picture (AVIF) | PNG"),
         ("jxl.png", b"\xff\x0a\x01\x02", "picture (JPEG XL) | PNG"),
         ("ico.png", b"\0\0\x01\0\x01\0", "picture (ICO) | PNG"),
-        ("page.png", PAGE.as_bytes(), "is a page of HTML"),
-        ("pointer.png", POINTER.as_bytes(), "a pointer of Git LFS"),
+        ("page.png", PAGE.as_bytes(), "HTML"),
+        ("pointer.png", POINTER.as_bytes(), "Git LFS"),
         ("zip.png", b"PK\x03\x04\x14\0", "is a zip archive: unpack it"),
         ("text.png", b"hello", "picture | supported format"),
     ] {
