@@ -327,7 +327,7 @@ fn a_launch_trains_on_its_topology_and_has_the_jobs_exit_code() {
 
     let again = run(launch);
     assert_eq!(again.status.code(), Some(1));
-    assert!(errors(&again).iter().any(|line| line.contains("exists already")), "{}", text(&again));
+    assert!(errors(&again).iter().any(|line| line.contains("--overwrite")), "{}", text(&again));
 }
 
 #[test]

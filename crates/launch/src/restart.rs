@@ -237,7 +237,7 @@ impl Restarts<'_> {
     fn line_of_no_fault(&self, code: i32, reason: &str) -> Option<String> {
         match reason {
             _ if code == 0 => None,
-            COMPLETE => Some(format!("{COMPLETE}; the job ended with exit code {code} after it")),
+            COMPLETE => Some(format!("{COMPLETE}; the job ended with exit code {code} afterwards")),
             _ => Some(format!("{}{reason}", explain(code, self.stop.signal()))),
         }
     }

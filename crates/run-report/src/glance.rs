@@ -209,9 +209,9 @@ mod tests {
 
     use super::*;
     use crate::findings::findings;
-    use crate::findings::tests::card;
+    use crate::findings::tests::{card, check_card};
     use crate::rows::group;
-    use crate::testing::run;
+    use crate::testing::{run, tells};
 
     /// A run with 40 test samples of two classes.
     fn tested(options: &[&str], accuracy: f64) -> Run {
@@ -229,30 +229,32 @@ mod tests {
     #[test]
     fn a_page_of_one_run_has_its_result() {
         let runs = [tested(&["--train-samples", "160"], 92.5)];
-        let expected = [
-            [
+        let expected: [(_, _, &[&str]); 6] = [
+            (
                 "test accuracy",
                 "92.50%",
-                "95% interval 80.14–97.42%, over 40 test samples; balanced accuracy 95.00%",
-            ],
-            ["largest class", "75.00%", "always predicting cat is correct for 30 of 40"],
-            [
+                &["95% interval 80.14–97.42%", "40 test samples", "balanced accuracy 95.00%"],
+            ),
+            ("largest class", "75.00%", &["cat", "30 of 40"]),
+            (
                 "data set",
                 "digits",
-                "2 classes; 160 of 60000 training samples and 40 test samples, each of 8x8 values",
-            ],
-            ["network", "convnet", "4266 parameters; adam, learning rate 0.0005, batch size 32 on each rank"],
-            ["training time", "0.250 s", "2.5 ms a step, 50 steps in 3 epochs on 1x1 (mpi)"],
-            ["memory", "50 MB", "peak of a rank on 1x1 (mpi)"],
+                &["2 classes", "160 of 60000 training samples", "40 test samples", "8x8 values"],
+            ),
+            (
+                "network",
+                "convnet",
+                &["4266 parameters", "adam", "learning rate 0.0005", "batch size 32 on each rank"],
+            ),
+            ("training time", "0.250 s", &["2.5 ms", "50 steps", "3 epochs", "1x1 (mpi)"]),
+            ("memory", "50 MB", &["peak", "1x1 (mpi)"]),
         ];
-        assert_eq!(card(&runs), expected);
+        check_card(&card(&runs), &expected);
         let found = findings(&group(&runs), "1x1");
         let lines: Vec<String> =
             found.iter().filter(|found| found.is_listed).map(Finding::to_string).collect();
-        assert_eq!(
-            lines,
-            ["lowest recall: class cat, 90.00% of 30 test samples; most often confused with dog"]
-        );
+        let facts = ["lowest recall", "cat", "90.00%", "30 test samples", "dog"];
+        assert!(lines.len() == 1 && tells(&lines[0], &facts), "{lines:?}");
     }
 
     #[test]
@@ -262,10 +264,14 @@ mod tests {
         let confusion: Confusion = (0..5).map(|class| (class, 0, 8)).collect();
         run.results.by_class = ByClass::from_confusion(&confusion, &names);
         let lines = |runs: &[Run]| of_test(&group(runs)[0]);
-        let expected = ["lowest recall: 0.00%, of classes b, c, d and 1 more"];
-        assert_eq!(lines(&[run.clone()]), expected);
+        let is_expected = |lines: &[String]| match lines {
+            [line] => tells(line, &["lowest recall", "0.00%", "b, c, d and 1 more"]),
+            _ => false,
+        };
+        assert!(is_expected(&lines(&[run.clone()])), "{:?}", lines(&[run.clone()]));
         let mut other = run.clone();
-        assert_eq!(lines(&[run.clone(), other.clone()]), expected);
+        let equal = lines(&[run.clone(), other.clone()]);
+        assert!(is_expected(&equal), "{equal:?}");
         other.results.weights_sha256 = "other".into();
         assert_eq!(lines(&[run.clone(), other]), [""; 0]);
         run.results.by_class =
@@ -281,11 +287,12 @@ mod tests {
             let results = results.filter(|[label, ..]| label.starts_with("highest") || label == "data set");
             results.map(|[label, value, text]| format!("{label} {value}; {text}")).collect()
         };
-        let highest = "highest test accuracy on digits 92.50%; lr 0.2: 95% interval 80.14–97.42%, over 40 test samples; \
-                       largest class 75.00%";
-        let data =
-            "data set digits; 2 classes; 60000 training samples and 40 test samples, each of 8x8 values";
-        assert_eq!(results_of(&runs), [highest, data]);
+        let found = results_of(&runs);
+        let interval = "95% interval 80.14–97.42%";
+        let highest = ["on digits 92.50%; lr 0.2: ", interval, "40 test samples", "largest class 75.00%"];
+        let data = ["data set digits; 2 classes", "60000 training samples", "40 test samples", "8x8 values"];
+        let [of_test, of_data] = &found[..] else { panic!("{found:?}") };
+        assert!(tells(of_test, &highest) && tells(of_data, &data), "{found:?}");
         runs.push(tested(&["--data-root", "pets/"], 85.0));
         let found = results_of(&runs);
         assert_eq!(found.len(), 2, "{found:?}");
@@ -294,7 +301,7 @@ mod tests {
         runs.extend(["cars/", "boats/"].map(|root| tested(&["--data-root", root], 70.0)));
         let found = results_of(&runs);
         assert_eq!(found.len(), 3, "{found:?}");
-        assert!(found.iter().any(|line| line.ends_with("; 1 more data set in the table")), "{found:?}");
+        assert!(found.iter().any(|line| line.contains("1 more data set")), "{found:?}");
         runs.truncate(3);
         runs[2].record.data.test_samples = 0;
         assert_eq!(results_of(&runs).len(), 1, "nothing was tested");

@@ -151,7 +151,7 @@ fn prediction_rows<'r, 'a>(measured: &[&'r Row<'a>]) -> Vec<PredictionRow<'r, 'a
 /// Makes the remark about the run that `work` was measured in.
 fn origin(work: &Work, source: &Run) -> String {
     format!(
-        "From {} ({}, {}): {:.3} ms of computing per step, of which {:.3} ms are backward; {:.0} bytes of \
+        "From {} ({}, {}): {:.3} ms of computation per step, {:.3} ms of it in backward; {:.0} bytes of \
          gradients in {} bucket{}{}.",
         source.path.display(),
         source.record.topology,

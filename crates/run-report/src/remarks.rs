@@ -182,7 +182,7 @@ fn fewer_updates(rows: &[Row<'_>]) -> Option<String> {
         format!(" ({})", words.join(", "))
     };
     Some(format!(
-        "Each rank has a batch, so more ranks make fewer updates: in equally many epochs, {fewer}{topologies}."
+        "Each rank has its own batch, so more ranks make fewer updates: in the same number of epochs, {fewer}{topologies}."
     ))
 }
 

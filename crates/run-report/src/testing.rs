@@ -32,6 +32,14 @@ fn config(options: &[&str]) -> Map<String, Value> {
     config
 }
 
+/// Whether a line of `text` contains all `facts`, in this order.
+pub fn tells(text: &str, facts: &[&str]) -> bool {
+    let is_told = |line: &str| {
+        facts.iter().try_fold(line, |rest, fact| rest.split_once(fact).map(|(_, rest)| rest)).is_some()
+    };
+    text.lines().any(is_told)
+}
+
 /// Makes a completed run of `train` with `options` on the topology NxC that took `train_seconds`.
 pub fn run(topology: (usize, usize), options: &[&str], train_seconds: f64) -> Run {
     let options = config(options);

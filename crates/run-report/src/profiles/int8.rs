@@ -117,6 +117,7 @@ fn finding(floats: &[&Profile], int8: &Profile) -> String {
 mod tests {
     use super::*;
     use crate::profiles::testing::{operator, profile};
+    use crate::testing::tells;
 
     fn convnet(int8: bool, ms: f64) -> Profile {
         let allocated = if int8 { 0 } else { 10 << 10 };
@@ -138,10 +139,7 @@ mod tests {
             sheet.rows.iter().map(|row| row.iter().map(Cell::shown).collect::<Vec<_>>().join(" ")).collect();
         assert_eq!(rows[0], "float, fused 8.000 1.00 10.0 20.0 1.00 75 4.74 MB 19");
         assert_eq!(rows[1], "int8 2.000 4.00 0.0 8.0 2.50 20 4.61 KB 8.7");
-        assert_eq!(
-            line,
-            "convnet: int8 is 4.00 times as fast as float with fused operators, its checkpoint is 2.50 times smaller"
-        );
+        assert!(tells(&line, &["convnet: int8", "4.00 times", "fused", "2.50 times smaller"]), "{line}");
     }
 
     #[test]
