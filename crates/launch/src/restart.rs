@@ -448,6 +448,6 @@ mod tests {
         assert_eq!(restarted("exit 0", 5), (0, Vec::new(), 1));
         let (_, lines, starts) =
             restarted(r"printf 'mpiburn: \036in-use: \037another has it\n' >&2; exit 1", 5);
-        assert!(starts == 1 && lines[0].starts_with("not started again: "), "{lines:?}");
+        assert!(starts == 1 && lines[0].starts_with("not started again: another process "), "{lines:?}");
     }
 }

@@ -48,7 +48,7 @@ pub fn set_aside(run: &Path) -> Result<(), RecordError> {
     }
     if !others.is_empty() {
         let names: Vec<_> = others.iter().map(|name| name.to_string_lossy()).collect();
-        log::info!("{}: keeping {}, which does not belong to the run", run.display(), names.join(", "));
+        log::info!("{}: keeping files that are not part of the run: {}", run.display(), names.join(", "));
     }
     Ok(())
 }

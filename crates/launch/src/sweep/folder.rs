@@ -42,7 +42,7 @@ pub fn check_folder(folder: &Path, now: &SweepRecord) -> anyhow::Result<()> {
         );
     }
     log::warn!(
-        "the sweep no longer contains {} in {shown}, so reports do not show: {}",
+        "the sweep no longer contains {} in {shown}, so reports do not show them: {}",
         count(left.len(), "finished run"),
         left.join(", ")
     );
