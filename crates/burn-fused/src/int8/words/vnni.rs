@@ -8,18 +8,14 @@ use pulp::x86::V4;
 use super::{LANES, Task, Words};
 use crate::kernels::simd::Lanes;
 
-/// AVX-512 with VNNI, on a machine that supports it.
+/// AVX-512 with VNNI, on a machine that supports it. The `V4` proves all other instructions: it includes
+/// AVX-512 F, BW, VL and DQ.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::int8) struct Vnni(());
+pub(in crate::int8) struct Vnni(V4);
 
 impl Vnni {
     pub fn detect() -> Option<Self> {
-        let has = is_x86_feature_detected!("avx512f")
-            && is_x86_feature_detected!("avx512bw")
-            && is_x86_feature_detected!("avx512vl")
-            && is_x86_feature_detected!("avx512dq")
-            && is_x86_feature_detected!("avx512vnni");
-        has.then_some(Self(()))
+        V4::try_new().filter(|_| is_x86_feature_detected!("avx512vnni")).map(Self)
     }
 
     pub fn run<T: Task>(self, task: T) {
@@ -100,11 +96,7 @@ impl Words for Vnni {
 
     #[inline(always)]
     fn transpose(self, rows: &mut [__m512i; LANES]) {
-        // SAFETY: a `Vnni` is made only at `Level::Avx512`, which is selected only on machines with all
-        // instructions of `V4`. Both types are vectors of 64 bytes, and all bits are valid in both.
-        unsafe {
-            let rows: &mut [f32x16; LANES] = &mut *std::ptr::from_mut(rows).cast();
-            Lanes::transpose(V4::new_unchecked(), rows);
-        }
+        let rows: &mut [f32x16; LANES] = bytemuck::cast_mut(rows);
+        Lanes::transpose(self.0, rows);
     }
 }
