@@ -15,8 +15,9 @@ config! {
         pub pad_tokens: Option<Vec<usize>>,
         /// Class weights, all positive.
         pub weights: Option<Vec<f32>>,
-        /// Label smoothing: the share of each target, from 0 to 1, that is distributed uniformly over all
-        /// classes.
+        /// Label smoothing: the share of each target, from 0 to 1, that is distributed uniformly over all classes. If
+        /// the score of another class is -∞, the loss is NaN with `Some(0.0)`, as in Burn, and finite with
+        /// `None`.
         pub smoothing: Option<f32>,
         /// Whether inputs are logits rather than probabilities.
         #[config(default = true)]
