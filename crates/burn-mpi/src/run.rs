@@ -17,6 +17,7 @@ use std::sync::{Arc, Once};
 use std::time::{Duration, Instant};
 
 use mpi::ffi;
+use parking_lot::Mutex;
 
 use crate::collective::compared::Checked;
 use crate::collective::mpi::calls::MpiLink;
@@ -63,17 +64,28 @@ impl World {
     /// torchrun's variables give it a rank. [`SharedError::Elsewhere`] on all ranks if a rank was built from
     /// other sources of this crate than rank 0.
     pub fn init() -> Result<Self, CommError> {
+        // Two threads must not pass the check at the same time.
+        static STARTING: Mutex<()> = Mutex::new(());
+        let starting = STARTING.lock();
+        let started_before = || {
+            let reason =
+                "this process has started MPI before; call World::init once, and start MPI nowhere else";
+            CommError::Start(reason.into())
+        };
+        if has_started() {
+            return Err(started_before());
+        }
         let launcher = Launcher::detect_or_refuse()?;
         let library = mpi_library();
-        // SAFETY: MPI has not started. No thread of this crate reads the environment, and the documentation
-        // of `init` requires that no thread of the caller does.
+        // SAFETY: MPI has not started, as checked above. No thread of this crate reads the environment, and
+        // the documentation of `init` requires that no thread of the caller does.
         unsafe { environment::prepare(launcher.as_ref(), &library)? };
         let _start_up = start_up::watch(launcher.as_ref());
         let rank = launcher.as_ref().map_or(0, |launcher| launcher.rank);
         log::debug!("rank {rank}: MPI is about to start");
         let threading = ::mpi::Threading::Funneled;
-        let (universe, provided) = ::mpi::initialize_with_threading(threading)
-            .ok_or_else(|| CommError::Start("it has been started in this process before".into()))?;
+        let (universe, provided) = ::mpi::initialize_with_threading(threading).ok_or_else(started_before)?;
+        drop(starting);
         if provided < threading {
             return Err(CommError::Start(format!(
                 "it offers {provided:?}, and this program needs {threading:?}"
@@ -183,14 +195,13 @@ pub fn abort(code: i32) -> ! {
     wait_until_read();
     // The exit handler must not wait for the other ranks.
     finalize::cancel();
-    // SAFETY: MPI_Initialized and MPI_Finalized may be called at any time from any thread (MPI 3.1, section
-    // 8.7.1), and write to local variables. MPI_Abort is called only on the thread that started MPI, and only
-    // while MPI runs, as the two functions say. _exit may be called on any thread.
+    // SAFETY: MPI_Finalized may be called at any time from any thread (MPI 3.1, section 8.7.1), and writes to
+    // a local variable. MPI_Abort is called only on the thread that started MPI, and only while MPI runs, as
+    // the two functions say. _exit may be called on any thread.
     unsafe {
-        let (mut started, mut finished) = (0, 0);
-        ffi::MPI_Initialized(&mut started);
+        let mut finished = 0;
         ffi::MPI_Finalized(&mut finished);
-        if started != 0 && finished == 0 {
+        if has_started() && finished == 0 {
             if is_mpi_thread() {
                 ffi::MPI_Abort(ffi::RSMPI_COMM_WORLD, code);
             } else {
@@ -201,6 +212,15 @@ pub fn abort(code: i32) -> ! {
         }
     }
     std::process::exit(code)
+}
+
+/// Returns whether MPI was started in this process. It may have been finalized since.
+fn has_started() -> bool {
+    let mut started = 0;
+    // SAFETY: MPI_Initialized may be called at any time from any thread (MPI 3.1, section 8.7.1), and writes
+    // to a local variable.
+    unsafe { ffi::MPI_Initialized(&mut started) };
+    started != 0
 }
 
 /// Makes a panic on any thread of one rank abort all ranks, which would otherwise wait for that rank. The
