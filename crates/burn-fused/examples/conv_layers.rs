@@ -74,5 +74,10 @@ fn main() {
             *sum += forward + backward;
         }
     }
-    println!("all: winograd {:.1}, gemm {:.1}, {:.2} times faster", sums[0], sums[1], sums[1] / sums[0]);
+    println!(
+        "all layers: winograd {:.1}, gemm {:.1}; winograd is {:.2} times as fast",
+        sums[0],
+        sums[1],
+        sums[1] / sums[0]
+    );
 }

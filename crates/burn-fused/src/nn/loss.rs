@@ -65,7 +65,7 @@ impl CrossEntropyLoss {
             burns.forward(logits, targets.clone())
         };
         if !self.logits {
-            unsupported("cross_entropy", "probabilities");
+            unsupported("cross_entropy", "probabilities (logits = false)");
             return composed(logits);
         }
         let (pad_tokens, weights) = (self.pad_tokens.as_deref(), self.weights.as_ref());

@@ -77,7 +77,7 @@ impl MaxPool2d {
         let reasons = [
             (!usual, "windows other than 2x2 with stride 2"),
             (padded, "padded images"),
-            (!inside, "windows beyond the image"),
+            (!inside, "windows that reach beyond the image (ceil_mode with an odd size)"),
         ];
         let pooled = if any_unsupported("max_pool2d", &reasons) { None } else { max_pool(&input) };
         pooled.unwrap_or_else(|| burn::nn::pool::MaxPool2d::from(self.clone()).forward(input))

@@ -148,7 +148,7 @@ pub(crate) fn unsupported_tensors<const N: usize>(
             let mut types: Vec<DType> = found.iter().map(|tensor| tensor.dtype()).collect();
             types.dedup();
             match types[..] {
-                [DType::F32] => "these shapes or options".into(),
+                [DType::F32] => "the shapes or options of this call".into(),
                 _ => format!("types {types:?}"),
             }
         }

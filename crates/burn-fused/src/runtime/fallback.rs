@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
 /// Logs at level debug that the operator of `module` does not support `what`, once for each module and
-/// reason. `what` is a plural, because the line ends with "are not supported".
+/// reason. `what` is a plural: the line ends with "are not supported".
 pub(crate) fn unsupported(module: &str, what: &str) {
     static LOGGED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
     if log::log_enabled!(log::Level::Debug) {

@@ -86,8 +86,8 @@ fn fastest() -> Bf16Products {
 /// If `b` does not have as many rows as `a` has columns, if a matrix is empty, or if `sums` does not have the
 /// size of the product.
 pub(crate) fn add_product(level: Level, a: Bits<'_>, b: Bits<'_>, sums: &mut [f32]) -> bool {
-    assert_eq!(a.columns, b.rows, "{} columns and {} rows", a.columns, b.rows);
-    assert!(![a.rows, a.columns, b.columns].contains(&0), "an empty matrix");
+    assert_eq!(a.columns, b.rows, "a has {} columns, but b has {} rows", a.columns, b.rows);
+    assert!(![a.rows, a.columns, b.columns].contains(&0), "a matrix is empty");
     #[cfg(target_arch = "x86_64")]
     if level == Level::Avx512 {
         return match bf16_products() {

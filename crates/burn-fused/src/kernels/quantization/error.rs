@@ -8,13 +8,13 @@ use thiserror::Error;
 #[non_exhaustive]
 pub enum Int8Error {
     /// There are no values to compute a range from, no weights to quantize, or no biases.
-    #[error("the range of 0 values was asked for; calibrate with at least one sample")]
+    #[error("there are no values to compute a range from; calibrate with at least one sample")]
     NoValues,
     /// Values, or the ends of a range, are NaN or infinite.
-    #[error("the values to quantize contain NaN or infinite ones")]
+    #[error("the values to quantize, or the ends of the range, contain NaN or infinity")]
     NonFinite,
     /// Minimum above maximum.
-    #[error("the range {min}..{max} is empty")]
+    #[error("the range is empty: its minimum {min} is above its maximum {max}")]
     EmptyRange {
         /// Minimum.
         min: f32,
@@ -66,7 +66,7 @@ pub enum Int8Error {
         input: [usize; 3],
     },
     /// Multipliers or shifts that are inconsistent with the scales.
-    #[error("multiplier {multiplier} and shift {shift} of output {output} do not follow from the scales")]
+    #[error("multiplier {multiplier} and shift {shift} of output {output} do not match the scales")]
     Multiplier {
         /// Output channel, or 0 if all outputs share one multiplier.
         output: usize,

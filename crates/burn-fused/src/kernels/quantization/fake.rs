@@ -28,10 +28,15 @@ impl Grids {
     /// or if the shape has 2^32 values or more.
     pub fn new(scheme: Scheme, parameters: &[QParams], shape: &[usize], axis: usize) -> Self {
         let fits = parameters.len() == 1 || shape.get(axis) == Some(&parameters.len());
-        assert!(fits, "{} parameters for dimension {axis} of {shape:?}", parameters.len());
+        assert!(
+            fits,
+            "{} quantization parameters do not fit dimension {axis} of {shape:?}: one, or one for each index, is \
+             required",
+            parameters.len()
+        );
         assert!(
             u32::try_from(shape.iter().product::<usize>()).is_ok(),
-            "values of {shape:?} have 32-bit indices"
+            "a tensor of shape {shape:?} has 2^32 values or more"
         );
         let grid = |&parameters: &QParams| Grid::new(scheme, parameters);
         let inner = if parameters.len() == 1 { shape } else { &shape[axis + 1..] }.iter().product();

@@ -10,7 +10,7 @@ use crate::kernels::simd::{Level, kernel};
 /// If lengths differ, or the parameters are invalid for [`Scheme::Affine`].
 pub fn quantize(values: &[f32], parameters: QParams, quantized: &mut [u8]) {
     let grid = Grid::new(Scheme::Affine, parameters);
-    assert_eq!(values.len(), quantized.len(), "lengths of values and quantized values");
+    assert_eq!(values.len(), quantized.len(), "values and quantized values must have the same length");
     quantize_each(Level::current(), values, grid, parameters.zero_point, quantized);
 }
 
@@ -22,7 +22,12 @@ pub fn quantize(values: &[f32], parameters: QParams, quantized: &mut [u8]) {
 /// invalid for [`Scheme::Symmetric`].
 pub fn quantize_weights(weights: &[f32], scales: &[f32]) -> Vec<i8> {
     let divide = !scales.is_empty() && weights.len().is_multiple_of(scales.len());
-    assert!(divide, "{} weights, {} scales", weights.len(), scales.len());
+    assert!(
+        divide,
+        "{} weights cannot be divided into {} equal parts, one for each scale",
+        weights.len(),
+        scales.len()
+    );
     let mut quantized = vec![0i8; weights.len()];
     let len = (weights.len() / scales.len()).max(1);
     for ((values, part), &scale) in weights.chunks(len).zip(quantized.chunks_mut(len)).zip(scales) {
@@ -38,7 +43,7 @@ pub fn quantize_weights(weights: &[f32], scales: &[f32]) -> Vec<i8> {
 /// # Panics
 /// As [`quantize`].
 pub fn dequantize(quantized: &[u8], parameters: QParams, values: &mut [f32]) {
-    assert_eq!(values.len(), quantized.len(), "lengths of values and quantized values");
+    assert_eq!(values.len(), quantized.len(), "values and quantized values must have the same length");
     let (Grid { scale, .. }, zero_point) = (Grid::new(Scheme::Affine, parameters), parameters.zero_point);
     for (value, &q) in values.iter_mut().zip(quantized) {
         *value = (i32::from(q) - zero_point) as f32 * scale;

@@ -107,7 +107,10 @@ impl BatchNorm {
             if let Some(output) = batch_norm_inference(&input, parameters, self.epsilon, epilogue) {
                 return output;
             }
-            unsupported("batch_norm", "inference within a graph, empty outputs, other types and backends");
+            unsupported(
+                "batch_norm",
+                "inference on an autodiff device, empty outputs, and types other than f32, bf16 and f16 on flex",
+            );
             let burns = burn::nn::BatchNorm::from(self.clone());
             // Burn's layer takes only one type. In training, too, Burn computes a batch in the type of the
             // parameters.

@@ -121,7 +121,7 @@ impl Lstm {
         seq_length: usize,
         device: &Device,
     ) -> (Tensor<3>, LstmState<2>) {
-        unsupported("lstm", "single steps");
+        unsupported("lstm", "single steps (forward_iter)");
         let burns = burn::nn::Lstm::from(self.clone());
         burns.forward_iter(input_timestep_iter, state, batch_size, seq_length, device)
     }
@@ -232,7 +232,10 @@ impl BiLstm {
         // Burn's layer applies `batch_first` and `reverse` of its forward layer, and ignores both options of
         // its reverse layer.
         let unusual = !self.forward.batch_first || self.forward.reverse;
-        let both = if any_unsupported("bi_lstm", &[(unusual, "orders of its forward layer")]) {
+        let both = if any_unsupported(
+            "bi_lstm",
+            &[(unusual, "forward layers with batch_first = false or reverse = true")],
+        ) {
             None
         } else {
             run(&self.forward, false).zip(run(&self.reverse, true))

@@ -146,10 +146,10 @@ pub(crate) fn conv_with(images: Tensor<4>, conv: &Conv2d, epilogue: Epilogue) ->
 pub(super) fn parameters(conv: &Conv2d) -> Option<(Tensor<4>, Tensor<1>)> {
     let reasons = [
         (conv.kernel_size != [3, 3], "kernels other than 3x3"),
-        (!matches!(conv.padding, PaddingConfig2d::Explicit(1, 1, 1, 1)), "padding other than 1"),
-        (conv.stride != [1, 1], "strides"),
-        (conv.dilation != [1, 1], "dilation"),
-        (conv.groups != 1, "groups"),
+        (!matches!(conv.padding, PaddingConfig2d::Explicit(1, 1, 1, 1)), "paddings other than 1"),
+        (conv.stride != [1, 1], "strides other than 1"),
+        (conv.dilation != [1, 1], "dilations other than 1"),
+        (conv.groups != 1, "convolutions with more than one group"),
         (conv.bias.is_none(), "convolutions without a bias"),
     ];
     if any_unsupported("conv2d", &reasons) {

@@ -130,7 +130,7 @@ pub fn range<const D: usize>(x: &Tensor<D>) -> Result<[f32; 2], Int8Error> {
 pub fn channel_ranges<const D: usize>(x: &Tensor<D>, axis: usize) -> Result<Vec<[f32; 2]>, Int8Error> {
     let dims = x.dims();
     if axis >= D {
-        let rule = "The dimension must be one of the tensor's.";
+        let rule = "The axis must be less than the number of dimensions.";
         refuse("channel_ranges", rule, format_args!("got: {axis}, dimensions: {D}"));
     }
     let (channels, inner) = (dims[axis], dims[axis + 1..].iter().product::<usize>());

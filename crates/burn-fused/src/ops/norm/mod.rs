@@ -34,7 +34,7 @@ pub(crate) use layer_norm::normalise_rows;
 /// If the shapes differ.
 #[track_caller]
 pub fn moving_average(running: Tensor<1>, batch: Tensor<1>, factor: f64, momentum: f64) -> Tensor<1> {
-    let rule = "Both statistics must have the same channels.";
+    let rule = "Both statistics must have the same number of channels.";
     expect("moving_average", rule, batch.dims(), running.dims());
     let checkpointing = running.gradient_checkpointing_strategy();
     let [running, batch] = [running, batch].map(Tensor::without_autodiff);

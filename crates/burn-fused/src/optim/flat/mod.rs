@@ -121,7 +121,7 @@ pub fn update<const M: usize>(
     let lens = moments.each_ref().map(|moment| moment.len());
     assert!(
         lens.into_iter().chain([gradients.len()]).all(|len| len == weights.len()),
-        "{} weights have {} gradients and {lens:?} moments",
+        "{} weights have {} gradients and {lens:?} moments, but the numbers must be equal",
         weights.len(),
         gradients.len()
     );

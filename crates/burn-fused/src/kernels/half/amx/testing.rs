@@ -50,7 +50,7 @@ pub fn run_where_needed<T>(job: impl FnOnce() -> T) -> T {
     IN_THIS_THREAD.set(true);
     let (result, multiplied) = run(job);
     IN_THIS_THREAD.set(false);
-    assert!(multiplied, "no instruction of the tiles was emulated");
+    assert!(multiplied, "the job multiplied no tiles while AMX was emulated");
     result
 }
 
