@@ -182,7 +182,7 @@ fn scaling_tells_of_values_that_were_not_finite() {
 }
 
 #[test]
-#[should_panic(expected = "steps of Adam count from 1")]
+#[should_panic(expected = "step 0")]
 fn adam_has_no_step_0() {
     let _ = AdamOptions::default().rule(0);
 }
