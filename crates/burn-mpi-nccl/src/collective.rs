@@ -151,7 +151,11 @@ impl Collective for NcclCollective {
 
     fn start(&mut self, operation: Operation, buffer: Wire) -> Result<(), CommError> {
         let bucket = operation.bucket;
-        assert!(self.position(bucket).is_none(), "bucket {} is in flight", bucket.unwrap_or_default());
+        assert!(
+            self.position(bucket).is_none(),
+            "bucket {} is in flight already: wait for it before starting it again",
+            bucket.unwrap_or_default()
+        );
         let started = self.check(operation, &buffer)?;
         // NCCL connects ranks in the first call that needs a connection, and waits there for the other ranks.
         let _waiting = self.world().watch(NAME, "launch", bucket);
@@ -171,7 +175,7 @@ impl Collective for NcclCollective {
 
     fn wait(&mut self, bucket: usize) -> Result<Wire, CommError> {
         let Some(at) = self.position(Some(bucket)) else {
-            panic!("bucket {bucket} is waited for without having been started")
+            panic!("cannot wait for bucket {bucket}: it was not started")
         };
         let _waiting = self.world().watch(NAME, self.in_flight[at].operation.call.name(), Some(bucket));
         self.complete(Some(bucket))

@@ -227,7 +227,10 @@ impl Communicator {
         let thread = std::thread::Builder::new().name("nccl-end".into()).spawn(end);
         let has_ended = thread.is_ok() && ended.recv_timeout(END).is_ok();
         if !has_ended {
-            log::debug!("NCCL has not ended its communicator after {} s; leaving it", END.as_secs());
+            log::debug!(
+                "NCCL did not end its communicator within {} s; continuing without waiting for it",
+                END.as_secs()
+            );
         }
         has_ended
     }

@@ -59,7 +59,7 @@ impl Nccl {
         // SAFETY: the declarations above are those of nccl.h.
         let nccl = unsafe { Self::from_library(library) }?;
         match nccl.number()? {
-            old if old < OLDEST => Err(format!("libnccl.so.2 is NCCL {}", named(old))),
+            old if old < OLDEST => Err(format!("libnccl.so.2 is NCCL {}, which is too old", named(old))),
             _ => Ok(nccl),
         }
     }
@@ -89,7 +89,9 @@ impl Nccl {
     /// # Safety
     /// The context of this rank's GPU is current.
     pub unsafe fn connect(&self, size: usize, id: &[u8], rank: usize) -> Result<Comm, String> {
-        let id = UniqueId(id.try_into().map_err(|_| "rank 0's identifier has another length".to_owned())?);
+        let id = UniqueId(
+            id.try_into().map_err(|_| "rank 0 sent an NCCL identifier of a wrong length".to_owned())?,
+        );
         let mut comm = ptr::null_mut();
         // SAFETY: `comm` is valid for one handle; the context is current, as the caller promises.
         let code = unsafe { (self.init_rank)(&mut comm, size as c_int, id, rank as c_int) };

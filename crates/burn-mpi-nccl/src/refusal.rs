@@ -27,14 +27,14 @@ impl From<Refusal> for CommError {
 #[non_exhaustive]
 pub enum NoNccl {
     /// NVIDIA's driver is missing or does not start.
-    #[error("nccl needs NVIDIA's driver, and {reason}; {}, or choose mpi or gloo", driver_remedy(reason))]
+    #[error("nccl needs NVIDIA's driver: {reason}; {}, or choose mpi or gloo", driver_remedy(reason))]
     Driver {
         /// The error of the loader or of the driver.
         reason: String,
     },
     /// NCCL's library is missing or too old.
     #[error(
-        "nccl needs NVIDIA's library, and {reason}; install NCCL 2.10 or newer (Debian: libnccl2) where the loader \
+        "nccl needs NVIDIA's NCCL library: {reason}; install NCCL 2.10 or newer (Debian: libnccl2) where the loader \
          finds it (LD_LIBRARY_PATH), or choose mpi or gloo"
     )]
     Library {
@@ -43,12 +43,15 @@ pub enum NoNccl {
     },
     /// The process sees no GPU.
     #[error(
-        "nccl needs a GPU, and this process sees none; run on a machine with an NVIDIA GPU that \
+        "nccl needs a GPU, but this process sees none; run on a machine with an NVIDIA GPU that \
          CUDA_VISIBLE_DEVICES does not hide, or choose mpi or gloo"
     )]
     Gpu,
     /// The GPU that the rank was told to use does not exist.
-    #[error("nccl is to use GPU {wanted}, and this process sees {found}, counted from 0; choose one of them")]
+    #[error(
+        "nccl was told to use GPU {wanted}, but this process sees {found} {}, numbered from 0; choose another number",
+        if *found == 1 { "GPU" } else { "GPUs" }
+    )]
     GpuNumber {
         /// Number of the GPU, from 0.
         wanted: usize,
@@ -57,7 +60,8 @@ pub enum NoNccl {
     },
     /// Another rank uses the GPU.
     #[error(
-        "its GPU ({gpu}) is also that of rank {other} on {host}, and NCCL needs a GPU for each rank; {}, or choose mpi or gloo",
+        "its GPU ({gpu}) is already used by rank {other} on {host}, and NCCL needs one GPU for each rank; {}, or choose \
+         mpi or gloo",
         remedy(*gpus, *ranks)
     )]
     SharedGpu {
@@ -94,7 +98,7 @@ pub fn driver_remedy(reason: &str) -> &'static str {
     if reason.contains("cannot open shared object file") {
         "run on a machine with an NVIDIA GPU"
     } else {
-        "repair the driver of this machine (nvidia-smi tells whether it works)"
+        "repair the driver of this machine (nvidia-smi shows whether it works)"
     }
 }
 
@@ -103,7 +107,7 @@ fn remedy(gpus: usize, ranks: usize) -> String {
         format!("start at most {gpus} {} on this machine", if gpus == 1 { "rank" } else { "ranks" })
     } else {
         // There are enough GPUs, but several ranks were told to use the same one.
-        "let each rank see a GPU of its own (CUDA_VISIBLE_DEVICES)".to_owned()
+        "let each rank see another GPU (CUDA_VISIBLE_DEVICES)".to_owned()
     }
 }
 
@@ -115,12 +119,10 @@ mod tests {
     fn a_broken_driver_is_to_be_repaired() {
         let driver = |reason: &str| NoNccl::Driver { reason: reason.into() }.to_string();
         let missing = driver("libcuda.so.1: cannot open shared object file: No such file or directory");
-        assert!(
-            missing.ends_with("; run on a machine with an NVIDIA GPU, or choose mpi or gloo"),
-            "{missing}"
-        );
+        assert!(missing.contains("libcuda.so.1: ") && missing.contains("NVIDIA GPU"), "{missing}");
+        assert!(missing.ends_with("mpi or gloo") && !missing.contains("nvidia-smi"), "{missing}");
         let broken = driver("cuInit returned CUDA_ERROR_SYSTEM_DRIVER_MISMATCH");
-        assert!(broken.contains("; repair the driver of this machine"), "{broken}");
+        assert!(broken.contains("nvidia-smi") && broken.ends_with("mpi or gloo"), "{broken}");
     }
 
     #[test]
@@ -134,7 +136,9 @@ mod tests {
         };
         let text = shared(1).to_string();
         assert!(
-            text.contains("rank 0 on node0") && text.contains("at most 1 rank on this machine"),
+            text.contains("rank 0 on node0")
+                && text.contains("X (GPU-1)")
+                && text.contains("at most 1 rank "),
             "{text}"
         );
         assert!(shared(2).to_string().contains("CUDA_VISIBLE_DEVICES"));
