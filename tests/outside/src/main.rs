@@ -79,7 +79,7 @@ fn train(world: &World) -> Result<(), Box<dyn Error>> {
     let last = net.loss(&all, &device).into_scalar::<f32>();
     // NaN is not within the limit either.
     if !(worst <= LIMIT) {
-        return Err(format!("averaged gradients are {worst:e} from plain Burn's").into());
+        return Err(format!("averaged gradients differ from plain Burn's by {worst:e}").into());
     }
     if last > 0.2 * first {
         return Err(format!("the loss only fell from {first} to {last}").into());

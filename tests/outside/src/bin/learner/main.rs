@@ -71,7 +71,7 @@ fn check(world: &World) -> Result<(), Box<dyn Error>> {
         "optimizer" => {
             Training { adam: faulty, ..Training::new(&folder) }.run(Some(world), 8);
         }
-        _ => return Err(format!("no check '{what}'").into()),
+        _ => return Err(format!("unknown check '{what}'").into()),
     }
     println!("rank {} of {}: {what} holds", world.rank(), world.size());
     Ok(())
@@ -261,7 +261,12 @@ fn near_plain_burn(found: &Net, steps: Vec<Batch>) -> Result<(), String> {
     let norm = |values: &mut dyn Iterator<Item = f32>| values.map(|v| v * v).sum::<f32>().sqrt();
     let difference = norm(&mut found.iter().zip(&expected).map(|(a, b)| a - b));
     let step = norm(&mut before.iter().zip(&expected).map(|(a, b)| a - b));
-    if difference <= 1e-5 * step { Ok(()) } else { Err(format!("{difference:e} of steps of {step:e}")) }
+    if difference > 1e-5 * step {
+        return Err(format!(
+            "weights differ from plain Burn's by {difference:e}; the steps changed them by {step:e}"
+        ));
+    }
+    Ok(())
 }
 
 /// Sizes that do not divide, accumulation, batch norm, overlap: it learns, and the validation loss is
@@ -283,7 +288,7 @@ fn uneven(world: &World, folder: &Path) -> Result<(), Box<dyn Error>> {
         // burn-train alone takes the mean of its batches, the last of which is smaller.
         let exact = world.size() == 1 || (loss - last).abs() <= 1e-5 * loss;
         if losses.len() != 20 || !exact || last > 0.7 * first {
-            return Err(format!("a loss of {loss}, and these were shown: {losses:?}").into());
+            return Err(format!("the loss is {loss}, but these losses were shown: {losses:?}").into());
         }
     }
     Ok(())
@@ -298,7 +303,7 @@ fn resume(world: &World, folder: &Path) -> Result<(), Box<dyn Error>> {
     if weights(&whole) == weights(&resumed) {
         Ok(())
     } else {
-        Err("a resumed training has other weights".into())
+        Err("a resumed training has other weights than an uninterrupted one".into())
     }
 }
 
@@ -310,7 +315,7 @@ fn early(world: &World, folder: &Path) -> Result<(), Box<dyn Error>> {
     if weights(&stopped.run(Some(world), 16)) == weights(&two.run(Some(world), 16)) {
         Ok(())
     } else {
-        Err("a training stopped after two epochs has other weights than one of two".into())
+        Err("a training stopped after two epochs has other weights than a training of two epochs".into())
     }
 }
 
@@ -322,7 +327,9 @@ fn interrupted(world: &World, folder: &Path) -> Result<(), Box<dyn Error>> {
         let reason = training.reason.lock().expect("a reason").clone().unwrap_or_default();
         let named = format!("rank {rank} on {}: enough", world.places()[rank].host);
         if reason != if rank == world.rank() { "enough" } else { &named } {
-            return Err(format!("rank {rank} was asked to stop, and the reason here is '{reason}'").into());
+            return Err(
+                format!("rank {rank} was asked to stop, but the reason on this rank is '{reason}'").into()
+            );
         }
     }
     Ok(())

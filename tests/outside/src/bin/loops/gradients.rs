@@ -48,12 +48,12 @@ pub fn check<E: Example>(world: &World) -> Result<(), Box<dyn Error>> {
             worst = worst.max(difference(&net, &gradients, &plain)?);
         }
         if union.next().is_some() {
-            return Err("an epoch has not used all samples".into());
+            return Err("an epoch did not use all samples".into());
         }
     }
     // NaN is not within the limit either.
     if !(worst <= LIMIT) {
-        return Err(format!("averaged gradients are {worst:e} from plain Burn's").into());
+        return Err(format!("averaged gradients differ from plain Burn's by {worst:e}").into());
     }
     println!("rank {}: gradients within {worst:.1e} of plain Burn's", world.rank());
     Ok(())

@@ -71,7 +71,7 @@ fn check<E: Example>(world: &World, what: &str) -> Result<(), Box<dyn Error>> {
         "panic" => drop(E::train(world, faulty(Fault::Panic), E::WIDTH)?),
         "few" => drop(E::train(world, E::data(world.size() - 1), E::WIDTH)?),
         "other" => drop(E::train(world, E::data(count), E::WIDTH * (1 + usize::from(last)))?),
-        _ => return Err(format!("no check '{what}'").into()),
+        _ => return Err(format!("unknown check '{what}'").into()),
     }
     Ok(())
 }

@@ -20,10 +20,10 @@ pub fn check(world: &World) -> Result<(), Box<dyn Error>> {
     let expected = sum / (0..=last).map(samples_of).sum::<usize>() as f64;
     let bits: Vec<u64> = world.gather(&means[0].to_bits())?;
     if bits.iter().any(|&bits| bits != expected.to_bits()) {
-        return Err(format!("a mean of {}, and not {expected}; bits {bits:?}", means[0]).into());
+        return Err(format!("the mean is {} instead of {expected}; bits {bits:?}", means[0]).into());
     }
     if !means[1].is_nan() || !means[2].is_nan() {
-        return Err(format!("no NaN in {means:?}").into());
+        return Err(format!("the second and the third mean should be NaN: {means:?}").into());
     }
     let diverged = |error: &CommError| matches!(error, CommError::Shared(SharedError::Diverged { rank, .. }) if *rank == last);
     let name = if rank == last && last > 0 { "accuracy" } else { "loss" };

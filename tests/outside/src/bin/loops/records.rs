@@ -37,7 +37,7 @@ fn resumed(world: &World, folder: &Path) -> Result<(), Box<dyn Error>> {
         fs::read_dir(folder)?.map(|entry| Ok(entry?.file_name())).collect::<std::io::Result<_>>()?;
     names.sort();
     if names != ["model.bpk", "model.bpk.sha256", "optimizer.bpk", "optimizer.bpk.sha256"] {
-        return Err(format!("the folder has {names:?}").into());
+        return Err(format!("the folder contains {names:?}").into());
     }
     device.seed(10 + world.rank() as u64);
     // Only rank 0's file is read.
@@ -48,7 +48,7 @@ fn resumed(world: &World, folder: &Path) -> Result<(), Box<dyn Error>> {
     check_equal_weights(world, &loaded)?;
     let [expected, found] =
         [step(&mut optimizer, net, &device)?, step(&mut again, loaded, &device)?].map(|net| hash(&net));
-    if found == expected { Ok(()) } else { Err("a step after loading differs from one without".into()) }
+    if found == expected { Ok(()) } else { Err("a step after loading differs from a step without it".into()) }
 }
 
 fn step(optimizer: &mut ModuleOptimizer, net: Net, device: &Device) -> Result<Net, Box<dyn Error>> {
@@ -113,7 +113,7 @@ fn failed<T>(
     path: &Path,
 ) -> Result<(), Box<dyn Error>> {
     match result {
-        Ok(_) => Err(format!("no error for {}", path.display()).into()),
+        Ok(_) => Err(format!("no error when reading {}", path.display()).into()),
         Err(error) => refused(world, Err::<T, _>(error), |error| of_record(error, rank, path)),
     }
 }

@@ -22,23 +22,23 @@ pub fn check(world: &World) -> Result<(), Box<dyn Error>> {
             data.batches().map(|batch| Ok(batch?.items)).collect::<Result<_, Box<dyn Error>>>()?;
         let through: Vec<usize> = (0..data.len()).map(|index| data.get(index)).collect::<Result<_, _>>()?;
         if mine.concat() != through {
-            return Err("the samples of the shard are not those of its batches".into());
+            return Err("the samples of the shard differ from the samples of its batches".into());
         }
         let ranks: Vec<Vec<Vec<usize>>> = world.gather(&mine)?;
         let lengths: Vec<usize> = ranks.iter().map(|batches| batches.concat().len()).collect();
         let steps = ranks.iter().all(|batches| batches.len() == data.steps());
         if !steps || lengths.iter().max() > lengths.iter().min().map(|least| least + 1).as_ref() {
-            return Err(format!("shards of {lengths:?} samples").into());
+            return Err(format!("the shards have {lengths:?} samples").into());
         }
         let mut all: Vec<usize> = ranks.concat().concat();
         orders.push(all.clone());
         all.sort_unstable();
         if all != (0..SAMPLES).collect::<Vec<_>>() {
-            return Err(format!("not each sample once: {all:?}").into());
+            return Err(format!("not every sample was used exactly once: {all:?}").into());
         }
     }
     if orders[0] == orders[1] || orders[1] == orders[2] {
-        return Err("epochs have the same order".into());
+        return Err("two epochs have the same order".into());
     }
     let last = world.size() - 1;
     let off = usize::from(world.rank() == last && last > 0);
@@ -59,11 +59,11 @@ pub fn check(world: &World) -> Result<(), Box<dyn Error>> {
     )?;
     match ShardedDataset::new(world, numbers(SAMPLES), 0) {
         Err(CommError::Shared(SharedError::Sharding(_))) => {}
-        _ => return Err("a batch of 0 samples".into()),
+        _ => return Err("a batch size of 0 was accepted".into()),
     }
     match ShardedDataset::new(world, numbers(last), 4) {
         Err(CommError::Shared(SharedError::Elsewhere { rank, .. })) if rank == last => Ok(()),
-        _ => Err("fewer samples than ranks".into()),
+        _ => Err("fewer samples than ranks were accepted".into()),
     }
 }
 
@@ -79,6 +79,6 @@ pub fn refused<T>(
         Ok(_) if world.size() == 1 => Ok(()),
         Err(error) if same && error.is_shared() && expected(&error) => Ok(()),
         Err(error) => Err(format!("another error, or not on all ranks: {error}").into()),
-        Ok(_) => Err("no error where ranks differ".into()),
+        Ok(_) => Err("no error although ranks differ".into()),
     }
 }
