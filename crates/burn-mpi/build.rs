@@ -14,7 +14,7 @@ fn main() {
     if Command::new(&mpicc).arg("--version").output().is_err() {
         println!(
             "cargo::error={mpicc} not found: install an MPI with its headers \
-             (Debian, Ubuntu: apt-get install openmpi-bin libopenmpi-dev), or name its wrapper by MPICC"
+             (Debian, Ubuntu: apt-get install openmpi-bin libopenmpi-dev), or set MPICC to its compiler wrapper"
         );
         return;
     }

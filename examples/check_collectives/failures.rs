@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use burn_mpi::lab::connect_primitives;
 use burn_mpi::{
-    Backend, Collective, GlooAlgorithm, GlooCollective, Operation, Reduction, World, chunk_range,
+    Backend, Collective, CommError, GlooAlgorithm, GlooCollective, Operation, Reduction, SharedError, World,
+    chunk_range,
 };
 
 use crate::values::wire;
@@ -20,7 +21,7 @@ pub fn miss(world: &World, collective: &mut dyn Collective, how: &str, operation
     let mine = match operation {
         "reduce-scatter" => 0..length,
         "all-gather" => chunk_range(length, world.size(), world.rank()),
-        other => return Err(format!("no check of {other}").into()),
+        other => return Err(format!("unknown operation {other}").into()),
     };
     for bucket in 0..2 {
         if bucket == 1 && world.rank() + 1 == world.size() {
@@ -29,7 +30,7 @@ pub fn miss(world: &World, collective: &mut dyn Collective, how: &str, operation
                 // SAFETY: kill takes any arguments. This call stops this process and nothing else.
                 "stop" => drop(unsafe { libc::kill(libc::getpid(), libc::SIGSTOP) }),
                 "stay" => std::thread::sleep(Duration::from_secs(3600)),
-                other => return Err(format!("no rank can {other}").into()),
+                other => return Err(format!("unknown failure {other}").into()),
             }
         }
         let buffer = wire(0, mine.len(), |_| 1.0);
@@ -40,18 +41,21 @@ pub fn miss(world: &World, collective: &mut dyn Collective, how: &str, operation
         collective.start(operation, buffer)?;
         collective.wait(bucket)?;
     }
-    Err("a rank was not missed".into())
+    Err("no error, although a rank stayed away".into())
 }
 
 pub fn unknown_interface(world: &World) -> Outcome {
     let refused = connect_primitives(world, Backend::Gloo, &transport(Some("nosuch0"), TIMEOUT));
-    let text = refused.err().ok_or("an interface that is not there was taken")?.to_string();
+    let text = refused.err().ok_or("an interface that does not exist was accepted")?.to_string();
     assert!(text.contains("nosuch0") && text.contains("lo (127.0.0.1)"), "{text}");
     if world.size() > 1 {
         let named = transport(world.is_root().then_some("lo"), TIMEOUT);
         let named = connect_primitives(world, Backend::Gloo, &named);
-        let text = named.err().ok_or("an interface of one rank alone was taken")?.to_string();
-        assert!(text.contains("Transport::interface differs between ranks: rank 1 on "), "{text}");
+        let error = named.err().ok_or("an interface named on one rank only was accepted")?;
+        let CommError::Shared(SharedError::Diverged { what, rank: 1, .. }) = &error else {
+            panic!("{error}")
+        };
+        assert_eq!(what, "Transport::interface");
     }
     report(world, &text)
 }
@@ -72,16 +76,17 @@ pub fn timeout(world: &World, interface: Option<&str>) -> Outcome {
             gloo.start(Operation::all_reduce(2, &buffer, Reduction::Native), buffer)?;
         }
         for (gloo, algorithm) in all.iter_mut().zip(GlooAlgorithm::ALL) {
-            let text = gloo.wait(2).err().ok_or("a rank was not missed")?.to_string();
-            println!("rank {}: {algorithm}: {text}", world.rank());
-            assert!(text.contains("gloo all-reduce of bucket 2 of 40000 bytes failed after"), "{text}");
+            let error = gloo.wait(2).err().ok_or("no error, although a rank stayed away")?;
+            println!("rank {}: {algorithm}: {error}", world.rank());
+            let CommError::Operation { operation, bytes, .. } = &error else { panic!("{error}") };
+            assert_eq!((operation.as_str(), *bytes), ("gloo all-reduce of bucket 2", 40_000));
             let again = gloo.all_reduce(&mut wire(0, 1, |_| 1.0), Reduction::Native);
-            let again = again.err().ok_or("broken connections were used")?.to_string();
+            let again = again.err().ok_or("an operation over broken connections succeeded")?.to_string();
             assert!(again.contains("broke earlier"), "{again}");
         }
     }
     world.barrier()?;
-    report(world, "a rank that stays away is an error after the timeout")
+    report(world, "a rank that stays away causes an error after the timeout")
 }
 
 /// Kills the last rank while the others wait for it.

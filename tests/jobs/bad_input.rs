@@ -208,7 +208,7 @@ fn ranks_without_their_launchers_variables_are_refused_and_one_process_trains() 
     };
     let output = must_fail(started(2, "env", &["-i"]));
     let lines = errors(&output);
-    let is_told = |line: &String| line.contains("has no variable of a launcher") && line.contains("env -i");
+    let is_told = |line: &String| line.contains("launcher variables") && line.contains("env -i");
     assert!((1..=2).contains(&lines.len()) && lines.iter().all(is_told), "{}", text(&output));
     assert!(!lab.path("out").exists(), "nothing was created");
     // Its parent is a shell.

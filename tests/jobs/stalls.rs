@@ -23,7 +23,7 @@ fn a_rank_that_is_waited_for_is_named_once_and_the_run_goes_on() {
             backend,
             " has waited for ",
             "missing: rank 1 on ",
-            &format!("the job ends after its deadline of {HOUR} s (--comm-timeout)"),
+            &format!("deadline of {HOUR} s (--comm-timeout)"),
         ];
         let is_it = |line: &String| parts.iter().all(|part| line.contains(part));
         assert!(errors(&output).iter().any(is_it), "{ranks} {backend}: {}", text(&output));

@@ -141,7 +141,9 @@ fn validate(
 fn main() -> ExitCode {
     run(|world| {
         world.agree(
-            std::env::args().nth(1).map_or(Ok(()), |word| Err(format!("{word}: no argument is taken"))),
+            std::env::args()
+                .nth(1)
+                .map_or(Ok(()), |word| Err(format!("{word}: this program takes no arguments"))),
         )?;
         train(world, Samples { first: 0, count: 1003 }, Samples { first: 1003, count: 101 }, 32)?;
         Ok(())

@@ -41,7 +41,7 @@ impl Wait<'_> {
     /// Returns the warning that a rank prints before the deadline. `waited` is the length of the wait so far.
     pub fn stall(&self, waited: Duration) -> String {
         format!(
-            "{} has waited for {:.0} s on rank {} ({}); {}; the job ends after its deadline of {} s ({})",
+            "{} has waited for {:.0} s on rank {} ({}); {}; the job aborts at its deadline of {} s ({})",
             self.seen.what,
             waited.as_secs_f64(),
             self.member.rank,
@@ -66,7 +66,7 @@ impl Wait<'_> {
         }
         if !silent.is_empty() {
             return format!(
-                "missing: {} (no answer for {} s: stopped, ended, cut off or very slow)",
+                "missing: {} (no answer for {} s: stopped, exited, unreachable or very slow)",
                 list(silent),
                 self.silent.as_secs()
             );
@@ -74,12 +74,13 @@ impl Wait<'_> {
         let is_busy = |answer: &Status| answer.waited.is_none() && answer.entered <= seen.entered;
         let busy: Vec<usize> = others().filter(|&rank| answers[rank].as_ref().is_some_and(is_busy)).collect();
         if !busy.is_empty() {
-            return format!("missing: {} (alive, and has not called it)", list(busy));
+            return format!("missing: {} (running, but not in this operation)", list(busy));
         }
         let elsewhere = others()
             .find_map(|rank| Some(format!("{} {}", name(rank), where_else(seen, answers[rank].as_ref()?)?)));
         elsewhere.unwrap_or_else(|| {
-            "all ranks entered it; check the network, and that they call it on the same sizes, buckets and reductions"
+            "all ranks are in this operation: check the network, and that all ranks call it with the same sizes, \
+             buckets and reductions"
                 .to_owned()
         })
     }
@@ -91,14 +92,15 @@ impl Wait<'_> {
 /// ranks at different operations may therefore have made the same calls, and a message between them is late
 /// or lost.
 fn where_else(seen: &Status, answer: &Status) -> Option<String> {
-    const LOST: &str = "a message between them is lost or late, or ranks do not call the same operations";
-    let in_what = format!("in {}", answer.what);
+    const LOST: &str =
+        "a message between the two ranks is late or lost, or ranks do not call the same operations";
+    let what = &answer.what;
     match answer.entered.cmp(&seen.entered) {
         Ordering::Equal if answer.what == seen.what => None,
-        Ordering::Equal => Some(format!("is {in_what}: ranks do not call the same operations")),
-        Ordering::Less => Some(format!("is before it, {in_what}: {LOST}")),
-        Ordering::Greater if answer.waited.is_none() => Some(format!("is past it: {LOST}")),
-        Ordering::Greater => Some(format!("is past it, {in_what}: {LOST}")),
+        Ordering::Equal => Some(format!("is in {what}: ranks do not call the same operations")),
+        Ordering::Less => Some(format!("is in an earlier operation ({what}): {LOST}")),
+        Ordering::Greater if answer.waited.is_none() => Some(format!("has completed this operation: {LOST}")),
+        Ordering::Greater => Some(format!("is in a later operation ({what}): {LOST}")),
     }
 }
 
@@ -116,11 +118,11 @@ mod tests {
         };
         assert_eq!(answer(7, 1, "all-gather"), None);
         let other = answer(7, 1, "barrier").expect("another operation");
-        assert_eq!(other, "is in mpi barrier: ranks do not call the same operations");
+        assert!(other.starts_with("is in mpi barrier: "), "{other}");
         for (entered, waits, start) in [
-            (6, 1, "is before it, in mpi all-gather: a message "),
-            (8, 1, "is past it, in mpi all-gather: a message "),
-            (8, 0, "is past it: a message "),
+            (6, 1, "is in an earlier operation (mpi all-gather): "),
+            (8, 1, "is in a later operation (mpi all-gather): "),
+            (8, 0, "has completed this operation: "),
         ] {
             let found = answer(entered, waits, "all-gather").expect("another place");
             assert!(found.starts_with(start), "{found}");

@@ -69,9 +69,9 @@ pub enum CommError {
     /// process.
     #[cfg(feature = "mpi")]
     #[error(
-        "{} started this process as one of several ({}), but no process manager answers, and {variable} makes MPI ask \
-         one: start it with mpirun, or with srun --mpi=pmix (MPICH: pmi2); if a shell inside another job started it, use a \
-         new one, or in bash: {}",
+        "{} started this process as one of several ({}), but no process manager answers, although {variable} makes \
+         MPI connect to one: start it with mpirun, or with srun --mpi=pmix (MPICH: pmi2); if a shell inside another job \
+         started it, use a new shell, or in bash: {}",
         launcher.name, launcher.variables, unset([launcher.rank_variable(), PMIX, variable])
     )]
     Inherited {
@@ -83,9 +83,8 @@ pub enum CommError {
     /// A launcher started this process, but the environment lacks the launcher's variables.
     #[cfg(feature = "mpi")]
     #[error(
-        "{daemon} started this process, whose environment has no variable of a launcher: MPI would start as a world of \
-         one, and each rank would train alone; start it without what clears the environment, such as env -i or sudo, \
-         or pass all variables on"
+        "{daemon} started this process, but the environment has no launcher variables: MPI would start as a world of \
+         one, and each rank would train alone; do not clear the environment (env -i, sudo), or pass all variables on"
     )]
     Cleared {
         /// The launcher's program.
@@ -93,8 +92,8 @@ pub enum CommError {
     },
     /// Several ranks were started by hand, with torchrun's variables.
     #[error(
-        "the environment says RANK={rank} and WORLD_SIZE={size}, and no launcher started this process: ranks started \
-         by hand form no MPI job, and each would train alone. Start them together: mpirun -n {size} --bind-to core \
+        "RANK={rank} and WORLD_SIZE={size} are set, but no launcher started this process: ranks that are started one \
+         by one do not form an MPI job, and each would train alone. Start them together: mpirun -n {size} --bind-to core \
          {} …; for one process, unset RANK and WORLD_SIZE",
         process::name()
     )]
@@ -203,9 +202,9 @@ pub enum SharedError {
     },
     /// The samples of all ranks do not add up to the step's total.
     #[error(
-        "the samples that the ranks have passed to backward in this step are {share:.3} times its total: {}; pass each \
-         rank's own samples, and as total those of all ranks in all backward calls of the step, the last of which on \
-         each rank is MicroBatch::Last",
+        "the samples that the ranks have passed to backward in this step are {share:.3} times its total ({}); pass the \
+         rank's own samples, and as total the samples of all ranks in all backward calls of the step; the last call on \
+         each rank must be MicroBatch::Last",
         of_ranks(samples)
     )]
     Shares {
@@ -225,13 +224,15 @@ pub enum SharedError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum MissingGradient {
     /// No step has ended yet, or the next step has begun.
-    #[error("call reduce or finish first, and read it before the next step begins")]
+    #[error("call reduce or finish first, and read the gradient before the next step begins")]
     NoStep,
     /// No rank's loss depends on the parameter in this step.
     #[error("no rank's loss depends on it in this step")]
     Unused,
     /// The parameter was frozen when the `GradientSync` was made, or is a buffer.
-    #[error("it got no gradients when this GradientSync was made; make another one after unfreezing")]
+    #[error(
+        "it was frozen, or is a buffer, when this GradientSync was made; after unfreezing it, make another GradientSync"
+    )]
     Frozen,
     /// The parameter had another shape when the `GradientSync` was made.
     #[error("it had another shape when this GradientSync was made")]
@@ -264,7 +265,7 @@ impl CommError {
 /// Lists the samples and totals of the first ranks.
 fn of_ranks(samples: &[(usize, usize)]) -> String {
     const SHOWN: usize = 8;
-    let rank = |(rank, (own, total)): (usize, &(usize, usize))| format!("rank {rank} {own} of {total}");
+    let rank = |(rank, (own, total)): (usize, &(usize, usize))| format!("rank {rank}: {own} of {total}");
     let shown: Vec<String> = samples.iter().enumerate().take(SHOWN).map(rank).collect();
     let more = if samples.len() > SHOWN { ", …" } else { "" };
     format!("{}{more}", shown.join(", "))

@@ -102,7 +102,8 @@ impl ParamLayout {
                 if let Some(first) = seen.insert(id, specs.len()) {
                     tied.get_or_insert_with(|| {
                         format!(
-                            "{} is tied to {}, and Burn's optimizers update one of the two alone; use one layer twice",
+                            "{} is tied to {}, and Burn's optimizers would update only one of them; call the same \
+                             layer twice instead",
                             spec.name, specs[first].name
                         )
                     });
@@ -119,7 +120,7 @@ impl ParamLayout {
     /// If the number of names differs from the number of parameters.
     #[must_use]
     pub fn with_names(mut self, names: Vec<String>) -> Self {
-        assert_eq!(names.len(), self.specs.len(), "parameters have one name each");
+        assert_eq!(names.len(), self.specs.len(), "with_names requires one name for each parameter");
         self.specs.iter_mut().zip(names).for_each(|(spec, name)| spec.name = name);
         self
     }
@@ -128,7 +129,7 @@ impl ParamLayout {
     /// parameter with gradients is not f32, or if parameters are tied to each other.
     pub fn unsupported(&self) -> Option<String> {
         let other = self.specs.iter().find(|spec| spec.trainable && spec.dtype != DType::F32);
-        let other = other.map(|spec| format!("{} is {:?}, and not F32", spec.name, spec.dtype));
+        let other = other.map(|spec| format!("{} is {:?} instead of F32", spec.name, spec.dtype));
         other.or_else(|| self.tied.clone())
     }
 
@@ -199,7 +200,7 @@ impl ParamLayout {
             if !dtype.is_float() {
                 return None;
             }
-            let spec = specs.next().expect("a module of this layout");
+            let spec = specs.next().expect("the module has this layout");
             let values = || TensorData::new(flat[spec.range.clone()].to_vec(), spec.shape.clone());
             wanted(spec).then(values)
         })

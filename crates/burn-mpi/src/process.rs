@@ -21,7 +21,7 @@ pub(crate) static ACTIVITY: LazyLock<Arc<Activity>> =
     LazyLock::new(|| Arc::new(Activity::new(Clock::system(), DEFAULT_DEADLINE, DEFAULT_STALL)));
 
 /// Sets the program's name. The lines that this library prints on standard error begin with it, such as
-/// `trainer: rank 1 on alpha panicked: ending the job`. The default is the file name of the executable. Call
+/// `trainer: rank 1 on alpha panicked: aborting the job`. The default is the file name of the executable. Call
 /// it once, before [`World::init`](crate::World::init); later calls have no effect.
 ///
 /// ```

@@ -108,7 +108,7 @@ pub fn load_module<M: Module>(world: &World, path: impl AsRef<Path>, module: M) 
     let (path, _calling) = (&file_of(path.as_ref()), calling("load_module"));
     let record = load_record::<ModuleRecord>(world, path)?;
     let loaded = module.try_load_record(record);
-    world.agree(loaded.map_err(|error| described(path, format!("it has another model: {error}"))))
+    world.agree(loaded.map_err(|error| described(path, format!("it is a record of another model: {error}"))))
 }
 
 /// Adds Burn's suffix if the path has none.
@@ -195,17 +195,17 @@ fn check_digest(record: &Path, bytes: &[u8], kind: &str) -> Result<(), RecordErr
     let expected = lines.next().and_then(|line| line.split_whitespace().next()).unwrap_or_default();
     if found != kind {
         return Err(RecordError::Io(match found {
-            "" => format!("{} is damaged: save the record again, or remove that file", file.display()),
-            found => format!("it is {found}, and {kind} is expected"),
+            "" => format!("{} is damaged: save the record again, or remove this file", file.display()),
+            found => format!("it is {found}, but {kind} is required"),
         }));
     }
     if sha256(bytes) == expected {
         return Ok(());
     }
     Err(RecordError::Io(format!(
-        "it is damaged: {} has another digest; use another copy, or remove that file if the record was replaced on \
-         purpose",
-        file.display()
+        "it is damaged: its digest differs from the digest in {file}; use another copy of the record, or remove \
+         {file} if the record was replaced on purpose",
+        file = file.display()
     )))
 }
 
@@ -225,9 +225,9 @@ mod tests {
         write_digest(&record, optimizer).unwrap();
         check(optimizer).unwrap();
         let error = |kind| check(kind).unwrap_err().to_string();
-        assert!(error(module).contains("an optimizer's record, and a module's record is expected"));
+        assert!([optimizer, module].iter().all(|kind| error(module).contains(kind)));
         fs::write(&record, b"muments").unwrap();
-        assert!(error(optimizer).contains("damaged: ") && error(optimizer).contains("o.bpk.sha256"));
+        assert!(error(optimizer).contains("digest") && error(optimizer).contains("o.bpk.sha256"));
         fs::write(record.with_added_extension("sha256"), "x").unwrap();
         assert!(error(optimizer).contains("o.bpk.sha256 is damaged"));
         remove_digest(&record).unwrap();

@@ -88,7 +88,7 @@ impl World {
         drop(starting);
         if provided < threading {
             return Err(CommError::Start(format!(
-                "it offers {provided:?}, and this program needs {threading:?}"
+                "this library needs the thread level {threading:?}, but MPI offers only {provided:?}"
             )));
         }
         log::debug!("rank {rank}: MPI has started");
@@ -142,9 +142,9 @@ fn check_builds(link: &mut MpiLink) -> Result<(), CommError> {
     let Some((&rank, more)) = others.split_first() else { return Ok(()) };
     let [build, host] = ranks[rank].clone();
     let more: String = more.iter().map(|&rank| format!(", rank {rank} on {}", ranks[rank][1])).collect();
-    let also = if more.is_empty() { String::new() } else { format!("; so it is with{}", &more[1..]) };
+    let also = if more.is_empty() { String::new() } else { format!("; also another build:{}", &more[1..]) };
     let reason = format!(
-        "it has another build ({build}) than rank 0 on {} ({}): copy one program to all machines{also}",
+        "it has another build ({build}) than rank 0 on {} ({}): copy the same program to all machines{also}",
         ranks[0][1], ranks[0][0]
     );
     Err(CommError::Shared(SharedError::Elsewhere { rank, host, reason }))
@@ -234,7 +234,7 @@ pub fn end_the_job_on_panic() {
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
             if let Some((rank, _, host)) = identity() {
-                print_line(&format!("rank {rank} on {host} panicked: ending the job"));
+                print_line(&format!("rank {rank} on {host} panicked: aborting the job"));
             }
             before(panic);
             abort(PANICKED)

@@ -76,7 +76,7 @@ impl<I> RankBatch<I> {
 
 /// The data set returned an error for the samples of a step.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the samples of step {step} cannot be read: {source}")]
+#[error("cannot read the samples of step {step}: {source}")]
 pub struct BatchError<E: Error + 'static> {
     /// The step of the epoch, from 0.
     pub step: usize,
@@ -101,11 +101,13 @@ impl<D> ShardedDataset<D> {
         let samples = dataset.len();
         world.check_equal("the data set (samples, batch size)", &format!("{samples}, {batch_size}"))?;
         if batch_size == 0 {
-            return Err(CommError::Shared(SharedError::Sharding("a batch has 0 samples".into())));
+            return Err(CommError::Shared(SharedError::Sharding(
+                "the batch size is 0; use 1 or more".into(),
+            )));
         }
         if u32::try_from(samples).is_err() {
             let most = u32::MAX;
-            let reason = format!("{samples} samples, and at most {most} are supported");
+            let reason = format!("it has {samples} samples; at most {most} are supported");
             return Err(CommError::Shared(SharedError::Sharding(reason)));
         }
         world.check_samples(samples)?;
@@ -155,7 +157,7 @@ impl<D> ShardedDataset<D> {
             assert_eq!(
                 items.len(),
                 own,
-                "samples that Dataset::get_many returned, and those it was asked for"
+                "Dataset::get_many returned another number of samples than it was asked for"
             );
             Ok(RankBatch { items, total: self.plan.global_batch_len(step), step })
         })

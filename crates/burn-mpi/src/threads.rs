@@ -38,7 +38,7 @@
 //!     world.barrier()
 //! });
 //! let text = failure.unwrap_err().to_string();
-//! assert!(text.contains("missing: rank 2 on node0 (alive, and has not called it)"), "{text}");
+//! assert!(text.contains("missing: rank 2 on node0"), "{text}");
 //! ```
 //!
 //! # What differs from processes
@@ -171,7 +171,7 @@ pub fn run_with_lines<T: Send, E: fmt::Display>(
     options: &Options,
     body: impl Fn(&World) -> Result<T, E> + Sync,
 ) -> Result<(Vec<T>, Vec<String>), Failure> {
-    assert!(ranks > 0 && options.hosts > 0, "a job has a rank and a host");
+    assert!(ranks > 0 && options.hosts > 0, "a job needs at least one rank and one host");
     let hub = Arc::new(Hub::new(ranks, options));
     let as_rank = |rank: usize| {
         let result = catch_unwind(AssertUnwindSafe(|| {
@@ -192,7 +192,9 @@ pub fn run_with_lines<T: Send, E: fmt::Display>(
             let thread = std::thread::Builder::new().name(format!("rank {rank}"));
             let spawned = thread.stack_size(options.stack_bytes).spawn_scoped(scope, move || as_rank(rank));
             // A rank without a thread leaves with an error. Otherwise the others would wait for it.
-            spawned.map_err(|error| hub.leave(rank, 1, format!("the system gives no thread: {error}"))).ok()
+            spawned
+                .map_err(|error| hub.leave(rank, 1, format!("cannot start a thread for this rank: {error}")))
+                .ok()
         };
         let threads: Vec<_> = (0..ranks).map(spawn).collect();
         threads.into_iter().map(|thread| thread?.join().unwrap_or_default()).collect()
@@ -201,7 +203,7 @@ pub fn run_with_lines<T: Send, E: fmt::Display>(
     match (cause, results.into_iter().collect::<Option<Vec<T>>>()) {
         (None, Some(results)) => Ok((results, lines)),
         (cause, _) => {
-            let (rank, error) = cause.unwrap_or((0, "a rank's thread ended".into()));
+            let (rank, error) = cause.unwrap_or((0, "the thread of a rank ended without a result".into()));
             Err(Failure { rank, error, seed: options.turns.then_some(options.seed), lines })
         }
     }

@@ -317,7 +317,7 @@ impl World {
         let [length, tag] = header;
         if tag != exchange.tag {
             // The other ranks continue. They see the error when this rank exits.
-            let reason = format!("rank 0 is in another call, and this rank in {}", exchange.name);
+            let reason = format!("this rank is in {}, but rank 0 is in another call", exchange.name);
             return Err(self.unreadable(reason));
         }
         bytes.resize(length as usize, 0);
@@ -454,7 +454,10 @@ impl World {
             return Ok(());
         }
         let ranks = self.size();
-        let reason = format!("gets no sample: the data set has {samples}, and there are {ranks} ranks");
+        let reason = format!(
+            "gets no sample: {ranks} ranks need at least {ranks} samples, but the data set has {samples}; use fewer \
+             ranks"
+        );
         Err(self.elsewhere(samples, reason))
     }
 
@@ -472,7 +475,8 @@ impl World {
 
     fn unreadable(&self, reason: String) -> CommError {
         self.wrong(format!(
-            "got a message it cannot read ({reason}): do all ranks call the same operations, and run the same binary?"
+            "received a message that it cannot read ({reason}): check that all ranks call the same operations and \
+             run the same binary"
         ))
     }
 }

@@ -123,7 +123,8 @@ fn a_parameter_of_another_type_on_one_rank_is_named() {
 #[test]
 fn an_error_inside_a_step_on_one_rank_ends_the_job() {
     for failure in failures("samples", true) {
-        assert_eq!(failure.error, "rank 1 on node0 has 800 samples of a step of 24 samples on all ranks");
+        let facts = ["rank 1 on node0 ", " 800 samples ", " 24 samples "];
+        assert!(facts.iter().all(|fact| failure.error.contains(fact)), "{failure}");
     }
 }
 
@@ -165,10 +166,7 @@ fn a_quantized_module_is_broadcast_and_compared() {
         let compared = check_equal_weights(world, &mine);
         if world.size() > 1 {
             let line = compared.unwrap_err().to_string();
-            assert!(
-                line.starts_with("the quantized parameter weight differs between ranks: rank 1 on "),
-                "{line}"
-            );
+            assert!(line.contains("quantized parameter weight ") && line.contains("rank 1 on "), "{line}");
         }
         let module = broadcast_module(world, mine)?;
         check_equal_weights(world, &module)?;

@@ -10,8 +10,8 @@ use burn::tensor::{Device, Tensor};
 use burn_mpi::lab::{Call, Element, Primitives, connect_primitives};
 use burn_mpi::threads::{Failure, Options, run, run_with_lines, sleep};
 use burn_mpi::{
-    Backend, CommError, GradientSync, MicroBatch, Operation, Reduction, SyncOptions, Transport, Wire, World,
-    broadcast_module, chunk_range, connect,
+    Backend, CommError, GradientSync, MicroBatch, MissingGradient, Operation, Reduction, SyncOptions,
+    Transport, Wire, World, broadcast_module, chunk_range, connect,
 };
 
 /// Returns options with this seed. `TURNS=off` makes ranks run at the same time, for a thread sanitizer.
@@ -188,17 +188,18 @@ fn a_late_rank_is_told_of_once_and_one_that_never_comes_ends_the_job() {
         assert_eq!(none, Vec::<String>::new(), "seed {seed}");
         let lines = barrier_after(3, &simulated(seed), 1, Duration::from_secs(119)).unwrap();
         let [line] = &lines[..] else { panic!("seed {seed}: {lines:?}") };
-        let start = "memory comparison of barrier, call 1 has waited for 60 s on rank 0 (node0); missing: rank 1 on \
-                     node0 (alive";
-        assert!(line.starts_with(start), "{line}");
+        let facts = [
+            "memory comparison of barrier, call 1 ",
+            " 60 s ",
+            "rank 0 (node0)",
+            "missing: rank 1 on node0 ",
+        ];
+        assert!(facts.iter().all(|fact| line.contains(fact)), "{line}");
         let failure = barrier_after(3, &simulated(seed), 0, Duration::from_secs(3600)).unwrap_err();
-        let start = "memory comparison of barrier, call 1 exceeded the deadline of 120 s";
-        assert!(failure.error.starts_with(start), "{failure}");
+        let facts =
+            ["memory comparison of barrier, call 1 ", "deadline of 120 s", "missing: rank 0 on node0 "];
+        assert!(facts.iter().all(|fact| failure.error.contains(fact)), "{failure}");
         assert!(failure.error.contains("after 120.0 s"), "no more than that has passed: {failure}");
-        assert!(
-            failure.error.ends_with("missing: rank 0 on node0 (alive, and has not called it)"),
-            "{failure}"
-        );
         assert!(failure.error.contains("on rank 1 (node0)"), "the lowest that waits: {failure}");
         assert_eq!((failure.lines.len(), failure.seed), (1, Some(seed)));
     }
@@ -228,8 +229,8 @@ fn ranks_that_leave_end_the_others_with_their_name_and_reason() {
     assert_eq!(leaves(|| Err("no data of a rank 0".into())), "rank 1 on node0: no data of a rank 0 (seed 5)");
     assert_eq!(leaves(|| panic!("a bug")), "rank 1 on node0 panicked: a bug (seed 5)");
     let early = leaves(|| Ok(()));
-    assert!(early.starts_with("rank 1 on node0 has left the job (exit code 0) before the others"), "{early}");
-    assert!(early.contains(" waits for it in memory comparison of barrier"), "{early}");
+    assert!(early.starts_with("rank 1 on node0 ") && early.contains("exit code 0"), "{early}");
+    assert!(early.contains("memory comparison of barrier"), "{early}");
 }
 
 #[test]
@@ -254,8 +255,9 @@ fn different_calls_are_an_error_that_names_them() {
             }
         });
         let text = failure.unwrap_err().to_string();
-        let calls = "is in broadcast of 5 bytes from rank 0, call 1, and rank 0 in barrier, call 1: ranks do not call";
-        assert!(text.contains(calls), "{text}");
+        let calls =
+            ["rank 1 on node0 is in broadcast of 5 bytes from rank 0, call 1", "rank 0 in barrier, call 1"];
+        assert!(calls.iter().all(|call| text.contains(call)), "{text}");
         let failure = run(2, &simulated(seed), |world| {
             primitives(world)?.all_reduce(&mut Wire::F32(vec![0.0; 3 + world.rank()]))
         });
@@ -283,7 +285,7 @@ fn different_calls_are_an_error_that_names_them() {
             _ => world.check_equal("a", "b"),
         });
         let text = failure.unwrap_err().to_string();
-        assert!(text.contains("is in check_equal of a, and rank 0 in gather"), "{text}");
+        assert!(text.contains("is in check_equal of a") && text.contains("rank 0 in gather"), "{text}");
     }
 }
 
@@ -292,7 +294,7 @@ fn what_never_comes_ends_by_the_deadline_whatever_else_is_in_flight() {
     let ends = |body: &(dyn Fn(&World) -> Result<(), CommError> + Sync)| {
         for seed in 0..10 {
             let failure = run(2, &simulated(seed), body).unwrap_err().to_string();
-            assert!(failure.contains("exceeded the deadline of 120 s"), "seed {seed}: {failure}");
+            assert!(failure.contains("deadline of 120 s"), "seed {seed}: {failure}");
         }
     };
     let value = || Wire::F32(vec![1.0]);
@@ -345,7 +347,7 @@ fn a_rank_that_polls_keeps_no_deadline_from_passing() {
         Ok(())
     });
     let text = failure.unwrap_err().to_string();
-    assert!(text.contains("barrier") && text.contains("exceeded the deadline of 5 s"), "{text}");
+    assert!(text.contains("barrier") && text.contains("deadline of 5 s"), "{text}");
     // A rank that computes between its polls is late, but the job does not end.
     let late = run_with_lines(2, &simulated(0), |world| {
         let mut collective = connect(world, Backend::Mpi, &Transport::default())?;
@@ -395,7 +397,7 @@ fn a_rank_that_there_is_not_is_named() {
     ] {
         let failure = run(2, &simulated(0), |world| call(primitives(world)?.as_mut(), world.rank()));
         let text = failure.unwrap_err().to_string();
-        assert!(text.contains("there is no rank 9, only 0 to 1"), "{text}");
+        assert!(text.contains("no rank 9") && text.contains("0 to 1"), "{text}");
     }
 }
 
@@ -409,8 +411,11 @@ fn a_rank_that_cannot_begin_ends_the_others() {
     }
     // More memory than any machine has.
     let options = Options { stack_bytes: 1 << 46, ..Options::default() };
-    let failure = run(2, &options, World::barrier).unwrap_err().to_string();
-    assert!(failure.contains("the system gives no thread"), "{failure}");
+    let failure = run(2, &options, World::barrier).unwrap_err();
+    assert!(
+        failure.error.starts_with("rank 0 on node0: ") && failure.error.contains("os error"),
+        "{failure}"
+    );
 }
 
 #[test]
@@ -458,7 +463,7 @@ fn ranks_run_at_the_same_time_without_turns() {
         },
     });
     let text = failure.unwrap_err().to_string();
-    assert!(text.contains("exceeded the deadline of 0.05 s"), "{text}");
+    assert!(text.contains("deadline of 0.05 s"), "{text}");
     let failure = run(3, &options, |world| match world.rank() {
         2 => Err("no data".to_owned()),
         _ => world.barrier().map_err(|error| error.to_string()),
@@ -534,7 +539,7 @@ fn a_module_that_ranks_share_is_refused() {
         sync.finish(&module).map(drop)
     });
     let text = failure.unwrap_err().to_string();
-    assert!(text.contains("build the module inside the function that runs as every rank"), "{text}");
+    assert!(text.contains("ranks 0 and 1 ") && text.contains("autodiff graph"), "{text}");
 }
 
 #[test]
@@ -564,7 +569,7 @@ fn gradients_stay_until_they_are_dropped_and_are_not_those_of_a_module_of_other_
         step(1.0, &other).map(drop)
     })
     .unwrap_err();
-    assert!(failures.to_string().contains("it had another shape"), "{failures}");
+    assert!(failures.error.contains(&MissingGradient::OtherShape.to_string()), "{failures}");
 }
 
 #[test]
@@ -585,11 +590,9 @@ fn a_total_that_is_not_that_of_the_step_is_an_error_of_all_ranks_and_the_next_st
         Ok::<_, CommError>((errors.map(|error| error.to_string()), gradient))
     });
     for ([close, far], gradient) in steps.unwrap() {
-        assert!(close.contains("are 0.952 times its total"), "{close}");
-        assert!(
-            far.contains("are 0.700 times its total: rank 0 2 of 6, rank 1 2 of 6, rank 2 2 of 60;"),
-            "{far}"
-        );
+        assert!(close.contains("0.952 times"), "{close}");
+        let listed = "rank 0: 2 of 6, rank 1: 2 of 6, rank 2: 2 of 60";
+        assert!(far.contains("0.700 times") && far.contains(listed), "{far}");
         assert!(far.contains("MicroBatch::Last"), "{far}");
         assert!((gradient[0] - 1.0).abs() < 1e-6, "{gradient:?}");
     }
@@ -622,9 +625,8 @@ fn steps_in_another_order_are_an_error_that_names_the_collective() {
             Ok::<_, CommError>(())
         });
         let text = failure.unwrap_err().to_string();
-        let [first, second] = ["in memory all-reduce: ", "in memory (collective 2) all-reduce: "];
-        assert!(text.contains("exceeded the deadline of 120 s"), "{text}");
-        assert!(text.contains(first) || text.contains(second), "{text}");
-        assert!(text.contains("ranks do not call the same operations"), "{text}");
+        let collectives = ["memory all-reduce", "memory (collective 2) all-reduce"];
+        assert!(text.contains("deadline of 120 s"), "{text}");
+        assert!(collectives.iter().all(|collective| text.contains(collective)), "{text}");
     }
 }

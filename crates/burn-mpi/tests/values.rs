@@ -78,7 +78,7 @@ fn a_value_that_cannot_be_sent_is_an_error_of_all_ranks() {
             Ok(gathered)
         };
         for error in run(3, &Options::default(), check).unwrap() {
-            let start = format!("rank {broken} on node0: a value cannot be sent to the other ranks: ");
+            let start = format!("rank {broken} on node0: ");
             assert!(error.starts_with(&start) && error.contains("UTF-8"), "{error}");
         }
     }

@@ -108,7 +108,7 @@ impl Options {
                 "--modules" => options.stock = is_second(["fused", "stock"])?,
                 "--rate" => match value.parse() {
                     Ok(rate) if rate > 0.0 && rate <= 1.0 => options.rate = rate,
-                    _ => return Err(format!("{name} {value}: a number above 0, and at most 1, is required")),
+                    _ => return Err(format!("{name} {value}: a number above 0 and at most 1 is required")),
                 },
                 "--backend" => options.backend = value.parse().map_err(|error| format!("{name}: {error}"))?,
                 "--text" => options.text = Some(value.into()),
@@ -126,18 +126,21 @@ impl Options {
         if let (true, Some(name)) =
             (lstm, given.iter().find(|name| ["--layers", "--heads", "--dropout"].contains(&name.as_str())))
         {
-            return Err(format!("{name} is an option of the transformer: leave it out, or --network lstm"));
+            return Err(format!("{name} requires --network gpt: leave out {name} or --network lstm"));
         }
         if self.stock && given.iter().any(|name| name == "--precision") {
-            return Err("--precision is of fused modules: leave it out, or --modules fused".to_string());
+            return Err(
+                "--precision requires --modules fused: leave out --precision or --modules stock".to_string()
+            );
         }
         if layers > MOST_LAYERS {
-            return Err(format!("--layers {layers}: at most {MOST_LAYERS}"));
+            return Err(format!("--layers {layers}: at most {MOST_LAYERS} are supported"));
         }
         let masked = batch as u64 * (tokens as u64).pow(2);
         if !lstm && masked > MOST_MASKED {
             return Err(format!(
-                "--batch {batch} --tokens {tokens}: a mask of {masked} values, and at most {MOST_MASKED}"
+                "--batch {batch} --tokens {tokens}: the attention mask would have {masked} values; at most \
+                 {MOST_MASKED} are supported"
             ));
         }
         if !lstm && width % heads != 0 {
@@ -150,7 +153,8 @@ impl Options {
         match parameters {
             0..=MOST_PARAMETERS => Ok(()),
             _ => Err(format!(
-                "--width {width} --layers {layers}: about {parameters} parameters, and at most {MOST_PARAMETERS}"
+                "--width {width} --layers {layers}: the network would have about {parameters} parameters; at most \
+                 {MOST_PARAMETERS} are supported"
             )),
         }
     }
@@ -223,12 +227,12 @@ fn text(world: &World, options: &Options) -> Result<Vec<u8>, Box<dyn Error>> {
 fn read(file: &Path, least: usize) -> Result<Vec<u8>, String> {
     // Opening a pipe would wait for a writer.
     if std::fs::metadata(file).is_ok_and(|found| !found.is_file()) {
-        return Err("it is not a regular file".into());
+        return Err("is not a regular file".into());
     }
     let text = std::fs::read(file).map_err(|error| error.to_string())?;
     match text.len() {
         length if length < least => {
-            Err(format!("{length} characters, and a window of each rank needs {least}"))
+            Err(format!("contains {length} characters; one window for each rank needs at least {least}"))
         }
         _ => Ok(text),
     }

@@ -109,10 +109,13 @@ fn mnist(folder: &Path, part: &str) -> Result<InMemDataset<Image>, String> {
     let (labels, classes) = values(folder, &format!("{part}-labels-idx1-ubyte"), &[])?;
     if pixels.len() / (SIDE * SIDE) != classes.len() {
         let counts = (pixels.len() / (SIDE * SIDE), classes.len());
-        return Err(format!("{images} has {} images, and {labels} {} labels", counts.0, counts.1));
+        return Err(format!(
+            "{images} contains {} images, but {labels} contains {} labels",
+            counts.0, counts.1
+        ));
     }
     if let Some(label) = classes.iter().find(|&&label| label > 9) {
-        return Err(format!("{labels}: label {label}, and there are ten classes"));
+        return Err(format!("{labels}: contains the label {label}; labels must be 0 to 9"));
     }
     let normalised = |&pixel: &u8| (f32::from(pixel) / 255.0 - 0.1307) / 0.3081;
     let images = pixels.chunks_exact(SIDE * SIDE).map(|pixels| pixels.iter().map(normalised).collect());
@@ -126,7 +129,7 @@ fn values(folder: &Path, name: &str, item: &[usize]) -> Result<(String, Vec<u8>)
     let (file, path) = (&path, path.display().to_string());
     // Opening a pipe would wait for a writer.
     if std::fs::metadata(file).is_ok_and(|found| !found.is_file()) {
-        return Err(format!("{path}: it is not a regular file"));
+        return Err(format!("{path}: is not a regular file"));
     }
     let mut bytes = std::fs::read(file).map_err(|error| format!("{path}: {error}"))?;
     let dimensions = 1 + item.len();
@@ -141,7 +144,7 @@ fn values(folder: &Path, name: &str, item: &[usize]) -> Result<(String, Vec<u8>)
             Ok((path, bytes.split_off(header)))
         }
         _ => Err(format!(
-            "{path}: it is no whole IDX file of bytes [count{}]",
+            "{path}: is not a complete IDX file of bytes with the shape [count{}]",
             item.iter().map(|size| format!(", {size}")).collect::<String>()
         )),
     }

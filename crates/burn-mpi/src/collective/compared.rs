@@ -161,7 +161,7 @@ impl<L: Link> Checked<L> {
         // `compare` compares all announcements with the first one, here the sender's.
         Announcement::compare(&[theirs, mine].concat()).map_err(|error| match error {
             CommError::Shared(SharedError::OutOfStep { calls, others, .. }) => {
-                let reason = format!("rank {from} sends {others}, and this rank receives {calls}");
+                let reason = format!("rank {from} sends {others}, but this rank receives {calls}");
                 self.link.member().error(&message.started, reason)
             }
             other => other,

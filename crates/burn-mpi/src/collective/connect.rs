@@ -63,7 +63,8 @@ pub fn connect(
 ) -> Result<Box<dyn Collective>, CommError> {
     let timeout = transport.timeout.min(LONGEST);
     world.set_deadline(timeout);
-    world.check_equal("the transport", &format!("{backend} by {}", transport.gloo_algorithm))?;
+    world
+        .check_equal("the transport", &format!("{backend} (gloo algorithm {})", transport.gloo_algorithm))?;
     if let Some(seat) = world.seat() {
         return Ok(seat.collective(world));
     }
@@ -79,7 +80,7 @@ pub fn connect(
             Ok(Box::new(crate::GlooCollective::connect(world, interface, algorithm, timeout)?))
         }
         #[cfg(not(all(feature = "mpi", feature = "gloo")))]
-        _ => unreachable!("a build without {backend} refuses it"),
+        _ => unreachable!("a build without {backend} rejects it"),
     }
 }
 
@@ -107,7 +108,7 @@ pub fn connect_primitives(
             Ok(Box::new(Checked::over(gloo)))
         }
         #[cfg(not(all(feature = "mpi", feature = "gloo")))]
-        _ => unreachable!("a build without {backend} refuses it"),
+        _ => unreachable!("a build without {backend} rejects it"),
     }
 }
 
@@ -132,11 +133,12 @@ impl Backend {
     /// If it does not include the backend. The error names the missing feature and package.
     pub fn check_built(self) -> Result<(), String> {
         let (is_built, lacking) = match self {
-            Self::Mpi => {
-                (cfg!(feature = "mpi"), "mpi, and has ranks as threads alone; build with the feature mpi")
-            }
+            Self::Mpi => (
+                cfg!(feature = "mpi"),
+                "mpi, so its ranks can only be threads; build it with the feature mpi",
+            ),
             Self::Gloo => {
-                (cfg!(feature = "gloo"), "gloo; choose mpi, or build with the feature gloo (libgloo-dev)")
+                (cfg!(feature = "gloo"), "gloo; choose mpi, or build it with the feature gloo (libgloo-dev)")
             }
         };
         is_built.then_some(()).ok_or_else(|| format!("this build lacks {lacking}"))

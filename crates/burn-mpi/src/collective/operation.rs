@@ -9,6 +9,9 @@ use crate::{Reduction, Wire};
 /// The bucket number of blocking calls of a [`Collective`](crate::Collective); no caller uses it.
 pub(crate) const BLOCKING: usize = usize::MAX;
 
+/// The reason why a sum of bytes is rejected.
+const BYTES_SUMMED: &str = "bytes cannot be summed; use f32, f64, bf16 or f16";
+
 /// Kind of an [`Operation`]. The method of [`Primitives`](crate::lab::Primitives) with the same name
 /// documents each variant. All ranks' parts of a buffer have the same length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -92,7 +95,7 @@ impl Call {
         size: usize,
     ) -> Result<(), String> {
         if self.sums() && element == Element::Byte {
-            return Err("bytes have no sum".to_owned());
+            return Err(BYTES_SUMMED.to_owned());
         }
         if let Some(peer) = self.peer()
             && peer >= size
@@ -111,13 +114,21 @@ impl Call {
             Self::AllToAll => read == written && read.is_multiple_of(size * element.width()),
             Self::Barrier => read == 0 && written == 0,
         };
-        assert!(fits, "{}: {read} bytes and {written} are not one part for each rank", self.name());
+        assert!(
+            fits,
+            "{}: the lengths of the buffers do not match: {read} bytes to read, {written} bytes to write, {size} ranks",
+            self.name()
+        );
         let is_whole = |bytes: &[u8]| {
             let width = element.width();
             bytes.len().is_multiple_of(width)
                 && (bytes.is_empty() || bytes.as_ptr().addr().is_multiple_of(width))
         };
-        assert!(is_whole(from) && is_whole(to), "{}: whole values, aligned", self.name());
+        assert!(
+            is_whole(from) && is_whole(to),
+            "{}: a buffer is not aligned to its element type, or does not contain whole elements",
+            self.name()
+        );
         Ok(())
     }
 
@@ -207,14 +218,14 @@ impl Operation {
         let Self { call, element, length, .. } = self;
         let (found, is_gather) = (buffer.len(), call == Call::AllGather);
         let is_made_for_it = buffer.element() == element && (is_gather || found == length);
-        assert!(is_made_for_it, "{self}: it was made for another buffer");
+        assert!(is_made_for_it, "{self}: this operation was made for a buffer of another type or length");
         if call.sums() && element == Element::Byte {
-            return Err("bytes have no sum; use f32, f64, bf16 or f16".to_owned());
+            return Err(BYTES_SUMMED.to_owned());
         }
         let expected = chunk_range(length, ranks, rank).len();
         if is_gather && found != expected {
             return Err(format!(
-                "this rank passes {found} elements, but its chunk of {length} on {ranks} ranks has {expected}"
+                "this rank passes {found} elements, but its chunk of {length} elements on {ranks} ranks has {expected}"
             ));
         }
         Ok(())
@@ -262,12 +273,15 @@ mod tests {
             sum.contains("rank 0 on node0: ") && sum.contains(" reduce-scatter of 2 bytes failed"),
             "{sum}"
         );
-        assert!(sum.contains("no sum"), "{sum}");
-        assert_eq!(gather, "this rank passes 2 elements, but its chunk of 3 on 2 ranks has 1");
+        assert!(sum.ends_with(BYTES_SUMMED), "{sum}");
+        let [passed, length, ranks, expected] = ["2 elements", "3 elements", "2 ranks", "has 1"];
+        for fact in [passed, length, ranks, expected] {
+            assert!(gather.contains(fact), "{fact}: {gather}");
+        }
     }
 
     #[test]
-    #[should_panic(expected = "it was made for another buffer")]
+    #[should_panic(expected = "non-blocking all-reduce (native) of 2 f32: ")]
     fn an_operation_is_of_one_buffer() {
         let made = Operation::all_reduce(0, &Wire::F32(vec![0.0; 2]), Reduction::Native);
         let _ = made.check(&Wire::F32(vec![0.0; 3]), 0, 1);

@@ -297,7 +297,10 @@ impl<L: Link> Collective for PendingOps<L> {
     fn start(&mut self, operation: Operation, mut buffer: Wire) -> Result<(), CommError> {
         let Operation { order, length, bucket, .. } = operation;
         let number = bucket.unwrap_or(BLOCKING);
-        assert!(self.operation_of(bucket).is_none(), "bucket {number} is in flight");
+        assert!(
+            self.operation_of(bucket).is_none(),
+            "bucket {number} is in flight already: wait for it before starting it again"
+        );
         self.link().check_buffer(operation, &buffer)?;
         let size = self.link().member().size;
         let call = match operation.call {
@@ -358,7 +361,7 @@ impl<L: Link> Collective for PendingOps<L> {
 
     fn wait(&mut self, bucket: usize) -> Result<Wire, CommError> {
         let Some(Operation { call, .. }) = self.operation_of(Some(bucket)) else {
-            panic!("bucket {bucket} is waited for without having been started")
+            panic!("cannot wait for bucket {bucket}: it was not started")
         };
         let _waiting = self.link().member().enter(&self.checked.label, call.name(), Some(bucket));
         self.complete(bucket)

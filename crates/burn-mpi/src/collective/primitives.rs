@@ -69,7 +69,7 @@ pub trait Primitives {
     /// Sums `mine` over all ranks into rank `root`'s `sum`, of the same type and
     /// length. On other ranks `sum` is undefined afterwards.
     fn reduce(&mut self, mine: &Wire, sum: &mut Wire, root: usize) -> Result<(), CommError> {
-        assert_eq!(mine.element(), sum.element(), "a sum like its terms");
+        assert_eq!(mine.element(), sum.element(), "reduce: `sum` must have the element type of `mine`");
         self.call(Call::Reduce { root }, mine.element(), mine.bytes(), sum.bytes_mut())
     }
 
@@ -95,7 +95,11 @@ pub trait Primitives {
     /// Reduce-scatter: sums `mine` over all ranks and returns the sum in equal parts,
     /// one in each rank's `part`, of the same type.
     fn reduce_scatter(&mut self, mine: &Wire, part: &mut Wire) -> Result<(), CommError> {
-        assert_eq!(mine.element(), part.element(), "a sum like its terms");
+        assert_eq!(
+            mine.element(),
+            part.element(),
+            "reduce_scatter: `part` must have the element type of `mine`"
+        );
         self.call(Call::ReduceScatter, mine.element(), mine.bytes(), part.bytes_mut())
     }
 

@@ -127,7 +127,7 @@ impl Wire {
         match self {
             Self::Bf16(narrow) => narrow.convert_from_f32_slice(values),
             Self::F16(narrow) => narrow.convert_from_f32_slice(values),
-            _ => unreachable!("gradients are sent in a type of at most their width"),
+            _ => unreachable!("only bf16 and f16 are converted"),
         }
     }
 
@@ -136,7 +136,7 @@ impl Wire {
         match self {
             Self::Bf16(narrow) => narrow.convert_to_f32_slice(values),
             Self::F16(narrow) => narrow.convert_to_f32_slice(values),
-            _ => unreachable!("gradients are sent in a type of at most their width"),
+            _ => unreachable!("only bf16 and f16 are converted"),
         }
     }
 
@@ -173,7 +173,7 @@ impl Wire {
             (Self::F64(sum), Self::F64(terms)) => f64::ADD(sum, &terms[start..]),
             (Self::Bf16(sum), Self::Bf16(terms)) => bf16::ADD(sum, &terms[start..]),
             (Self::F16(sum), Self::F16(terms)) => f16::ADD(sum, &terms[start..]),
-            _ => panic!("a sum and its terms have one type, and bytes have no sum"),
+            _ => panic!("a sum and its terms must have the same type, and bytes cannot be summed"),
         }
     }
 }

@@ -32,7 +32,7 @@ impl ArrivalOrder {
         let trainable: Vec<usize> = unknown(layout).into_iter().rev().collect();
         if sorted != trainable {
             return Err(CommError::Arrival(format!(
-                "{:?} are not the {} trainable parameters, each once",
+                "the order {:?} does not list each of its {} trainable parameters once",
                 self.order,
                 trainable.len()
             )));
@@ -42,7 +42,7 @@ impl ArrivalOrder {
             Ok(())
         } else {
             Err(CommError::Arrival(format!(
-                "the uses {:?} are not one number above 0 for each of the {params} parameters",
+                "the uses {:?} must be {params} numbers above 0, one for each parameter",
                 self.uses
             )))
         }

@@ -268,7 +268,12 @@ impl GradientSync {
     /// # Panics
     /// If there are more values than [`carry`](Self::carry) reserved.
     pub fn reduce_with(&mut self, mine: Signals, averaged: &mut [f32]) -> Result<Signals, CommError> {
-        assert!(averaged.len() <= self.carried, "{} values in room for {}", averaged.len(), self.carried);
+        assert!(
+            averaged.len() <= self.carried,
+            "{} values to average, but GradientSync::carry reserved only {}",
+            averaged.len(),
+            self.carried
+        );
         self.begin()?;
         let result = self.buckets()?.finish(mine, averaged);
         self.in_step = false;
@@ -402,7 +407,10 @@ impl GradientSync {
         self.begin()?;
         self.samples = (self.samples.0.saturating_add(own), total);
         if own > total {
-            let reason = format!("has {own} samples of a step of {total} samples on all ranks");
+            let reason = format!(
+                "passes {own} samples of its own to a step that has only {total} samples on all ranks; pass as total \
+                 the samples of all ranks"
+            );
             return Err(self.world.wrong(reason));
         }
         if own > 0 {
@@ -439,7 +447,7 @@ impl GradientSync {
     pub fn gradient_mut(&mut self, param: usize) -> Result<&mut [f32], CommError> {
         self.finished(param)?;
         let slots = self.buckets.as_mut().and_then(|buckets| buckets.gradient_mut(param));
-        slots.ok_or(CommError::Interrupted("its buckets are gone"))
+        slots.ok_or(CommError::Interrupted("the buckets of this GradientSync are in flight"))
     }
 
     /// Returns the buckets if they have an average for `param`.
@@ -568,7 +576,8 @@ impl GradientSync {
 }
 
 /// The error after the buckets were lost in a backward.
-const PANICKED: CommError = CommError::Interrupted("an earlier backward of this GradientSync panicked");
+const PANICKED: CommError =
+    CommError::Interrupted("an earlier backward of this GradientSync panicked; make another GradientSync");
 
 /// Returns the bucket plan of a module with `layout`, with room for `carried` values.
 fn plan_of(
@@ -586,5 +595,5 @@ fn plan_of(
 /// Checks that all ranks average the same module in the same way.
 fn compare(world: &World, layout: &ParamLayout, options: &SyncOptions) -> Result<(), CommError> {
     module::check_trainable(world, layout)?;
-    world.check_equal("the set of options of gradient averaging", &format!("{options:?}"))
+    world.check_equal("SyncOptions", &format!("{options:?}"))
 }

@@ -43,12 +43,12 @@ pub enum NoOverlap {
 impl fmt::Display for NoOverlap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::OneRank => "there is one rank",
-            Self::Off => "it is off by option",
+            Self::OneRank => "there is only one rank",
+            Self::Off => "it is switched off",
             Self::OneBucket => "all gradients are in one bucket",
             Self::NotLearned => "the order of arrival is learned in the first step",
             Self::Device => {
-                "gradients of this device are read after backward; flex, ndarray, tch and cuda have overlap"
+                "gradients of this device can be read only after backward; overlap needs flex, ndarray, tch or cuda"
             }
         })
     }
@@ -196,7 +196,7 @@ mod tests {
         );
         let text = report(1, Overlap::Inactive(NoOverlap::OneBucket)).to_string();
         assert!(
-            text.starts_with("1 bucket of 7.8 KB, no overlap: all gradients are in one bucket;"),
+            text.starts_with(&format!("1 bucket of 7.8 KB, no overlap: {};", NoOverlap::OneBucket)),
             "{text}"
         );
     }

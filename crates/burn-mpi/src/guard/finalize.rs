@@ -70,7 +70,7 @@ pub(crate) fn arrange(mpi: &Mpi) -> Result<(), crate::CommError> {
     let refused = unsafe { libc::atexit(without_status) };
     if refused != 0 {
         let (rank, host) = (mpi.rank, mpi.host.clone());
-        let reason = "cannot register the exit handler that ends MPI".into();
+        let reason = "cannot register the exit handler that finalizes MPI".into();
         return Err(crate::CommError::OnRank { rank, host, reason });
     }
     Ok(())
@@ -103,16 +103,16 @@ fn finalize(status: i32) {
     let mpi = unsafe { Mpi::new(Rc::new(member)) };
     let tell = |how: &str| {
         let (rank, host) = (mpi.rank, &mpi.host);
-        print_line(&format!("rank {rank} on {host} ends with exit code {status} {how}: ending the job"));
+        print_line(&format!("rank {rank} on {host} exits with exit code {status} {how}: aborting the job"));
         wait_until_read();
     };
     if !is_mpi_thread() && (status != 0 || mpi.activity.now().waited.is_some()) {
         // The process exits without MPI_Finalize, and its launcher aborts the job.
-        return tell("on a thread other than MPI's");
+        return tell("on a thread that did not start MPI");
     }
     mpi.activity.with(|state| state.leaving = Some(status));
     if mpi.size > 1 && !everyone_leaves(&mpi, communicator, status) {
-        tell("while others go on");
+        tell("while other ranks are still running");
         // SAFETY: MPI runs, and no other thread is inside it. MPI_Abort may return or
         // call `exit`, which would run this handler again: `_exit` does not.
         unsafe {
@@ -125,7 +125,9 @@ fn finalize(status: i32) {
     // owns the socket.
     if let Some(mut manager) = unsafe { ProcessManager::instead_of_finalize(&library_text()) } {
         if let Err(error) = manager.finalize(|| mpi.progress(communicator)) {
-            print_line(&format!("the process manager does not end this rank: {error}"));
+            print_line(&format!(
+                "the process manager did not acknowledge that this rank has finalized: {error}"
+            ));
         }
         exit_together();
         return;
@@ -135,7 +137,10 @@ fn finalize(status: i32) {
         if finalized.recv_timeout(FINALIZE) != Err(RecvTimeoutError::Timeout) {
             return;
         }
-        print_of(WAITS, &format!("MPI_Finalize did not return; exiting after {} s", FINALIZE.as_secs()));
+        print_of(
+            WAITS,
+            &format!("MPI_Finalize did not return within {} s; exiting without it", FINALIZE.as_secs()),
+        );
         exit_together();
         wait_until_read();
         // SAFETY: exits this process at once; exit handlers would wait for MPI.

@@ -99,7 +99,7 @@ pub(crate) fn start(world: &World) -> Result<(), CommError> {
     let job = world.broadcast(&RandomState::new().build_hasher().finish())?;
     let hosts: Vec<String> = world.places().iter().map(|place| place.host.clone()).collect();
     let Ok(socket) = socket else {
-        log::warn!("no UDP socket for the guard: a collective that hangs will not be ended");
+        log::warn!("cannot open a UDP socket for the guard: a collective that hangs will not be aborted");
         return Ok(());
     };
     for (host, addresses) in hosts.iter().zip(&mut peers) {
@@ -109,7 +109,7 @@ pub(crate) fn start(world: &World) -> Result<(), CommError> {
     let guard = Guard { member, job, hosts, peers, socket, exits: ExitBarrier::new(LINGER) };
     let guard = GUARD.get_or_init(|| guard);
     if std::thread::Builder::new().name("guard".into()).spawn(|| guard.watch()).is_err() {
-        log::warn!("no thread for the guard: a collective that hangs will not be ended");
+        log::warn!("cannot start the guard's thread: a collective that hangs will not be aborted");
     }
     Ok(())
 }
@@ -141,8 +141,9 @@ impl Guard {
             self.recv();
             for rank in self.unreached(&mut asked, REACH) {
                 log::warn!(
-                    "rank {rank} on {} does not answer over UDP: it was stopped or is very slow, or a firewall drops the \
-                     messages, and then a job in which it hangs may not end",
+                    "rank {rank} on {} does not answer over UDP: it was stopped, is very slow, or a firewall drops UDP \
+                     between the hosts; allow UDP between all hosts, because a job in which a rank hangs may \
+                     otherwise not be aborted",
                     self.hosts[rank]
                 );
             }
@@ -223,7 +224,7 @@ impl Guard {
         self.query_all(&self.member.activity.now());
         if let Some(&rank) = self.exits.silent(limit).first() {
             let line = format!(
-                "rank {rank} on {} has not answered for {} s, and rank {} on {} waits for it to end",
+                "rank {rank} on {} has not answered for {} s, while rank {} on {} waits for it to exit",
                 self.hosts[rank],
                 limit.as_secs_f64(),
                 self.member.rank,

@@ -36,7 +36,9 @@ pub(crate) fn watch(launcher: Option<&Launcher>) -> Sender<()> {
         }
     };
     if std::thread::Builder::new().name("start".into()).spawn(wait).is_err() {
-        log::warn!("no thread for the deadline of MPI's start: a start that hangs will not be ended");
+        log::warn!(
+            "cannot start the thread that watches MPI's start: a start that hangs will not be aborted"
+        );
     }
     starting
 }
@@ -46,7 +48,7 @@ fn end_the_job(launcher: &Launcher, waited: Duration) -> ! {
     let size = size.map_or_else(|| "several".to_owned(), |size| size.to_string());
     let host = Place::of_this_process(*rank).host;
     let others = match stopped_siblings().as_slice() {
-        [] => "other ranks may have been stopped, have ended, or be cut off from this host".to_owned(),
+        [] => "other ranks may be stopped, have exited, or be unreachable from this host".to_owned(),
         [one] => format!("stopped: rank {one} on {host}"),
         some => format!("stopped: ranks {} on {host}", some.join(", ")),
     };

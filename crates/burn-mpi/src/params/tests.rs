@@ -88,7 +88,7 @@ fn types_stay_and_only_trained_parameters_have_to_be_f32() {
     let double = |value: f64| Tensor::<2>::from_data([[value]], (&device, DType::F64));
     let module = OwnLinear { weight: Param::from_tensor(double(0.5)) };
     let layout = ParamLayout::of_module(&module);
-    assert_eq!(layout.unsupported().as_deref(), Some("weight is F64, and not F32"));
+    assert_eq!(layout.unsupported().as_deref(), Some("weight is F64 instead of F32"));
     let module = layout.write(module, &[2.0]).no_grad();
     assert_eq!(module.weight.val().into_data(), TensorData::from([[2.0f64]]));
     assert_eq!(ParamLayout::of_module(&module).unsupported(), None, "a buffer may be of any type");

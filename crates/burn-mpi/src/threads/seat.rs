@@ -65,8 +65,8 @@ impl Seat {
         match self.hub.other_owner(self.rank, nodes) {
             None => Ok(()),
             Some(other) => Err(CommError::Module(format!(
-                "ranks {} and {} are threads and share its parameters' graph, which the first backward consumes: \
-                 build the module inside the function that runs as every rank",
+                "ranks {} and {} are threads and share the autodiff graph of its parameters, which the first backward \
+                 consumes; build the module inside the function that every rank runs",
                 other.min(self.rank),
                 other.max(self.rank)
             ))),

@@ -54,7 +54,7 @@ impl<'a, O> ShardItems<'a, O> {
         let next = self.iterator.as_mut().and_then(|iterator| iterator.next()).transpose();
         let failure = interrupter.error().map(|error| error.to_string());
         let mut failure =
-            failure.or(next.as_ref().err().map(|error| format!("the data loader fails: {error}")));
+            failure.or(next.as_ref().err().map(|error| format!("the data loader failed: {error}")));
         let item = next.ok().flatten();
         let (mut own, mut ends) = (0, true);
         if let (Some(iterator), Some(_)) = (&self.iterator, &item) {
@@ -68,8 +68,8 @@ impl<'a, O> ShardItems<'a, O> {
             };
             if own == 0 {
                 failure = failure.or(Some(format!(
-                    "the data loader's progress stays at {} samples with another batch; it has to count those of \
-                     the batches returned so far, by which gradients are weighted",
+                    "the data loader returned a batch, but its progress stays at {} samples; gradients are weighted by \
+                     this count, so it has to include every batch returned so far",
                     self.processed
                 )));
             }

@@ -43,7 +43,7 @@ impl fmt::Display for BatchSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self { least, most } if least == most => write!(f, "{least}"),
-            Self { least: 0, .. } => write!(f, "several"),
+            Self { least: 0, .. } => write!(f, "several sizes"),
             Self { least, .. } => write!(f, "at least {least}"),
         }
     }

@@ -77,8 +77,9 @@ pub(super) fn on_root<O: RankOutput>(
 ) -> Result<Vec<O>, CommError> {
     let mine = output.map(|output| output.into_parts(samples));
     let ranks: Vec<Option<Vec<TensorData>>> = world.gather_on_root(&mine)?;
-    let unreadable =
-        || world.wrong("has the output of a step whose tensors RankOutput::from_parts does not take".into());
+    const REJECTED: &str = "cannot rebuild the output of a step: RankOutput::from_parts rejected the tensors of \
+                            RankOutput::into_parts";
+    let unreadable = || world.wrong(REJECTED.into());
     let outputs = joined(ranks.into_iter().flatten().collect()).into_iter();
     outputs.map(|parts| O::from_parts(parts, device).ok_or_else(unreadable)).collect()
 }

@@ -19,12 +19,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (began, uncertain): (Vec<i64>, Vec<i64>) = world.gather(&beginning(since))?.into_iter().unzip();
     let offsets = world.clock_offsets(|| since.elapsed())?;
     assert_eq!(offsets.len(), world.size());
-    assert_eq!(offsets, world.gather(&offsets)?[0], "the same on every rank");
+    assert_eq!(offsets, world.gather(&offsets)?[0], "offsets must be the same on every rank");
     for (rank, offset) in offsets.iter().enumerate() {
         let expected = began[0] - began[rank];
         let apart = (offset.offset_ns - expected).abs();
         let allowed = offset.error_ns as i64 + uncertain[0] + uncertain[rank];
-        assert!(apart <= allowed, "rank {rank}: {offset:?}, and {expected} ns are true");
+        assert!(apart <= allowed, "rank {rank}: {offset:?}, but the true offset is {expected} ns");
         assert!(rank == 0 || offset.error_ns > 0, "rank {rank}: {offset:?}");
         let now = since.elapsed().as_nanos() as i64;
         assert!(rank != world.rank() || (0..=now).contains(&offset.at_ns), "rank {rank}: {offset:?}");

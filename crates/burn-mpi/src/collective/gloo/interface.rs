@@ -39,7 +39,7 @@ struct Network {
 /// the interface by which it reaches the first rank on another host. The other ranks take the interface by
 /// which they reach that address of rank 0. So hosts with several networks use the same network.
 pub(crate) fn choose(world: &World, name: Option<&str>) -> Result<Address, CommError> {
-    let kind = if name.is_some() { "the name of one" } else { "none" };
+    let kind = if name.is_some() { "a name" } else { "no name" };
     world.check_equal("Transport::interface", kind)?;
     let mine = world.agree(addresses())?;
     if let Some(name) = name {
@@ -66,7 +66,8 @@ pub(crate) fn choose(world: &World, name: Option<&str>) -> Result<Address, CommE
 
 /// Returns all addresses of this host that a socket can bind to without a scope, IPv4 first; at least one.
 fn addresses() -> Result<Vec<Address>, String> {
-    let found = if_addrs::get_if_addrs().map_err(|error| format!("no network interfaces: {error}"))?;
+    let found = if_addrs::get_if_addrs()
+        .map_err(|error| format!("cannot list the network interfaces of this host: {error}"))?;
     let mut all: Vec<Address> = found
         .into_iter()
         // Link-local IPv6 addresses require an interface number.
@@ -83,7 +84,10 @@ fn addresses() -> Result<Vec<Address>, String> {
 fn named(mine: &[Address], name: &str) -> Result<Address, String> {
     mine.iter().find(|address| address.interface == name).cloned().ok_or_else(|| {
         let there: Vec<String> = mine.iter().map(ToString::to_string).collect();
-        format!("no network interface {name} with an address; there are {}", there.join(", "))
+        format!(
+            "network interface {name} does not exist or has no address; choose one of: {}",
+            there.join(", ")
+        )
     })
 }
 
@@ -115,7 +119,10 @@ fn towards(mine: &[Address], targets: &[IpAddr], host: &str) -> Result<Address, 
     };
     targets.iter().find_map(source).ok_or_else(|| {
         let there: Vec<String> = mine.iter().map(ToString::to_string).collect();
-        format!("no network interface reaches {host}; there are {}: name one", there.join(", "))
+        format!(
+            "no network interface of this host has a route to {host}; name the interface to use, one of: {}",
+            there.join(", ")
+        )
     })
 }
 

@@ -126,7 +126,7 @@ impl Context {
         let number = match call {
             Call::AllReduce | Call::Reduce { .. } if self.member.size == 1 => return Ok(()),
             Call::Send { to: peer } | Call::Receive { from: peer } if peer == self.member.rank => {
-                return Err(self.member.error(&started, "gloo has no messages of a rank to itself"));
+                return Err(self.member.error(&started, "gloo cannot send a message from a rank to itself"));
             }
             Call::Broadcast { .. } => 0,
             Call::AllReduce => 1,
@@ -259,7 +259,7 @@ impl GlooThread {
             }
         };
         let thread = std::thread::Builder::new().name("gloo".into()).spawn(serve);
-        let thread = world.agree(thread.map_err(|error| format!("gloo's thread did not start: {error}")))?;
+        let thread = world.agree(thread.map_err(|error| format!("cannot start gloo's thread: {error}")))?;
         Ok(Self {
             member: Rc::clone(world.member()),
             context,
@@ -296,7 +296,7 @@ impl GlooThread {
     }
 
     fn thread_is_gone(&self) -> CommError {
-        self.member.error(&self.member.started(NAME, "operation", 0), "gloo's thread has ended")
+        self.member.error(&self.member.started(NAME, "operation", 0), "gloo's thread has ended too early")
     }
 }
 

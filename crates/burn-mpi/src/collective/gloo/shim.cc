@@ -42,7 +42,7 @@ int guarded(char* error, Call call) {
   } catch (const std::exception& e) {
     text = e.what();
   } catch (...) {
-    text = "an exception without text";
+    text = "an exception without a message";
   }
   if (error != nullptr) {
     const size_t length = std::min(kErrorBytes - 1, text.size());
@@ -55,7 +55,7 @@ int guarded(char* error, Call call) {
 // Throws if a wait for a message was aborted: gloo's wait then returns false.
 void check(bool done) {
   if (!done) {
-    throw std::runtime_error("the operation was called off");
+    throw std::runtime_error("the operation was aborted");
   }
 }
 
@@ -203,7 +203,7 @@ int burn_mpi_gloo_call(burn_mpi_gloo* self, const burn_mpi_gloo_run* run, char* 
         return check(unbound->waitRecv(mesh->getTimeout()));
       }
       default:
-        throw std::logic_error("no such call");
+        throw std::logic_error("unknown call number");
     }
   });
 }

@@ -89,7 +89,7 @@ impl Mesh {
         checked(|error| unsafe {
             burn_mpi_gloo_listen(address.as_ptr(), rank, size, timeout, &mut mesh, error)
         })?;
-        NonNull::new(mesh).map(Self).ok_or_else(|| "gloo gave no context".into())
+        NonNull::new(mesh).map(Self).ok_or_else(|| "gloo returned no context".into())
     }
 
     /// Returns the addresses on which this rank listens for each peer. Each rank has the same number of
@@ -103,7 +103,7 @@ impl Mesh {
             burn_mpi_gloo_addresses(self.0.as_ptr(), at, capacity, &mut length, error)
         })?;
         if length > bytes.len() {
-            return Err(format!("gloo's addresses take {length} bytes"));
+            return Err(format!("gloo's addresses need {length} bytes, but only {capacity} are reserved"));
         }
         bytes.truncate(length);
         Ok(bytes)

@@ -57,7 +57,7 @@ impl MpiLink {
         if usize::try_from(length) == Ok(started.bytes) {
             return Ok(());
         }
-        let reason = format!("the message has {length} bytes, and this rank receives {}", started.bytes);
+        let reason = format!("the message has {length} bytes, but this rank receives {}", started.bytes);
         Err(self.mpi.error(started, reason))
     }
 }
@@ -134,7 +134,7 @@ impl Link for MpiLink {
         let Launch { transfer, buffers: (from, mut to), .. } = launch;
         let Transfer { operation: Operation { call, .. }, channel, started } = transfer;
         let element = to.element();
-        assert_eq!(from.element(), element, "buffers of one type");
+        assert_eq!(from.element(), element, "both buffers must have the same element type");
         call.check(element, from.bytes(), to.bytes(), self.mpi.rank, self.mpi.size)
             .map_err(|reason| self.mpi.error(&started, reason))?;
         let count = self.mpi.count(call, element, from.bytes().len(), to.bytes().len())?;
@@ -159,7 +159,7 @@ impl Link for MpiLink {
                 Call::AllGather => {
                     ffi::MPI_Iallgather(read, count, kind, written, count, kind, comm, &mut handle)
                 }
-                other => unreachable!("{} is not started", other.name()),
+                other => unreachable!("{} has no non-blocking form", other.name()),
             }
         };
         let request = Request { handle, started, buffers: Some((from, to)) };

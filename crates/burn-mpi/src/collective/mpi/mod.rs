@@ -120,7 +120,10 @@ impl Mpi {
         let elements = call.part(from, to, self.size) / element.width();
         c_int::try_from(elements).map_err(|_| {
             let started = self.started(NAME, call.name(), from.max(to));
-            self.error(&started, "more elements than MPI counts in one call; use smaller buckets")
+            self.error(
+                &started,
+                "the buffer has more elements than fit in an MPI count (2^31 - 1); use smaller buckets",
+            )
         })
     }
 
@@ -136,7 +139,7 @@ impl Mpi {
 /// Adds to MPI's error string what a truncated message means for collectives.
 fn explained(text: String) -> String {
     if text.contains("TRUNCATE") || text.contains("truncated") {
-        format!("{text}; ranks call different operations, or the same ones on different sizes")
+        format!("{text}; the ranks call different operations, or the same operation on different sizes")
     } else {
         text
     }

@@ -152,7 +152,10 @@ fn compare(net: &Net, found: &GradientsParams, losses: Vec<Tensor<1>>) -> Result
         let largest = expected.iter().fold(0.0f32, |max, x| max.max(x.abs()));
         let worst = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
         if worst > 1e-5 * largest {
-            return Err(format!("{name} is {worst:e} from plain Burn's of at most {largest:e}").into());
+            return Err(format!(
+                "{name} differs from plain Burn's by {worst:e}; its largest value is {largest:e}"
+            )
+            .into());
         }
     }
     Ok(())
