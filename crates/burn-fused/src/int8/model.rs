@@ -288,7 +288,7 @@ impl Model {
         assert_eq!(
             scores,
             count * self.outputs,
-            "{count} images with {} outputs need as many scores",
+            "the number of scores must be the number of images ({count}) times the outputs ({})",
             self.outputs
         );
         let instructions = Instructions::for_level(Level::current());

@@ -24,7 +24,7 @@ pub fn min_max(values: &[f32]) -> Result<[f32; 2], Int8Error> {
 /// If `channels` is 0 or does not divide the number of values.
 pub fn min_max_by_channel(values: &[f32], channels: usize) -> Result<Vec<[f32; 2]>, Int8Error> {
     let divides = channels > 0 && values.len().is_multiple_of(channels);
-    assert!(divides, "{} values cannot be divided into {channels} equal channels", values.len());
+    assert!(divides, "{} values cannot be divided into {channels} channels of equal length", values.len());
     if values.is_empty() {
         return Err(Int8Error::NoValues);
     }
