@@ -14,9 +14,7 @@ const PAGE: &str =
 
 #[test]
 fn a_pointer_or_a_page_in_place_of_a_file_is_named_whatever_reads_it() {
-    for (contents, expected) in
-        [(POINTER, "Git LFS | git lfs pull"), (PAGE, "HTML | download")]
-    {
+    for (contents, expected) in [(POINTER, "Git LFS | git lfs pull"), (PAGE, "HTML | download")] {
         for (source, file) in [
             ("one.npz", "one.npz"),
             ("pets.zip", "pets.zip"),
