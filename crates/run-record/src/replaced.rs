@@ -28,6 +28,11 @@ fn is_unfinished(name: &str) -> bool {
     name.starts_with('.') && name.ends_with(".part")
 }
 
+/// Whether a file or folder of this name is replaced together with the run.
+fn is_replaced(name: &str) -> bool {
+    is_of_run(name) || is_unfinished(name)
+}
+
 /// Step 1: moves the old run's files into `.replaced/`. Files that no run writes stay.
 ///
 /// # Errors
@@ -36,7 +41,7 @@ pub fn set_aside(run: &Path) -> Result<(), RecordError> {
     let found = content(run).map_err(|e| RecordError::read(run, e))?;
     let names = found.iter().map(fs::DirEntry::file_name);
     let (own, others): (Vec<OsString>, Vec<OsString>) =
-        names.partition(|name| name.to_str().is_some_and(|name| is_of_run(name) || is_unfinished(name)));
+        names.partition(|name| name.to_str().is_some_and(is_replaced));
     if own.is_empty() {
         return Ok(());
     }
@@ -109,7 +114,7 @@ pub fn is_begun(run: &Path) -> bool {
 pub fn settle(run: &Path) -> Result<(), RecordError> {
     let folder = run.join(REPLACED);
     let found = files::entries(&folder).map_err(|e| RecordError::read(&folder, e))?;
-    let is_own = |entry: &fs::DirEntry| entry.file_name().to_str().is_some_and(is_of_run);
+    let is_own = |entry: &fs::DirEntry| entry.file_name().to_str().is_some_and(is_replaced);
     if !found.iter().any(is_own) {
         // The process was killed before it moved a file of the run. If the folder contains other files,
         // `remove_dir` fails and keeps them.
@@ -132,14 +137,22 @@ mod tests {
     /// Simulates a process that is killed after each of its steps in turn.
     #[test]
     fn one_of_the_two_runs_is_whole_after_every_step() {
-        let steps =
-            ["rank0", "epochs.csv", "checkpoints", RUN_JSON, "new checkpoints", "new run.json", "renamed"];
+        let steps = [
+            ".curve.part",
+            "rank0",
+            "epochs.csv",
+            "checkpoints",
+            RUN_JSON,
+            "new checkpoints",
+            "new run.json",
+            "renamed",
+        ];
         for done in 0..=steps.len() {
             let root = tempfile::tempdir().unwrap();
             let path = |name: &str| root.path().join(name);
             fs::create_dir_all(path("checkpoints/step-00000001")).unwrap();
             fs::create_dir(path("rank0")).unwrap();
-            for name in ["epochs.csv", RUN_JSON, "notes.txt"] {
+            for name in [".curve.part", "epochs.csv", RUN_JSON, "notes.txt"] {
                 fs::write(path(name), "old").unwrap();
             }
             fs::create_dir(path(REPLACED)).unwrap();
@@ -153,7 +166,7 @@ mod tests {
             }
             settle(root.path()).unwrap();
             let is_old = fs::read_to_string(path(RUN_JSON)).unwrap() == "old";
-            assert_eq!(is_old, done < 6, "after {done} steps");
+            assert_eq!(is_old, done < 7, "after {done} steps");
             assert_eq!(path("checkpoints/step-00000001").exists(), is_old, "after {done} steps");
             assert_eq!((path("rank0").exists(), path("epochs.csv").exists()), (is_old, is_old));
             assert!(path("notes.txt").exists() && !path(REPLACED).exists(), "after {done} steps");

@@ -340,11 +340,9 @@ pub fn changed_setting(run: &Run) -> Option<String> {
     (!lines.is_empty()).then(|| lines.join(", "))
 }
 
-/// Describes the changed options of all runs of a row. Of equal lines in succession, only the first is kept.
+/// Describes the changed options of all runs of a row. Equal lines are listed once.
 pub fn changes_of(row: &Row<'_>) -> Vec<String> {
-    let mut lines: Vec<String> = row.runs.iter().flat_map(|run| changes(run, |_| true)).collect();
-    lines.dedup();
-    lines
+    row.runs.iter().flat_map(|run| changes(run, |_| true)).unique().collect()
 }
 
 /// Describes each change of an option for which `is_shown` returns true, in order: option, old and new value,

@@ -232,6 +232,18 @@ fn options_without_effect_leave_repeats_repeats() {
 }
 
 #[test]
+fn repeats_with_the_same_changes_list_them_once() {
+    let changed = || {
+        let kept = resumed(run((1, 1), &[], 8.0), 5625, "keep", [Value::Null, 3.into()]);
+        resumed(kept, 5625, "log_every", [100.into(), 10.into()])
+    };
+    let runs = [changed(), changed()];
+    let rows = group(&runs);
+    assert_eq!(rows.len(), 1);
+    assert_eq!(changes_of(&rows[0]).len(), 2, "{:?}", changes_of(&rows[0]));
+}
+
+#[test]
 fn a_restarted_run_has_a_mark_and_a_footnote_and_its_ratio() {
     let mut runs = [run((1, 1), &[], 8.0), run((1, 2), &[], 4.0)];
     let cause = Some("rank 1 (node-b):\n killed");
