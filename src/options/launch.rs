@@ -21,7 +21,8 @@ Examples:
 launch forwards SIGTERM, SIGUSR1, SIGUSR2, SIGQUIT, Ctrl-C and the end of the terminal (SIGHUP) to the ranks. The ranks \
 write a checkpoint and exit with code 75. srun gets SIGUSR1 for each of these signals, because it ends its ranks at once \
 after SIGTERM. A second signal ends the job. launch exits with the code of mpirun or srun: 2 after an invalid \
-option or value; 75 after SIGUSR1, SIGUSR2, SIGQUIT and SIGHUP; 1 from Open MPI's mpirun after other signals.
+option or value; 75 after SIGUSR1, SIGUSR2, SIGQUIT and SIGHUP. After \
+SIGTERM and Ctrl-C, Open MPI's mpirun returns 1, although the ranks exited with 75.
 
 --restart starts the job again after every exit code except 0, 2 (invalid option or value), 75 (stopped with a \
 checkpoint), 126 and 127 (program not executable or missing). It does not start the job again after a signal to launch, \

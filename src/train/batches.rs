@@ -15,8 +15,8 @@ use burn_mpi::{SampleOrder as Order, ShardPlan, World};
 use data::augment::Augmentation;
 use data::{DataError, Description, Normalizer, SampleSource, Shard, Split};
 
-/// One rank's samples of one step: bytes as they are stored in files, and labels. With `--accumulate`, a step
-/// splits them into several micro-batches.
+/// One rank's samples of a step or of a test batch: bytes, possibly augmented, and labels. With
+/// `--accumulate`, a step splits them into several micro-batches.
 #[derive(Debug, Clone)]
 pub struct LabelledBytes<'a> {
     /// All samples, one after the other, in the file's layout.

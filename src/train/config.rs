@@ -81,8 +81,8 @@ pub struct RunConfig {
     /// Gradient accumulation: each rank computes K batches in a step, with one all-reduce and one update.
     #[arg(long, value_name = "K", default_value = "1", help_heading = "Training")]
     pub accumulate: Positive,
-    /// Data type of activations and products: f32 (no), bf16, or fp16 with loss scaling. Weights, optimizer,
-    /// loss and batch norm's statistics stay in f32.
+    /// Data type of activations and products: no (f32), bf16, or fp16 (with loss scaling). Weights,
+    /// optimizer, loss and batch norm's statistics stay in f32.
     #[arg(
         long,
         value_name = "TYPE",
@@ -333,8 +333,8 @@ pub struct Communication {
     /// Overlap the all-reduce of gradients with backward.
     #[arg(long, value_name = "on|off", default_value = "on", value_parser = on_off())]
     pub overlap: Switch,
-    /// Maximum size of a gradient bucket in MB. The first bucket has at most 1 MB. In a small network, the
-    /// others have at most an eighth of the gradients, or 1 MB if that is more.
+    /// Maximum size of a gradient bucket in MB. The first bucket has at most 1 MB. In a small network, every
+    /// later bucket is limited to the larger of 1 MB and an eighth of all gradients.
     #[arg(long, value_name = "MB", default_value = "25")]
     pub bucket_mb: Above0,
     /// Abort the job if a collective takes longer than this many seconds.

@@ -14,7 +14,7 @@
 //! | [`conv::conv`] | 3x3 convolution with padding 1, and bias |
 //! | [`conv::conv_relu`] | 3x3 convolution, bias and ReLU |
 //! | [`conv::conv_relu_pool`] | 3x3 convolution, bias, ReLU and 2x2 max pooling |
-//! | [`conv::conv_relu_pool_twice`] | `conv_relu_pool` with two layers of few channels |
+//! | [`conv::conv_relu_pool_twice`] | two layers of `conv_relu_pool` in a row, with few channels |
 //! | [`conv::conv_relu_pool_twice_quantized`] | the same, with fake quantization between the two layers |
 //! | [`norm::batch_norm`] | batch normalisation in training, with an [`Epilogue`] |
 //! | [`linear::linear`], [`linear::linear_activated`] | linear layer, and its activation |
@@ -83,8 +83,8 @@
 //! The shape of a convolution determines its algorithm. The first that applies runs:
 //!
 //! - Direct convolution, if input channels times output channels is at most 128.
-//! - Winograd F(4x4, 3x3), if there are at least 16 input channels, 64 pixels in the batch, and on average 4
-//!   pixels of the image in a 4x4 tile. Winograd is three times as fast as im2col + GEMM and less exact; with
+//! - Winograd F(4x4, 3x3), if there are at least 16 input channels and at least 64 pixels in the batch, and if
+//!   4x4 tiles, some of which extend past the image's edge, cover at least 4 pixels on average. Winograd is three times as fast as im2col + GEMM and less exact; with
 //!   [`conv::Algorithm::Gemm`], im2col + GEMM runs instead.
 //! - im2col + GEMM.
 //!

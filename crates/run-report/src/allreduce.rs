@@ -56,8 +56,8 @@ pub fn statistics(sorted: &[f64]) -> [f64; 3] {
     [sorted[0], median(sorted), percentile(sorted, 99)].map(rounded)
 }
 
-/// Returns the smallest value that at least `percent`% of the values do not exceed. `sorted` must not be
-/// empty; `percent` is from 1 to 100.
+/// Returns the first value of `sorted` for which at least `percent`% of the values are less than or equal to
+/// it. `sorted` must not be empty; `percent` is from 1 to 100.
 fn percentile(sorted: &[f64], percent: usize) -> f64 {
     sorted[(sorted.len() * percent).div_ceil(100) - 1]
 }
@@ -88,7 +88,7 @@ impl TableRow for LatencyRow {
     const REPAIR: &'static str = "create it again with mpiburn bench allreduce --csv FILE, or remove it";
 }
 
-/// Rounds to three decimal places. A thousandth of a µs is below the clock's resolution.
+/// Rounds to three decimal places, for µs and MB/s: further ones would be noise.
 fn rounded(value: f64) -> f64 {
     (value * 1e3).round() / 1e3
 }

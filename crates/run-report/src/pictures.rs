@@ -35,7 +35,7 @@ pub fn pictures(
     pictures
 }
 
-/// Makes bar charts of training time, efficiency and waiting, with a bar for each row.
+/// Makes bar charts of training time, efficiency and waiting, with a bar for each row that has a value.
 fn bar_charts(rows: &[Row<'_>], named: &[NamedRow<'_, '_>], baseline: &str) -> Vec<Picture> {
     // If all rows are on the baseline's topology, there is no efficiency.
     let several = rows.iter().any(|row| row.setting("topology") != baseline);
@@ -163,9 +163,9 @@ struct RunCurves {
 }
 
 impl RunCurves {
-    /// Reads the files `train.ENDING`, `test.ENDING` and, for the int8 models, `test.int8.ENDING` of the
-    /// run's ranks. A damaged file gets a line in `notes`. `None` if there is neither a training curve nor a
-    /// test curve.
+    /// Reads the curves of the run's ranks from the files `train.ENDING`, `test.ENDING` and, for the int8
+    /// models, `test.int8.ENDING`; in short epochs, or if these files are missing, from `epochs.csv`. A
+    /// damaged file gets a line in `notes`. `None` if there is neither a training curve nor a test curve.
     fn read(run: &Run, ending: &str, notes: &mut Vec<String>) -> Option<Self> {
         let (train, is_by_epoch) = training(run, ending).unwrap_or_else(|line| {
             notes.push(line);

@@ -7,8 +7,8 @@
 //! q = clamp(zero point + floor((accumulator · m + 2^(s-1)) / 2^s), lowest, 255)
 //! ```
 //!
-//! The product has 64 bits. Results are rounded to nearest, ties up. `lowest` is the zero point after ReLU,
-//! else 0. The shift is 13 to 54. The multiplier has 31 bits, 2^30 <= m < 2^31, except for ratios that would
+//! The product has 64 bits. Results are rounded to nearest, ties up. `lowest` is the zero point if ReLU
+//! follows, otherwise 0. The shift is 13 to 54. The multiplier has 31 bits, 2^30 <= m < 2^31, except for ratios that would
 //! need a shift above 54: these have s = 54 and a smaller multiplier.
 
 use super::layer::Geometry;
@@ -52,7 +52,7 @@ pub fn fixed_point(ratio: f64) -> Result<(i32, u8), Int8Error> {
 }
 
 /// The formula as kernels compute it in 32-bit lanes: clamp, shift left, take the high 32 bits of the
-/// product, add, shift right, and raise to the lowest result.
+/// product, add, shift right, and take the maximum with `lowest`.
 ///
 /// Kernels use only the high 32 bits of the product, so a shift has to be at least [`NARROW`]. If it is
 /// smaller, the accumulator is shifted left by the difference. Before that, the accumulator is clamped to the

@@ -16,8 +16,8 @@ struct Noise {
     classes: usize,
 }
 
-/// Makes a data set of random samples in memory: `samples` samples of `shape` in each split. Samples are
-/// bytes if they are images (height above 1), and f32 features otherwise.
+/// Returns a data set of random samples, which are generated when they are read: `samples` samples of `shape`
+/// in each split. Samples are bytes if they are images (height above 1), and f32 features otherwise.
 pub fn noise(shape: [usize; 3], classes: usize, samples: usize) -> SampleSource {
     let is_image = shape[1] > 1;
     // Features are not normalised: they are drawn from -1 to 1.

@@ -130,7 +130,8 @@ mod tests {
                 assert!(is_own && !words.iter().any(|word| message.contains(word)), "{format:?}: {message}");
             }
         }
-        // For a critical chunk that no decoder knows, the error does not name a type of the decoder.
+        // If a PNG has an unknown critical chunk, the error does not contain the name of one of the decoder's
+        // Rust types.
         let mut png = encoded(ImageFormat::Png);
         let pixels = png.windows(4).position(|name| name == b"IDAT").unwrap();
         png[pixels + 3] = b'U';
