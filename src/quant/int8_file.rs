@@ -200,7 +200,9 @@ impl Int8File {
             let weights = tensor(tensors, &format!("{name}.weight"), Dtype::I8)?;
             let shape = weights.shape().to_vec();
             if shape.len() != rank || shape.iter().any(|&size| size == 0 || size > LARGEST) {
-                return Err(format!("{name}.weight has the shape {shape:?}, expected {rank} dimensions, each from 1 to {LARGEST}"));
+                return Err(format!(
+                    "{name}.weight has the shape {shape:?}, expected {rank} dimensions, each from 1 to {LARGEST}"
+                ));
             }
             let scales = floats(&tensor(tensors, &format!("{name}.weight_scale"), Dtype::F32)?);
             let bias = tensor(tensors, &format!("{name}.bias"), Dtype::I32)?;

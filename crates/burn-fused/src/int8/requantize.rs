@@ -8,8 +8,8 @@
 //! ```
 //!
 //! The product has 64 bits. Results are rounded to nearest, ties up. `lowest` is the zero point if ReLU
-//! follows, otherwise 0. The shift is 13 to 54. The multiplier has 31 bits, 2^30 <= m < 2^31, except for ratios that would
-//! need a shift above 54: these have s = 54 and a smaller multiplier.
+//! follows, otherwise 0. The shift is 13 to 54. The multiplier has 31 bits, 2^30 <= m < 2^31, except for
+//! ratios that would need a shift above 54: these have s = 54 and a smaller multiplier.
 
 use super::layer::Geometry;
 use super::words::Words;
