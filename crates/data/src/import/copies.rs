@@ -1,6 +1,6 @@
 //! Finds equal samples that make results misleading: samples in both splits, and samples in two classes.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use run_record::count;
 use sha2::{Digest, Sha256};
@@ -8,63 +8,64 @@ use sha2::{Digest, Sha256};
 /// A sample: its split (0 for training, 1 for test) and its index in the split.
 type At = (usize, usize);
 
-/// The samples so far, and the equal ones among them. `first` has the first sample with each SHA-256 digest,
-/// and its label.
+/// Equal samples.
+struct Equal {
+    /// The first of them, and its label.
+    first: At,
+    label: u16,
+    number: u32,
+}
+
+/// The samples so far, by their SHA-256 digests.
 #[derive(Default)]
 pub(crate) struct Copies {
-    first: HashMap<[u8; 32], (At, u16)>,
-    in_both: Pairs,
-    in_two_classes: Pairs,
-}
-
-/// Pairs of a sample and an equal earlier sample: their number, and the first pair.
-#[derive(Default)]
-struct Pairs {
-    number: usize,
-    first: Option<[At; 2]>,
-}
-
-impl Pairs {
-    fn add(&mut self, pair: [At; 2]) {
-        self.number += 1;
-        self.first.get_or_insert(pair);
-    }
+    samples: HashMap<[u8; 32], Equal>,
+    /// Number of test samples that equal a training sample.
+    in_both: usize,
+    /// The first of them, and the training sample.
+    first_in_both: Option<[At; 2]>,
+    /// Digests of the samples that occur in several classes.
+    in_two_classes: HashSet<[u8; 32]>,
+    /// The first two equal samples of different classes.
+    first_in_two_classes: Option<[At; 2]>,
 }
 
 impl Copies {
     /// Adds the bytes of a sample. Training samples must be added before test samples.
     pub(crate) fn add(&mut self, at: At, label: u16, sample: &[u8]) {
         let digest = Sha256::digest(sample).into();
-        let (first, of_first) = *self.first.entry(digest).or_insert((at, label));
-        if first.0 != at.0 {
-            self.in_both.add([at, first]);
+        let equal = self.samples.entry(digest).or_insert(Equal { first: at, label, number: 0 });
+        equal.number += 1;
+        if equal.first.0 != at.0 {
+            self.in_both += 1;
+            self.first_in_both.get_or_insert([at, equal.first]);
         }
-        if of_first != label {
-            self.in_two_classes.add([at, first]);
+        if equal.label != label {
+            self.in_two_classes.insert(digest);
+            self.first_in_two_classes.get_or_insert([equal.first, at]);
         }
     }
 
     /// Returns the warnings about equal samples. `names` has the name of each sample, by split.
     pub(crate) fn warnings(&self, names: [&[String]; 2]) -> Vec<String> {
         let name = |(split, index): At| &names[split][index];
-        let is = |number: usize| if number == 1 { "is" } else { "are" };
-        let both = self.in_both.first.map(|[test, train]| {
+        let both = self.first_in_both.map(|[test, train]| {
             format!(
                 "{} of the test split {} also in the training split: test accuracy may be too high (the first: {} \
                  equals {})",
-                count(self.in_both.number, "sample"),
-                is(self.in_both.number),
+                count(self.in_both, "sample"),
+                if self.in_both == 1 { "is" } else { "are" },
                 name(test),
                 name(train)
             )
         });
-        let classes = self.in_two_classes.first.map(|[second, first]| {
+        let number = self.in_two_classes.iter().map(|digest| self.samples[digest].number as usize).sum();
+        let classes = self.first_in_two_classes.map(|[first, second]| {
             format!(
-                "{} {} equal to a sample of another class: no network can tell them apart (the first: {} equals {})",
-                count(self.in_two_classes.number, "sample"),
-                is(self.in_two_classes.number),
-                name(second),
-                name(first)
+                "{} are equal to samples of other classes, so no network can tell them apart (for example {} and {})",
+                count(number, "sample"),
+                name(first),
+                name(second)
             )
         });
         both.into_iter().chain(classes).collect()
@@ -89,10 +90,10 @@ mod tests {
         assert!(warnings(&[(a1, 0, 7), (b1, 1, 8), (a2, 0, 7)]).is_empty(), "twice in one class and split");
         let found = warnings(&[(a1, 0, 7), (b1, 1, 7), (a2, 0, 9)]);
         let [one] = &found[..] else { panic!("{found:?}") };
-        assert!(names_all(one, "1 sample | another class | b/1 | a/1"), "{one}");
+        assert!(names_all(one, "2 samples | other classes | a/1 and b/1"), "{one}");
         let found = warnings(&[(a1, 0, 7), (b1, 1, 8), ((1, 0), 1, 7), ((1, 1), 0, 7)]);
         let [both, classes] = &found[..] else { panic!("{found:?}") };
         assert!(names_all(both, "2 samples of the test split | training split | b/3 | a/1"), "{both}");
-        assert!(names_all(classes, "1 sample | another class | b/3 | a/1"), "{classes}");
+        assert!(names_all(classes, "3 samples | other classes | a/1 and b/3"), "{classes}");
     }
 }
