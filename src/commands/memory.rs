@@ -8,6 +8,7 @@ use crate::model::{Dimensions, ModelKind, Network};
 use crate::options::{ConfigError, RunConfig};
 use crate::train::MixedPrecision;
 use burn_mpi::World;
+use run_record::byte_size;
 
 /// Checks that the training steps of all ranks of a host can fit into its memory.
 ///
@@ -98,14 +99,13 @@ fn check_option(
     let (memory, is_limited) = machine::usable_memory(host);
     let usable = memory.saturating_add(machine::swap());
     let problem = (memory > 0 && needed > usable).then(|| {
-        let gb = |bytes| bytes as f64 / f64::from(1 << 30);
         format!(
-            "{} on {host} {} at least {:.1} GB, but {} {:.1} GB: choose a smaller value, or fewer ranks per host",
+            "{} on {host} {} at least {}, but {} {}: choose a smaller value, or fewer ranks per host",
             run_record::count(ranks, "rank"),
             if ranks == 1 { "needs" } else { "need" },
-            gb(needed),
+            byte_size(needed.into()),
             if is_limited { "the job's limit there is" } else { "the host has" },
-            gb(usable)
+            byte_size(usable.into())
         )
     });
     match world.gather(&problem)?.into_iter().flatten().next() {

@@ -48,7 +48,7 @@ fn a_limit_of_file_sizes_is_one_line_with_the_file_and_the_reason() {
     for (command, words) in [
         (lab.command(1, "run", &["--epochs", "1", "--train-samples", "320"]), "checkpoints/step-"),
         (generate, "cannot write the data set to "),
-        (launch, "20 kB"),
+        (launch, "20 KB"),
     ] {
         let output = must_fail(limited(command));
         let errors = errors(&output);

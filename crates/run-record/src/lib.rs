@@ -76,11 +76,41 @@ pub fn count(number: usize, noun: &str) -> String {
     format!("{number} {noun}{ending}")
 }
 
+/// Formats a number of bytes in the largest unit that fits: `64 bytes`, `15.7 KB`. 1 KB is 1024 bytes, 1 MB is
+/// 1024 KB, and 1 GB is 1024 MB.
+pub fn byte_size(bytes: u128) -> String {
+    const KB: u128 = 1 << 10;
+    const MB: u128 = 1 << 20;
+    const GB: u128 = 1 << 30;
+    match bytes {
+        0..KB => count(bytes as usize, "byte"),
+        KB..MB => format!("{:.1} KB", bytes as f64 / KB as f64),
+        MB..GB => format!("{:.1} MB", bytes as f64 / MB as f64),
+        GB.. => format!("{:.1} GB", bytes as f64 / GB as f64),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::process::Command;
 
     use super::*;
+
+    #[test]
+    fn sizes_have_the_largest_unit_that_fits() {
+        for (bytes, expected) in [
+            (0, "0 bytes"),
+            (1, "1 byte"),
+            (1023, "1023 bytes"),
+            (1024, "1.0 KB"),
+            (16_077, "15.7 KB"),
+            (5 << 20, "5.0 MB"),
+            (3 << 29, "1.5 GB"),
+        ] {
+            assert_eq!(byte_size(bytes), expected);
+        }
+        assert_eq!(files::free_bytes(std::path::Path::new("/proc/y")), None, "/proc has no blocks");
+    }
 
     #[test]
     fn a_single_thing_is_no_plural() {

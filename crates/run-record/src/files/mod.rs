@@ -76,7 +76,8 @@ pub fn if_there<T>(read: io::Result<T>) -> io::Result<Option<T>> {
 pub fn free_bytes(path: &Path) -> Option<u128> {
     let there = std::path::absolute(path).ok()?;
     let disk = there.ancestors().find_map(|folder| rustix::fs::statvfs(folder).ok())?;
-    Some(u128::from(disk.f_bavail) * u128::from(disk.f_frsize))
+    // A file system without blocks, such as /proc, is not a disk.
+    (disk.f_blocks > 0).then(|| u128::from(disk.f_bavail) * u128::from(disk.f_frsize))
 }
 
 /// Opens a regular file, directly or through a link.
