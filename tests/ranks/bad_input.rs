@@ -119,7 +119,10 @@ fn invalid_options_are_rejected_before_any_work() {
         (&["--quantize", "dynamic"], &["--quantize dynamic: choose qat, ptq"]),
         (&["--world-size", "3"], &["--world-size 3", "2 ranks"]),
         (&["--num-classes", "12"], &["--num-classes 12", "10 classes"]),
-        (&["--train-samples", "1"], &["1 training sample for 2 ranks"]),
+        (
+            &["--train-samples", "1"],
+            &["--train-samples 1: ", "2 ranks", "at least 2 training samples", " has "],
+        ),
     ];
     for (options, words) in cases {
         fails_with(lab.command(2, "out", options), words);

@@ -218,9 +218,17 @@ pub(super) fn check_data(
             return Err(ConfigError::new(option, samples, problem));
         }
         if samples < plan.world_size {
-            let (samples, ranks) = (count(samples, &format!("{name} sample")), plan.world_size);
-            let problem = format!("has only {samples} for {ranks} ranks: use fewer ranks or more samples");
-            return Err(ConfigError::new("data-root", config.data.data_root.display(), problem));
+            let (ranks, root, all) = (plan.world_size, config.data.data_root.display(), source.len(split));
+            return Err(if samples < all {
+                let problem =
+                    format!("{ranks} ranks need at least {ranks} {name} samples ({root} has {all})");
+                ConfigError::new(option, samples, problem)
+            } else {
+                let samples = count(samples, &format!("{name} sample"));
+                let problem =
+                    format!("has only {samples} for {ranks} ranks: use fewer ranks or more samples");
+                ConfigError::new("data-root", root, problem)
+            });
         }
     }
     let (steps, epochs) = (plan.steps(), config.epochs.get());
