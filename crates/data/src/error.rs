@@ -124,8 +124,7 @@ impl DataError {
     pub(crate) fn missing(path: &Path, also: &str, kind: DataFormat) -> Self {
         let (path, generator) = (path.display(), kind.generator());
         Self::Files(format!(
-            "{path} is missing{also}; generate a data set with `mpiburn data {generator}`, or point --data-root at \
-             a data set"
+            "{path} is missing{also}: generate a data set with `mpiburn data {generator}`, or name another folder"
         ))
     }
 
@@ -143,10 +142,13 @@ impl DataError {
     /// Adds advice to an error in a data set of this format: how to replace the damaged or unreadable file.
     pub(crate) fn in_set(self, kind: DataFormat) -> Self {
         Self::Files(match self {
+            Self::Read { path, reason } if kind == DataFormat::Imported => {
+                format!("cannot read {}: {reason}: import the data set again", path.display())
+            }
             Self::Read { path, reason } => format!(
-                "cannot read {}: {reason}; generate a data set with `mpiburn data`, or point --data-root at \
-                 another one",
-                path.display()
+                "cannot read {}: {reason}; generate a data set with `mpiburn data {}`, or name another folder",
+                path.display(),
+                kind.generator()
             ),
             Self::Damaged { path, what } if kind == DataFormat::Imported => {
                 format!("{}: {what}: import the data set again", path.display())
@@ -184,14 +186,24 @@ pub(crate) fn damage(error: &std::io::Error) -> Option<&'static str> {
     }
 }
 
+/// Returns the folder of a file, as the user would type it.
+pub(crate) fn parent(file: &Path) -> &Path {
+    file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
 /// Returns the message of [`DataError::NoneHere`]: what `root` contains instead of a data set, and what to
 /// do.
 fn instead(root: &Path) -> String {
     let folder = root.display();
     if root.is_file() {
+        if let Some(kind) = crate::import::part_of_data_set(root) {
+            return format!(
+                "no data set in {folder}: it is {kind}: name its folder, {}",
+                parent(root).display()
+            );
+        }
         return format!(
-            "no data set in {folder}: it is a file; import it with `mpiburn data import {} --out DIR`, then pass \
-             --data-root DIR",
+            "no data set in {folder}: it is a file; import it with `mpiburn data import {} --out DIR`, then name DIR",
             quoted(&folder)
         );
     }
@@ -218,17 +230,16 @@ fn instead(root: &Path) -> String {
     let generate = format!("`mpiburn data {} --out {}`{others}", named.unwrap_or("digits"), quoted(&folder));
     match (root.exists(), named) {
         (false, None) => format!(
-            "there is no folder {folder}: point --data-root at the folder of a data set, generate one with \
+            "there is no folder {folder}: name the folder of a data set, generate one with \
              `mpiburn data digits` (or objects, features), or import your own pictures or table with `mpiburn data \
              import`"
         ),
         (false, Some(_)) => format!(
-            "there is no folder {folder}: generate one with {generate}, or point --data-root at the folder of a \
-             data set"
+            "there is no folder {folder}: generate one with {generate}, or name the folder of a data set"
         ),
         (true, _) => format!(
             "no data set in {folder}: it contains neither dataset.json, train-images-idx3-ubyte (or .gz), \
-             data_batch_1.bin nor train_data/train_x.npy; point --data-root at the folder of a data set, generate one \
+             data_batch_1.bin nor train_data/train_x.npy; name the folder of a data set, generate one \
              with {generate}, or import your own pictures or table with `mpiburn data import`"
         ),
     }

@@ -51,7 +51,7 @@ fn number_of(name: &OsStr) -> Option<u32> {
 }
 
 /// Returns whether a data set of this format may contain a file of this name.
-pub(super) fn is_file_name(name: &OsStr) -> bool {
+pub(crate) fn is_file_name(name: &OsStr) -> bool {
     name == TEST || name == META || number_of(name).is_some()
 }
 

@@ -79,7 +79,11 @@ mod tests {
         let file = root.path().join("iris.csv");
         std::fs::write(&file, "1,a").unwrap();
         let message = open(&file).err().unwrap().to_string();
-        assert!(names_all(&message, "iris.csv: | a file | `mpiburn data import | --data-root"), "{message}");
+        assert!(names_all(&message, "iris.csv: | a file | `mpiburn data import"), "{message}");
+        let file = root.path().join("MNIST/raw/train-images-idx3-ubyte");
+        let message = open(&file).err().unwrap().to_string();
+        assert!(names_all(&message, "idx3-ubyte: | IDX | /MNIST/raw"), "{message}");
+        assert!(!message.contains("data import"), "{message}");
         raw("FashionMNIST");
         let message = open(root.path()).err().unwrap().to_string();
         assert!(names_all(&message, "two data sets | /MNIST/raw | FashionMNIST/raw"), "{message}");

@@ -75,7 +75,7 @@ pub struct ImportArgs {
     #[arg(long, value_name = "COLUMN", help_heading = "Tables")]
     pub label: Option<String>,
     /// What to do with samples whose label is missing (empty, NA, NaN, null, ?): stop with an error (error),
-    /// leave them out (drop), or make each marker a class (keep).
+    /// leave them out (drop), or make each marker a class (keep; an empty label stays an error).
     #[arg(long, value_enum, default_value = "error", hide_possible_values = true, help_heading = "Tables")]
     #[arg(value_name = "HOW")]
     pub missing_labels: MissingLabels,

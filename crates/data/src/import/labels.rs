@@ -66,7 +66,11 @@ pub(crate) fn class_name(
 ) -> Result<Option<String>, String> {
     match (missing, number) {
         (MissingLabels::Drop, _) if is_missing(label) => Ok(None),
-        (MissingLabels::Error | MissingLabels::Keep, _) if label.is_empty() => Err(format!(
+        (MissingLabels::Keep, _) if label.is_empty() => Err(format!(
+            "{place} has no class, and --missing-labels keep cannot make an empty label a class: fill in the class, or \
+             leave out such samples with --missing-labels drop"
+        )),
+        (MissingLabels::Error, _) if label.is_empty() => Err(format!(
             "{place} has no class: fill in the class, or leave out such samples with --missing-labels drop"
         )),
         (MissingLabels::Error, _) if is_missing(label) => Err(format!(
@@ -140,14 +144,18 @@ impl Labels {
         let is_named = matches!(self.known, Known::Named(_));
         let label =
             if is_named && label == UNLABELLED && self.missing != MissingLabels::Keep { "" } else { label };
-        let Some(name) = class_name(place, label, value, self.missing)? else {
+        let Some(name) = class_name(&place, label, value, self.missing)? else {
             self.dropped += 1;
             return Ok(None);
         };
         match &mut self.known {
             Known::Named(names) => index_in(names, &name).map(|place| Some(place as u32)).ok_or_else(|| {
-                let last = names.len() - 1;
-                format!("class {} is not one of the classes 0 to {last} of the source", short(&name))
+                let (last, all) = (names.len() - 1, count(names.len(), "class name"));
+                let what = match number_in(&name) {
+                    Some(_) => format!("outside 0 to {last}"),
+                    None => "not a class name".into(),
+                };
+                format!("{place} is {}, which is {what}: the source has {all}", short(&name))
             }),
             Known::Found(labels) => {
                 let next = labels.len() as u32;

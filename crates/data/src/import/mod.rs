@@ -40,7 +40,7 @@ use std::path::Path;
 use run_record::count;
 
 use crate::DataError;
-use crate::formats::DataSet;
+use crate::formats::{DataSet, cifar10, is_data_file};
 use crate::quote::{listed, quoted, short};
 use arrays::{cifar, idx};
 use job::Job;
@@ -122,6 +122,19 @@ fn without_samples(Imported { set, counts: [train, test] }: &Imported) -> Vec<St
     kinds.into_iter().filter_map(line).collect()
 }
 
+/// Describes a file that is only a part of a data set, such as the images without the labels.
+pub(crate) fn part_of_data_set(path: &Path) -> Option<&'static str> {
+    if idx::is_idx(path) {
+        Some("an IDX file")
+    } else if cifar::is_batch(path) || cifar10::is_file_name(path.file_name()?) {
+        Some("a file of CIFAR")
+    } else if is_data_file(path) {
+        Some("a file of a data set")
+    } else {
+        None
+    }
+}
+
 /// Imports the file or folder `source`. Archives often contain a single folder with the data set. If `source`
 /// contains only such a folder, the inner folder is imported.
 fn from_source(source: &Path, job: &Job<'_>) -> Result<Imported, DataError> {
@@ -154,6 +167,9 @@ fn from_source(source: &Path, job: &Job<'_>) -> Result<Imported, DataError> {
         };
         tables
     } else {
+        if let Some(kind) = part_of_data_set(source) {
+            bail!(source, "is {kind}: import its folder, {}", crate::error::parent(source).display());
+        }
         match &args.test_split {
             Some(name) => {
                 let problem =

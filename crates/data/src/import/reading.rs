@@ -92,9 +92,11 @@ pub fn rows(
         }
         _ if table.columns == features => (0..features).collect(),
         _ => {
+            let remedy =
+                if table.columns < features { "add the missing columns" } else { "remove all other columns" };
             bail!(
                 path,
-                "has {}, but the network takes {}{}; remove all other columns",
+                "has {}, but the network takes {}{}; {remedy}",
                 count(table.columns, "column"),
                 count(features, "feature"),
                 match names {
@@ -104,6 +106,7 @@ pub fn rows(
             );
         }
     };
+    table.check_values(&columns)?;
     table.for_each_row(|table, row, position| {
         if let Err(error) = table.check_width(row, position) {
             visit(table.line(position), Err(error));

@@ -15,7 +15,7 @@ use crate::DataError;
 use crate::formats::DataSet;
 use crate::formats::cifar10::{IMAGE, SHAPE};
 use crate::formats::npy::npy_header;
-use crate::import::arrays::{self, Arrays};
+use crate::import::arrays::{self, Arrays, Rows};
 use crate::import::job::Job;
 use crate::import::pictures::folder;
 
@@ -51,9 +51,16 @@ pub(crate) fn find(source: &Path, job: &Job<'_>) -> Result<Option<Arrays>, DataE
         let names = (1..=batches.len()).map(|number| source.join(format!("data_batch_{number}")));
         (names.collect(), "test_batch", "batches.meta", "labels")
     };
+    let test = source.join(test);
+    if default == "labels"
+        && let Some(missing) = missing(&batches, test.exists())
+    {
+        log::warn!("{}: {missing}", job.args.source.display());
+    }
     let label = job.args.label.as_deref().unwrap_or(default);
+    let all: Vec<&PathBuf> = train.iter().chain([&test]).collect();
     let folder = job.folder(arrays::FOLDER)?;
-    let write = |name: &str, batches: &[PathBuf]| -> Result<(usize, Vec<(usize, String)>), DataError> {
+    let write = |name: &str, batches: &[PathBuf]| -> Result<(usize, Rows), DataError> {
         let path = folder.join(DataSet::file_name(name, "images"));
         let failed = |error| DataError::write(&path)(error);
         let mut images = File::create(&path).map_err(failed)?;
@@ -63,7 +70,7 @@ pub(crate) fn find(source: &Path, job: &Job<'_>) -> Result<Option<Arrays>, DataE
         let (mut labels, mut files) = (Vec::new(), Vec::new());
         for batch in batches {
             files.push((labels.len() / size_of::<i64>(), folder::name(batch)));
-            let (pixels, of_batch) = read(batch, label)?;
+            let (pixels, of_batch) = read(batch, label, &all)?;
             images.write_all(&pixels).map_err(failed)?;
             labels.extend(of_batch.into_iter().flat_map(i64::to_le_bytes));
         }
@@ -76,12 +83,23 @@ pub(crate) fn find(source: &Path, job: &Job<'_>) -> Result<Option<Arrays>, DataE
         Ok((samples, files))
     };
     let (training, train) = write("train", &train)?;
-    let test = source.join(test);
-    let test = if test.exists() { write("test", &[test])?.1 } else { Vec::new() };
+    let test = if test.exists() { write("test", &[test.clone()])?.1 } else { Vec::new() };
     let [pictures, batches] = [count(training, "picture"), count(train.len(), "batch")];
     log::info!("{}: {pictures} in {batches} of CIFAR for training", job.args.source.display());
     let names = names(&source.join(meta), label)?;
-    Ok(Some(Arrays::made(&folder, [train, test], names)))
+    Ok(Some(Arrays::made(&folder, source, [train, test].map(|files| [files.clone(), files]), names)))
+}
+
+/// Says which of CIFAR-10's training batches are missing, or that the test batch is.
+fn missing(batches: &[&PathBuf], has_test: bool) -> Option<String> {
+    let has = |name: &String| batches.iter().any(|batch| batch.ends_with(name));
+    let mut missing: Vec<String> = (1..=5).map(|number| format!("data_batch_{number}")).collect();
+    missing.retain(|name| !has(name));
+    missing.extend((!has_test).then(|| "test_batch".to_owned()));
+    let is = if missing.len() == 1 { "is" } else { "are" };
+    let listed = crate::quote::listed(&missing);
+    (!missing.is_empty())
+        .then(|| format!("{listed} {is} missing: CIFAR-10 has data_batch_1 to 5 and test_batch"))
 }
 
 fn dictionary(path: &Path) -> Result<BTreeMap<HashableValue, Value>, DataError> {
@@ -160,8 +178,8 @@ fn take(entries: &mut BTreeMap<HashableValue, Value>, name: &str) -> Option<Valu
     keys.iter().find_map(|key| entries.remove(key))
 }
 
-/// Reads the pixels and the labels of a batch.
-fn read(path: &Path, label: &str) -> Result<(Vec<u8>, Vec<i64>), DataError> {
+/// Reads the pixels and the labels of a batch. `all` are the batches of the source.
+fn read(path: &Path, label: &str, all: &[&PathBuf]) -> Result<(Vec<u8>, Vec<i64>), DataError> {
     let mut entries = dictionary(path)?;
     let keys: Vec<String> = entries.keys().filter_map(|key| text(&key.clone().into_value())).collect();
     let integer = |value: &Value| if let Value::I64(number) = value { Some(*number) } else { None };
@@ -170,11 +188,17 @@ fn read(path: &Path, label: &str) -> Result<(Vec<u8>, Vec<i64>), DataError> {
         Some(Value::List(labels)) => integers(&labels),
         Some(_) => None,
         None => {
-            bail!(
-                path,
-                "has no entry {label}; its entries are {}: name the entry of the labels with --label",
-                crate::quote::listed(keys)
-            )
+            let has = |batch: &&&PathBuf| {
+                dictionary(batch).is_ok_and(|mut entries| take(&mut entries, label).is_some())
+            };
+            let remedy = match all.iter().find(has) {
+                None => "name the entry of the labels with --label".to_owned(),
+                Some(other) => format!(
+                    "{} has {label}; all batches must have the same entry of labels",
+                    folder::name(other)
+                ),
+            };
+            bail!(path, "has no entry {label}; its entries are {}: {remedy}", crate::quote::listed(keys))
         }
     };
     let Some(labels) = labels else { bail!(path, "entry {label} is not a list of integers") };
@@ -183,6 +207,13 @@ fn read(path: &Path, label: &str) -> Result<(Vec<u8>, Vec<i64>), DataError> {
         bail!(path, "has no array of pixels named data: pickle the batch with a protocol below 5");
     };
     let expected = [labels.len() as i64, IMAGE as i64];
+    if let Some(Value::Tuple(shape)) = state.get(1)
+        && let Some(&[pictures, columns]) = integers(shape).as_deref()
+        && (pictures != expected[0] && columns == expected[1])
+    {
+        let pictures = count(pictures.try_into().unwrap_or(0), "picture");
+        bail!(path, "contains {pictures}, but {}", count(labels.len(), "label"));
+    }
     match <[Value; 5]>::try_from(state) {
         Ok([_, Value::Tuple(shape), _, Value::Bool(false), Value::Bytes(pixels)])
             if integers(&shape).is_some_and(|shape| shape == expected)
@@ -204,5 +235,19 @@ fn names(path: &Path, label: &str) -> Result<Option<Vec<String>>, DataError> {
     match take(&mut dictionary(path)?, &key) {
         Some(Value::List(names)) => Ok(names.iter().map(text).collect()),
         _ => Ok(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_that_are_missing_are_told() {
+        let paths: Vec<PathBuf> = (1..=5).map(|number| format!("cifar/data_batch_{number}").into()).collect();
+        let all: Vec<&PathBuf> = paths.iter().collect();
+        assert_eq!(missing(&all, true), None);
+        assert!(missing(&all[..4], true).unwrap().starts_with("data_batch_5 is "));
+        assert!(missing(&all[1..], false).unwrap().starts_with("data_batch_1, test_batch are "));
     }
 }

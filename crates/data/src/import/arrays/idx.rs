@@ -46,19 +46,19 @@ pub(crate) fn find(source: &Path, job: &Job<'_>) -> Result<Option<Arrays>, DataE
             image_file.check_labels(&label_file)?;
             as_npy(&image_file, &folder.join(format!("{name}-images.npy")))?;
             as_npy(&label_file, &folder.join(format!("{name}-labels.npy")))?;
-            Ok(vec![(0, folder::name(images))])
+            Ok([images, labels].map(|path| vec![(0, folder::name(path))]))
         }
-        [None, None] => Ok(Vec::new()),
+        [None, None] => Ok([Vec::new(), Vec::new()]),
         [images, _] => {
             let missing = if images.is_some() { "labels" } else { "images" };
             bail!(source, "contains no IDX file of {missing} for the split {}", split[0]);
         }
     };
     let files = [pair(&["train"], "train")?, pair(&["t10k", "test"], "test")?];
-    if files[0].is_empty() {
+    if files[0][0].is_empty() {
         bail!(source, "contains no IDX files of the training split, such as train-images-idx3-ubyte");
     }
-    Ok(Some(Arrays::made(&folder, files, None)))
+    Ok(Some(Arrays::made(&folder, source, files, None)))
 }
 
 /// Converts an IDX file to an array of bytes.

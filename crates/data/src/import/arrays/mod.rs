@@ -44,8 +44,40 @@ pub(crate) fn is_array(path: &Path) -> bool {
 struct Pair {
     samples: PathBuf,
     labels: PathBuf,
-    /// The first row of each file that the samples come from, and the name of the file.
-    files: Vec<(usize, String)>,
+    /// The files that the samples come from.
+    files: Rows,
+    /// The folder of the files that the arrays were converted from, and the files of the labels.
+    converted: Option<(PathBuf, Rows)>,
+}
+
+/// The first row that comes from a file, and the name of the file, for each file.
+pub(crate) type Rows = Vec<(usize, String)>;
+
+/// Returns the file of a row, and the index of the row in this file.
+fn file_of(files: &Rows, row: usize) -> (&str, usize) {
+    let (start, file) = &files[files.partition_point(|(start, _)| *start <= row) - 1];
+    (file, row - start)
+}
+
+impl Pair {
+    /// Returns the file that has the label of a row, and the index of the label in this file.
+    fn label(&self, row: usize) -> (PathBuf, usize) {
+        match &self.converted {
+            None => (self.labels.clone(), row),
+            Some((folder, files)) => {
+                let (file, row) = file_of(files, row);
+                (folder.join(file), row)
+            }
+        }
+    }
+
+    /// Returns the user's file with the samples, or the first such file.
+    fn path(&self) -> PathBuf {
+        match &self.converted {
+            None => self.samples.clone(),
+            Some((folder, _)) => folder.join(file_of(&self.files, 0).0),
+        }
+    }
 }
 
 /// The arrays of a source.
@@ -131,7 +163,7 @@ impl Candidates<'_> {
             ([samples], [labels]) => {
                 let name = folder::name(samples);
                 let [samples, labels] = [samples, labels].map(|path| path.to_path_buf());
-                Ok(Some(Ok(Pair { samples, labels, files: vec![(0, name)] })))
+                Ok(Some(Ok(Pair { samples, labels, files: vec![(0, name)], converted: None })))
             }
             (_, [first, _, ..]) => bail!(
                 self.source,
@@ -139,6 +171,14 @@ impl Candidates<'_> {
                 self.listed,
                 name_without_split(first)
             ),
+            ([first, second, ..], [_]) => Ok(Some(Err(DataError::source(
+                self.source,
+                format!(
+                    "two arrays may be the samples, {} and {}: remove one of them",
+                    name(first),
+                    name(second)
+                ),
+            )))),
             _ => Ok(Some(Err(DataError::source(
                 self.source,
                 format!(
@@ -163,11 +203,8 @@ impl Candidates<'_> {
         let unused = self.paths.iter().filter(|path| !is_used(path) && !is_named(path));
         let unused: Vec<String> = unused.map(|path| name(path)).collect();
         if !unused.is_empty() {
-            let (arrays, are) = if unused.len() == 1 { ("array", "is") } else { ("arrays", "are") };
-            log::warn!(
-                "left out: {arrays} {}, which {are} neither samples nor labels",
-                quote::listed(&unused)
-            );
+            let arrays = if unused.len() == 1 { "array" } else { "arrays" };
+            log::warn!("not used: {arrays} {}", quote::listed(&unused));
         }
     }
 }
@@ -185,6 +222,13 @@ pub(crate) fn find(source: &Path, args: &ImportArgs) -> Result<Option<Arrays>, D
         arrays.iter().partition(|path| has_class_names(path, other_labels(path), label));
     let listed = quote::listed(paths.iter().map(|path| name(path)));
     let candidates = Candidates { source, paths, listed, label };
+    if let Some(label) = label
+        && !candidates.paths.iter().any(|path| candidates.is_label(path))
+    {
+        let problem =
+            format!("is not an array of {}, which has {}", args.source.display(), candidates.listed);
+        return Err(DataError::option("label", quote::short(label), problem));
+    }
     let train = match candidates.pair(Some(SplitKind::Train))? {
         None => candidates.pair(None)?,
         named => named,
@@ -262,26 +306,31 @@ struct SplitArrays {
     samples: NpyFile,
     /// Number of each label, or `None` if the sample is left out.
     labels: Vec<Option<u32>>,
-    files: Vec<(usize, String)>,
+    files: Rows,
+    /// The user's file with the samples, for messages.
+    path: PathBuf,
 }
 
 impl SplitArrays {
     fn open(pair: &Pair, labels: &mut Labels) -> Result<Self, DataError> {
         let samples = NpyFile::open(&pair.samples, &numbers())?;
         let file = labels_file(pair)?;
+        if pair.converted.is_some() && samples.rows == 0 {
+            bail!(&pair.path(), "contains no samples");
+        }
         samples.check_labels(&file)?;
         if samples.fortran && samples.columns > 1 {
             bail!(&samples.file.path, "is in Fortran order: save it again with numpy.ascontiguousarray");
         }
         let mut found = Vec::with_capacity(file.rows);
         for_each_label(&file, |label, value| {
-            let place = format!("label [{}]", found.len());
-            let number = labels.number(place, label, value);
-            found.push(number.map_err(|what| DataError::source(&pair.labels, what))?);
+            let (path, row) = pair.label(found.len());
+            let number = labels.number(format!("label [{row}]"), label, value);
+            found.push(number.map_err(|what| DataError::source(&path, what))?);
             Ok(())
         })?;
         let labels = found;
-        Ok(Self { samples, labels, files: pair.files.clone() })
+        Ok(Self { samples, labels, files: pair.files.clone(), path: pair.path() })
     }
 
     /// Returns the rows that are used, each with its class. `class` is the class of each label number.
@@ -291,25 +340,27 @@ impl SplitArrays {
     }
 
     fn name(&self, row: usize) -> String {
-        let (start, file) = &self.files[self.files.partition_point(|(start, _)| *start <= row) - 1];
-        format!("{file}[{}]", row - start)
+        let (file, row) = file_of(&self.files, row);
+        format!("{file}[{row}]")
     }
 }
 
 impl Arrays {
-    /// Returns the arrays that were written to `folder`. `train` and `test` list the files from which the
-    /// arrays of a split were converted: the first row of each file, and its name.
+    /// Returns the arrays that were written to `folder`. `train` and `test` list the files in `source` from
+    /// which the samples and the labels of a split were converted.
     pub(crate) fn made(
         folder: &Path,
-        [train, test]: [Vec<(usize, String)>; 2],
+        source: &Path,
+        [train, test]: [[Rows; 2]; 2],
         names: Option<Vec<String>>,
     ) -> Self {
-        let pair = |split: &str, files: Vec<(usize, String)>| Pair {
+        let pair = |split: &str, [files, labels]: [Rows; 2]| Pair {
             samples: folder.join(format!("{split}-images.npy")),
             labels: folder.join(format!("{split}-labels.npy")),
             files,
+            converted: Some((source.to_owned(), labels)),
         };
-        let test = Some(test).filter(|files| !files.is_empty());
+        let test = Some(test).filter(|[files, _]| !files.is_empty());
         let others = test.map(|files| ("test".to_owned(), Ok(pair("test", files)))).into_iter().collect();
         Self { train: pair("train", train), others, names, set: None }
     }
@@ -330,7 +381,7 @@ impl Arrays {
         if let Some(split) =
             [Some(&train), test.as_ref()].into_iter().flatten().find(|split| split.rows(&class).is_empty())
         {
-            bail!(&split.samples.file.path, "has no sample with a class");
+            bail!(&split.path, "has no sample with a class");
         }
         let kind = |split: &SplitArrays| match split.samples.shape.len() {
             1 | 2 => format!("rows of {} numbers of type {}", split.samples.columns, split.samples.dtype),

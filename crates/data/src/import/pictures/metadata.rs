@@ -207,7 +207,8 @@ fn json_lines(path: &Path) -> Result<Vec<Line>, DataError> {
             continue;
         }
         let cells: BTreeMap<String, Value> = serde_json::from_str(&line).map_err(|_| {
-            DataError::source(path, format!("line {number}: is not a JSON object, such as {{\"label\": 1}}"))
+            let example = "{\"file_name\": \"0.png\", \"label\": 1}";
+            DataError::source(path, format!("line {number}: is not a JSON object, such as {example}"))
         })?;
         let text = |(name, value): (String, Value)| match value {
             Value::String(text) => Some((name, text)),

@@ -139,15 +139,22 @@ fn text_or_null(text: Option<String>) -> Field {
 #[derive(Clone)]
 enum Cells {
     One,
-    /// Each value is a list of this many numbers. Each number gets a column of its own.
-    Each(usize),
-    /// The values are other lists. Each cell contains this description of the lists.
-    Lists(String),
+    /// Each value is a list of this many numbers. Each number gets a column of its own. The text names the
+    /// first row with such a list.
+    Each(usize, String),
+    /// The values are not single values. Each cell is empty.
+    None,
+}
+
+/// A table as text, and its columns without single values: the name of each, and what it contains instead.
+pub(crate) struct CsvTable {
+    pub(crate) file: File,
+    pub(crate) without_values: Vec<(String, String)>,
 }
 
 /// Converts a table to a text file with commas and a header. All files must have the same columns. A column
 /// of lists of numbers that all have the same length becomes one column for each position in the lists.
-pub(crate) fn as_csv(files: &TableFiles, tell: &Tell<'_>) -> Result<File, DataError> {
+pub(crate) fn as_csv(files: &TableFiles, tell: &Tell<'_>) -> Result<CsvTable, DataError> {
     let paths = &files.files;
     let expected = columns(&paths[0], &files.root)?;
     for path in &paths[1..] {
@@ -162,13 +169,18 @@ pub(crate) fn as_csv(files: &TableFiles, tell: &Tell<'_>) -> Result<File, DataEr
         }
     }
     warn_of_partitions(files)?;
-    let mut cells = lists(files)?;
+    let (mut cells, mut without_values) = layout(files)?;
     loop {
         match write_csv(files, &expected, &cells, tell)? {
-            Written::File(file) => return Ok(file),
-            // The import rejects a cell with this text if the column is a feature, and ignores the cell if
-            // the column is left out.
-            Written::Differs(column, what) => cells[column] = Cells::Lists(what),
+            Written::File(file) => {
+                let named = |(column, what): (usize, String)| (expected[column].clone(), what);
+                let without_values = without_values.into_iter().map(named).collect();
+                return Ok(CsvTable { file, without_values });
+            }
+            Written::Differs(column, what) => {
+                cells[column] = Cells::None;
+                without_values.push((column, what));
+            }
         }
     }
 }
@@ -238,26 +250,26 @@ fn write_csv(
     let mut writer = csv::Writer::from_writer(temporary::file()?);
     for (name, cells) in names.iter().zip(cells) {
         match cells {
-            Cells::Each(length) => {
+            Cells::Each(length, _) => {
                 (0..*length).try_for_each(|at| writer.write_field(format!("{name}_{at}"))).map_err(failed)?;
             }
             _ => writer.write_field(name).map_err(failed)?,
         }
     }
     writer.write_record(None::<&[u8]>).map_err(failed)?;
-    let (mut differs, mut number) = (None, 0);
-    let read = for_each_row(files, tell, |_, _, row| {
-        number += 1;
+    let mut differs = None;
+    let read = for_each_row(files, tell, |path, number, row| {
         for (column, ((_, field), cells)) in row.iter().zip(cells).enumerate() {
             match (cells, field) {
-                (Cells::Lists(what), _) => writer.write_field(what),
-                (Cells::Each(length), Field::Null) => (0..*length).try_for_each(|_| writer.write_field("")),
-                (&Cells::Each(length), Field::ListInternal(list)) => {
-                    if list.len() != length {
-                        let what = format!(
-                            "a list of {length} numbers, but of {} numbers in row {number}",
-                            list.len()
-                        );
+                (Cells::None, _) => writer.write_field(""),
+                (Cells::Each(length, _), Field::Null) => {
+                    (0..*length).try_for_each(|_| writer.write_field(""))
+                }
+                (Cells::Each(length, first), Field::ListInternal(list)) => {
+                    if list.len() != *length {
+                        let (other, row) = (list.len(), row_name(files, path, number));
+                        let what =
+                            format!("lists of different lengths, {length} in {first} and {other} in {row}");
                         differs = Some((column, what));
                         return Err(DataError::Stopped);
                     }
@@ -278,29 +290,51 @@ fn write_csv(
     Ok(Written::File(file))
 }
 
-/// Decides how each column is written. For a column of lists, the first value that is not null decides.
-fn lists(files: &TableFiles) -> Result<Vec<Cells>, DataError> {
+/// Names a row in a message.
+fn row_name(files: &TableFiles, path: &Path, row: usize) -> String {
+    if files.files.len() == 1 { format!("row {row}") } else { format!("row {row} of {}", folder::name(path)) }
+}
+
+/// Decides how each column is written. For a column of lists, the first value that is not null decides. Also
+/// returns the columns without single values, and what they contain instead.
+fn layout(files: &TableFiles) -> Result<(Vec<Cells>, Vec<(usize, String)>), DataError> {
     let is_list =
         |field: &TypePtr| field.is_group() && field.get_basic_info().converted_type() == ConvertedType::LIST;
     let fields = fields(&files.files[0])?;
     let mut cells = vec![Cells::One; columns(&files.files[0], &files.root)?.len()];
-    let mut unknown: Vec<usize> = (0..fields.len()).filter(|&column| is_list(&fields[column])).collect();
+    let (mut unknown, groups): (Vec<usize>, Vec<usize>) = (0..fields.len())
+        .filter(|&column| fields[column].is_group())
+        .partition(|&column| is_list(&fields[column]));
+    let is_map = |column: usize| fields[column].get_basic_info().converted_type() == ConvertedType::MAP;
+    let what = |column| if is_map(column) { "maps" } else { "structs" };
+    let mut without_values: Vec<(usize, String)> =
+        groups.iter().map(|&column| (column, what(column).to_owned())).collect();
+    groups.iter().for_each(|&column| cells[column] = Cells::None);
     if unknown.is_empty() {
-        return Ok(cells);
+        return Ok((cells, without_values));
     }
-    let read = for_each_row(files, &|_, _| Ok(()), |_, _, row| {
+    let read = for_each_row(files, &|_, _| Ok(()), |path, number, row| {
         unknown.retain(|&column| {
             let Field::ListInternal(list) = &row[column].1 else { return true };
             cells[column] = match list.elements() {
-                [] => Cells::Lists("an empty list".into()),
-                elements if elements.iter().all(is_number) => Cells::Each(elements.len()),
-                _ => Cells::Lists("a list with values that are not numbers".into()),
+                [_, ..] if list.elements().iter().all(is_number) => {
+                    Cells::Each(list.len(), row_name(files, path, number))
+                }
+                elements => {
+                    let what = if elements.is_empty() {
+                        "empty lists"
+                    } else {
+                        "lists of values that are not numbers"
+                    };
+                    without_values.push((column, what.into()));
+                    Cells::None
+                }
             };
             false
         });
         if unknown.is_empty() { Err(DataError::Stopped) } else { Ok(()) }
     });
-    until_stopped(read).map(|()| cells)
+    until_stopped(read).map(|()| (cells, without_values))
 }
 
 /// Returns whether an element of a list is a number or missing.
@@ -325,7 +359,7 @@ fn cell(field: &Field) -> String {
             Ok(text) => in_line(text),
             Err(_) => bytes.data().iter().map(|byte| format!("{byte:02x}")).collect(),
         },
-        Field::Group(_) => "several columns".into(),
+        Field::Group(_) => "a struct".into(),
         Field::ListInternal(_) => "a list".into(),
         Field::MapInternal(_) => "a map".into(),
         number => number.to_string(),
@@ -407,11 +441,24 @@ pub(crate) fn label(
         let Some(first) = others.first() else {
             bail!(path, "contains only pictures: add a column with the class")
         };
-        bail!(path, "which column is the class? It has {listed}: name one, as in --label {first}");
+        // Propose the last column that may contain classes.
+        let fields = fields(path)?;
+        let may_be = |column: &&&String| {
+            let field = fields.iter().find(|field| field.name() == **column);
+            field.is_none_or(|field| !field.is_group() && !is_float(field))
+        };
+        let proposed = run_record::quoted(others.iter().rfind(may_be).unwrap_or(first));
+        bail!(path, "which column is the class? It has {listed}: name one, as in --label {proposed}");
     };
     let names = names_in(&known, column);
     check_label(table, column, names.as_ref(), path)?;
     Ok((column.clone(), names))
+}
+
+/// Returns whether a column contains floats.
+fn is_float(field: &TypePtr) -> bool {
+    use parquet::basic::Type;
+    matches!(field.get_physical_type(), Type::FLOAT | Type::DOUBLE)
 }
 
 /// Returns the names of the classes in a column, if `features` has them.

@@ -20,7 +20,7 @@ use crate::import::tables::table_file::{self, TableFile};
 use crate::import::tables::{Other, TableFiles, Tables, parquet_file};
 use crate::import::writer::Writer;
 use crate::import::{Imported, plan};
-use crate::quote::{listed, quoted};
+use crate::quote::{listed, quoted, short};
 use crate::{DataError, Element};
 
 /// A row with a label.
@@ -124,9 +124,15 @@ fn open_train(files: &TableFiles, job: &Job<'_>) -> Result<(SplitTable, Option<V
     }
     let features: Vec<usize> =
         (0..file.columns).filter(|column| *column != label && !dropped.contains(column)).collect();
+    if features.is_empty() && !args.drop.is_empty() {
+        let problem =
+            format!("leaves no feature: keep at least one column besides {}", short(&file.typed(label)));
+        return Err(DataError::option("drop", args.drop.join(","), problem));
+    }
     if features.is_empty() {
         bail!(&file.path, "has only the column of the class: at least one feature is required");
     }
+    file.check_values(&features)?;
     Ok((SplitTable { file, label, features }, names))
 }
 
@@ -161,6 +167,7 @@ fn with_columns_of(train: &SplitTable, other: &Other, file: TableFile) -> Result
         return Err(other.without_classes(&train.file.column_name(train.label)));
     };
     let features = same_columns([&train.file, &file], label, &train.features)?;
+    file.check_values(&features)?;
     Ok(SplitTable { file, label, features })
 }
 
@@ -241,9 +248,10 @@ fn read(
     }
     if let Some((line, column, lines)) = swallowing {
         log::warn!(
-            "{}: line {line}: {column} contains {lines} lines that look like rows: a missing or surplus quotation \
-             mark (\") would lose samples",
-            file.name
+            "{}: line {line}: {column} continues over {}, which look like rows of samples: check for a missing or \
+             surplus quotation mark (\")",
+            file.name,
+            count(lines, "more line")
         );
     }
     match (rows.is_empty(), is_unlabelled) {
@@ -373,7 +381,7 @@ fn same_columns(
                 listed(names),
                 train.name,
                 listed(known),
-                train.typed(column)
+                run_record::quoted(train.typed(column))
             );
             DataError::source(&test.path, what)
         })

@@ -49,6 +49,8 @@ pub(crate) struct TableFile {
     pub(crate) notes: Vec<String>,
     /// Whether the table is Parquet: messages then count rows instead of lines.
     pub(crate) is_parquet: bool,
+    /// For Parquet: names of columns without single values, and what they contain instead.
+    without_values: Vec<(String, String)>,
 }
 
 /// Opens a table of the import's source, which must have at least `least` columns.
@@ -77,7 +79,7 @@ impl TableFile {
         tell: &Tell<'_>,
     ) -> Result<Self, DataError> {
         let path = &*files.files[0];
-        let TableText { mut file, parts, is_parquet } = contents(files, header, tell)?;
+        let TableText { mut file, parts, is_parquet, without_values } = contents(files, header, tell)?;
         let lines = lines(&mut file).map_err(DataError::read(path))?;
         let hints = Hints {
             names: known,
@@ -106,6 +108,7 @@ impl TableFile {
             has_row_names,
             notes,
             is_parquet,
+            without_values,
         })
     }
 
@@ -187,8 +190,8 @@ impl TableFile {
         }
     }
 
-    /// Returns the column and the number of lines of a cell that seems to contain whole rows, because a
-    /// quotation mark is missing or surplus.
+    /// Returns the column of a cell that seems to contain whole rows, because a quotation mark is missing or
+    /// surplus, and the number of its lines after the first.
     ///
     /// In such a cell, the first line ends a row, the last line begins a row, and the lines between are whole
     /// rows. A cell of only two lines is not reported: texts may have matching numbers of commas by chance.
@@ -212,8 +215,24 @@ impl TableFile {
         let mut cells = cells.filter(|(_, cell)| !self.is_parquet && cell.contains(&b'\n'));
         cells.find_map(|(column, cell)| {
             let lines = lines(cell);
-            is_so(column, &lines).then_some((column, lines.len()))
+            is_so(column, &lines).then_some((column, lines.len() - 1))
         })
+    }
+
+    /// Checks that the columns of features contain single values.
+    pub(crate) fn check_values(&self, features: &[usize]) -> Result<(), DataError> {
+        let found = features.iter().find_map(|&column| {
+            let (_, what) = self.without_values.iter().find(|(name, _)| *name == self.column_name(column))?;
+            Some((column, what))
+        });
+        match found {
+            None => Ok(()),
+            Some((column, what)) => {
+                let remedy =
+                    if what.starts_with("lists of different") { "give all the same length, or " } else { "" };
+                bail!(&self.path, "{} contains {what}: {remedy}{}", self.shown(column), self.drop(column))
+            }
+        }
     }
 
     /// Returns the number in a cell.
@@ -233,7 +252,11 @@ impl TableFile {
                 "scale the column".into(),
             ]),
             (None, Ok(text)) if is_missing(text) => {
-                Err([format!("{name} has no value"), "fill it in, or leave the row out".into()])
+                let what = if text.is_empty() { "is empty".into() } else { format!("is {}", quoted(text)) };
+                Err([
+                    format!("{name} {what}, so it has no value"),
+                    format!("fill it in, leave the row out, or {}", self.drop(column)),
+                ])
             }
             (None, Ok(text)) => {
                 let advice = if split::of_name(text).is_some() {
@@ -244,11 +267,16 @@ impl TableFile {
                 };
                 Err([
                     format!("{name} is {}, which is not a number", quoted(text)),
-                    format!("{advice}leave the column out with --drop {}", self.typed(column)),
+                    format!("{advice}{}", self.drop(column)),
                 ])
             }
             (None, Err(_)) => Err([format!("{name} is not UTF-8"), "save the table in UTF-8".into()]),
         }
+    }
+
+    /// Returns the advice to leave out a column.
+    fn drop(&self, column: usize) -> String {
+        format!("leave the column out with --drop {}", run_record::quoted(self.typed(column)))
     }
 
     /// Returns the column that has the name `wanted` or, if there is none, the number `wanted`, counted from
@@ -314,7 +342,7 @@ impl TableFile {
                 &self.path,
                 "which column is the class? It has {}: name one, as in --label {}",
                 self.named_columns(),
-                self.column_name(self.columns - 1)
+                run_record::quoted(self.column_name(self.columns - 1))
             ),
         }
     }
@@ -356,6 +384,8 @@ struct TableText {
     /// See [`TableFile::parts`].
     parts: Vec<(PathBuf, u64)>,
     is_parquet: bool,
+    /// See [`TableFile::without_values`].
+    without_values: Vec<(String, String)>,
 }
 
 /// Decompresses and converts the file of a table, if it is not plain UTF-8 text. Converting Parquet takes
@@ -369,7 +399,7 @@ fn contents(files: &TableFiles, header: Option<Header>, tell: &Tell<'_>) -> Resu
         magic = beginning(&mut file).map_err(DataError::read(path))?;
     }
     let is_parquet = magic.starts_with(PARQUET);
-    let mut parts = Vec::new();
+    let (mut parts, mut without_values) = (Vec::new(), Vec::new());
     if magic.starts_with(b"\xff\xfe") {
         file = from_utf16(path, file, u16::from_le_bytes)?;
     } else if magic.starts_with(b"\xfe\xff") {
@@ -380,7 +410,7 @@ fn contents(files: &TableFiles, header: Option<Header>, tell: &Tell<'_>) -> Resu
                 "applies only to .csv and .tsv, but the columns of Parquet have names: leave the option out";
             return Err(DataError::option("header", "", problem));
         }
-        file = parquet_file::as_csv(files, tell)?;
+        parquet_file::CsvTable { file, without_values } = parquet_file::as_csv(files, tell)?;
         parts = parquet_file::rows_before(&files.files)?;
     } else if let Some(kind) = foreign(&magic) {
         match kind.advice {
@@ -397,7 +427,7 @@ fn contents(files: &TableFiles, header: Option<Header>, tell: &Tell<'_>) -> Resu
     } else if magic.split(|byte| *byte == b'\n').next().is_some_and(|line| line.contains(&0)) {
         bail!(path, "is not UTF-8 text: save the table as .csv in UTF-8, or as .parquet");
     }
-    Ok(TableText { file, parts, is_parquet })
+    Ok(TableText { file, parts, is_parquet, without_values })
 }
 
 /// Returns the first bytes of a file, from which other formats are recognised.

@@ -21,7 +21,12 @@ pub(crate) fn embeds_pictures(path: &Path) -> Result<bool, DataError> {
     column_of_pictures(path).map(|column| column.is_some())
 }
 
-pub(crate) fn as_csv(files: &TableFiles, _: &Tell<'_>) -> Result<File, DataError> {
+pub(crate) struct CsvTable {
+    pub(crate) file: File,
+    pub(crate) without_values: Vec<(String, String)>,
+}
+
+pub(crate) fn as_csv(files: &TableFiles, _: &Tell<'_>) -> Result<CsvTable, DataError> {
     parquet(&files.files[0])
 }
 

@@ -234,13 +234,26 @@ fn lists_of_one_length_are_features() {
         ([1, 1, 2], &["v_0".to_owned(), "v_1".into()][..])
     );
     let message = lab.import("one.parquet", &["--overwrite", "--drop", "v"]).unwrap_err();
-    assert!(names_all(&message, "one.parquet: | column of the class | feature"), "{message}");
+    assert!(names_all(&message, "--drop v: | no feature | besides label"), "{message}");
     lab.write("one.parquet", lists(&[&[1.0, 2.0], &[3.0, 4.0], &[5.0]]));
     let message = lab.import("one.parquet", &["--overwrite"]).unwrap_err();
     assert!(
-        names_all(&message, "one.parquet: | column v | 2 numbers | 1 numbers | row 3 | --drop v"),
+        names_all(
+            &message,
+            "one.parquet: column v | different lengths, 2 in row 1 and 1 in row 3 | --drop v"
+        ),
         "{message}"
     );
+}
+
+#[test]
+fn a_struct_is_not_a_feature() {
+    let lab = Lab::new();
+    let schema = "message m { optional group s { optional int64 x; } optional int64 label; }";
+    let one = || Column::Int64(vec![Some(1), Some(1), Some(1)]);
+    lab.write("t.parquet", parquet(schema, None, vec![one(), one()]));
+    let message = lab.import("t.parquet", &[]).unwrap_err();
+    assert!(names_all(&message, "t.parquet: column s | structs | --drop s"), "{message}");
 }
 
 #[test]

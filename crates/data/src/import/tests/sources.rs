@@ -173,11 +173,12 @@ fn what_is_wrong_in_arrays_is_one_line() {
     let two = npy("|u1", &[2], &[1, 1]);
     let pixels = npy("|u1", &[2, 2, 2], &[0; 8]);
     type Arrays<'a> = &'a [(&'a str, &'a Vec<u8>)];
-    let cases: [(Arrays<'_>, &[&str], &str); 11] = [
+    let cases: [(Arrays<'_>, &[&str], &str); 12] = [
+        (&[("images", &pixels), ("x", &pixels), ("y", &two)], &[], "samples | images and x"),
         (&[("x", &pixels)], &[], "arrays x: | x_train | y_train | --label"),
         (&[("a", &pixels), ("b", &two)], &[], "arrays a, b | training | x_train | y_train"),
         (&[("x", &pixels), ("y", &two), ("labels", &two)], &[], "labels | y | --label labels"),
-        (&[("x", &pixels), ("y", &two)], &["--label", "z"], "arrays x, y | x_train | --label"),
+        (&[("x", &pixels), ("y", &two)], &["--label", "z"], "--label z: | which has x, y"),
         (&[("x", &pixels), ("y", &npy("|u1", &[3], &[0; 3]))], &[], "x.npy: | 2 samples | y.npy | 3 labels"),
         (&[("x", &pixels), ("y", &npy("|u1", &[2, 2], &[0; 4]))], &[], "y.npy: | 2 labels per sample"),
         (&[("x", &pixels), ("y", &npy("<c8", &[2], &[0; 16]))], &[], "y.npy: | dtype | <c8 (complex) | <f4"),
@@ -206,7 +207,13 @@ fn what_is_wrong_in_arrays_is_one_line() {
     }
     lab.write("in/x.npy", &pixels[..pixels.len() - 1]);
     let message = lab.import("in", &[]).unwrap_err();
-    assert!(names_all(&message, "x.npy: | truncated | 7 bytes | download the file again"), "{message}");
+    assert!(
+        names_all(
+            &message,
+            "x.npy: | truncated | 7 bytes | [2, 2, 2] | 1 byte for | download the file again"
+        ),
+        "{message}"
+    );
 }
 
 /// Returns a batch of CIFAR as pickled by Python 2: an array of NumPy, a list, and a string.
@@ -266,6 +273,34 @@ fn python_batches_of_cifar_are_pictures() {
     let message = lab.import("root", &["--overwrite"]).unwrap_err();
     assert!(names_all(&message, "data_batch_1: | No such file"), "{message}");
 
+    // Errors name the user's files, and no file of the import.
+    for (two, options, expected) in [
+        (batch(&[12], "labels"), &[][..], "data_batch_2: | label [0] is 12 | 0 to 2 | 3 class names"),
+        (
+            batch(&[1], "fine_labels"),
+            &[],
+            "data_batch_2: | no entry labels; | fine_labels | data_batch_1 has labels",
+        ),
+        (
+            batch(&[1], "fine_labels"),
+            &["--label", "fine_labels"],
+            "data_batch_1: | no entry fine_labels; | data_batch_2 has fine_labels",
+        ),
+    ] {
+        std::fs::write(lab.path(&format!("{folder}/data_batch_1")), batch(&[2, 0], "labels")).unwrap();
+        std::fs::write(lab.path(&format!("{folder}/data_batch_2")), two).unwrap();
+        let message = lab.import("root", &[&["--overwrite"], options].concat()).unwrap_err();
+        assert!(names_all(&message, expected), "{message}");
+    }
+    let mut more = batch(&[1, 2], "labels");
+    let last = more.windows(3).rposition(|bytes| bytes == b"K\x02e").unwrap();
+    more.drain(last..last + 2);
+    lab.write(&format!("{folder}/data_batch_2"), more);
+    let message = lab.import("root", &["--overwrite"]).unwrap_err();
+    assert!(names_all(&message, "data_batch_2: | 2 pictures, | 1 label"), "{message}");
+    let message = lab.import(&format!("{folder}/data_batch_1"), &["--overwrite"]).unwrap_err();
+    assert!(names_all(&message, "data_batch_1: | CIFAR | cifar-10-batches-py"), "{message}");
+
     lab.write("hundred/train", batch(&[1, 0, 1], "fine_labels"));
     lab.write("hundred/test", batch(&[1], "fine_labels"));
     lab.write("hundred/meta", meta("fine_label_names", &["apple", "bee"]));
@@ -317,9 +352,11 @@ fn idx_files_have_any_size_and_any_classes() {
     assert_eq!((set.shape, counts), ([1, 2, 3], [vec![2, 1], vec![1, 0]]));
     assert_eq!(set.classes, ["1", "26"]);
     assert_eq!(lab.data("train-images.npy"), pixels);
+    let message = lab.import("letters/emnist-letters-train-images-idx3-ubyte", &["--overwrite"]).unwrap_err();
+    assert!(names_all(&message, "train-images-idx3-ubyte: | IDX | folder, | /letters"), "{message}");
     lab.write("letters/emnist-letters-test-labels-idx1-ubyte", idx(&[2], &[1]));
     let message = lab.import("letters", &["--overwrite"]).unwrap_err();
-    assert!(names_all(&message, "test-labels-idx1-ubyte: | truncated | 1 bytes | [2]"), "{message}");
+    assert!(names_all(&message, "test-labels-idx1-ubyte: | truncated | 1 byte | [2]"), "{message}");
     for (labels, expected) in [
         (idx(&[0], &[]), "test-images-idx3-ubyte: | 1 image, | labels-idx1-ubyte | 0 labels"),
         (idx(&[2], &[1, 1]), "test-images-idx3-ubyte: | 1 image, | labels-idx1-ubyte | 2 labels"),
@@ -419,7 +456,10 @@ fn pictures_in_a_column_of_parquet_have_its_classes() {
     assert_eq!(lab.imported("one.parquet", &[]).set.classes, ["2", "10"]);
     lab.write("one.parquet", table(&[5, 6], &[0, 2], Some(json)));
     let message = lab.import("one.parquet", &["--overwrite"]).unwrap_err();
-    assert!(names_all(&message, "one.parquet: | row 2: | class 2 | 0 to 1"), "{message}");
+    assert!(
+        names_all(&message, "one.parquet: | row 2: | column label is 2 | 0 to 1 | 2 class names"),
+        "{message}"
+    );
     let mut broken = table(&[5, 6], &[1, 1], Some(json));
     let at = broken.windows(4).position(|bytes| bytes == b"IDAT").unwrap();
     broken[at + 4..at + 8].fill(0);
@@ -473,6 +513,12 @@ fn a_file_beside_pictures_names_their_classes() {
     lab.write("set/test/metadata.jsonl", b"{\"file_name\": \"3.png\", \"label\": \"\xe9\"}\n");
     let message = lab.import("set", &["--overwrite"]).unwrap_err();
     assert!(names_all(&message, "metadata.jsonl: | line 1: | UTF-8"), "{message}");
+    lab.write("set/test/metadata.jsonl", "3.png\n");
+    let message = lab.import("set", &["--overwrite"]).unwrap_err();
+    assert!(
+        names_all(&message, "metadata.jsonl: | line 1: | JSON | \"file_name\": | \"label\":"),
+        "{message}"
+    );
 }
 
 #[test]
@@ -498,6 +544,12 @@ fn labels_of_parquet_are_words_or_numbers_with_the_names_of_all_files() {
     std::fs::rename(lab.path("two/train.parquet"), lab.path("two/train-00001-of-00003.parquet")).unwrap();
     let message = lab.import("two", &["--overwrite"]).unwrap_err();
     assert!(names_all(&message, "/two: | 1 of 3 parts | train"), "{message}");
+    let kinds = vec![Some(1), Some(2)];
+    let schema = "message m { optional int64 my_kind; optional double a; }";
+    let columns = vec![Column::Int64(kinds), Column::Double(vec![Some(1.0), Some(0.5)])];
+    lab.write("none.parquet", parquet(schema, None, columns));
+    let message = lab.import("none.parquet", &["--overwrite"]).unwrap_err();
+    assert!(names_all(&message, "none.parquet: | my_kind, a: | --label my_kind"), "{message}");
     let schema = "message m { optional double a; optional group label { optional int64 x; } }";
     let nested = vec![Column::Double(vec![Some(1.0)]), Column::Int64(vec![Some(1)])];
     lab.write("nested.parquet", parquet(schema, None, nested));

@@ -136,6 +136,9 @@ fn names_of_features_tell_a_header_whatever_they_look_like() {
     assert_eq!(rows(&[], "5\n6\n").unwrap(), (vec![vec![5.0], vec![6.0]], 0));
     // A row with another number of cells fails alone.
     assert_eq!(rows(&["a", "b"], "a,b\n1,2\n3\n4,5\n").unwrap(), (vec![vec![1.0, 2.0], vec![4.0, 5.0]], 1));
+    let three = "1,2,3\n4,5,6\n";
+    assert!(names_all(&rows(&["a"], three).unwrap_err(), "3 columns | 1 feature | remove"));
+    assert!(names_all(&rows(&["a", "b", "c", "d"], three).unwrap_err(), "3 columns | 4 features | add"));
     // In a table without a header, features are found by position.
     assert!(names_all(&rows(&[], "x,label\n4,1\n").unwrap_err(), "rows.csv: | 2 columns | 1 feature"));
 
@@ -213,8 +216,10 @@ fn a_table_is_read_in_one_way() {
 fn what_is_wrong_in_a_table_is_named_with_line_and_column() {
     let lab = Lab::new();
     for (contents, options, expected) in [
-        ("x,class\n1,a\n,b\n", &[][..], "table.csv: | line 3: | column x | no value"),
-        ("x,class\n1,a\nNA,b\n", &[], "table.csv: | line 3: | column x | no value"),
+        ("x,class\n1,a\n,b\n", &[][..], "table.csv: | line 3: | column x | no value | --drop x"),
+        ("x,class\n1,a\nNA,b\n", &[], "table.csv: | line 3: | column x is \"NA\" | no value | --drop x"),
+        ("my x,class\nmany,b\n2,b\n", &[], "column my x is \"many\" | --drop 'my x'"),
+        ("x,my class\n1,b\n2,b\n", &[], "x, my class: | --label 'my class'"),
         ("x,class\n1,a\nmany,b\n", &[], "table.csv: | line 3: | column x is \"many\" | --drop x"),
         (
             "x,kind,class\n1,train,a\n2,test,b\n",
@@ -227,7 +232,7 @@ fn what_is_wrong_in_a_table_is_named_with_line_and_column() {
         ("x,y,z\n1,2,3\n", &[], "table.csv: | which column | x, y, z: | --label z"),
         ("1,2,3\n4,5,6\n", &[], "table.csv: | columns 1 to 3, | --label 3"),
         ("x,class\n1,a\n", &["--label", "y"], "--label y: | table.csv | x, class"),
-        ("x,class\n1,a\n", &["--drop", "x"], "table.csv: | column of the class | feature"),
+        ("x,class\n1,a\n", &["--drop", "x"], "--drop x: | no feature | besides class"),
         ("x,class\n1,a\n", &["--drop", "class"], "--drop class: | column of the class"),
         ("one column\n1\n", &[], "table.csv: | line 1 | 1 cell, \"one column\""),
         ("x,class\n", &[], "table.csv: | no rows"),
@@ -276,12 +281,12 @@ fn rows_in_a_cell_are_found() {
             .unwrap();
         found
     };
-    assert_eq!(swallowed("n,x,c\n\"p,1,a\nq,2,b\n\"r,3,a\ns,4,b\n"), [(0, 3)]);
-    assert_eq!(swallowed("x,n,c\n1,\"p,a\n2,q,b\n3,\"r,a\n"), [(1, 3)]);
-    assert_eq!(swallowed("x,n,c\r\n1,p,\"a\r\n2,q,b\r\n3,r,\"c\r\n"), [(2, 3)]);
+    assert_eq!(swallowed("n,x,c\n\"p,1,a\nq,2,b\n\"r,3,a\ns,4,b\n"), [(0, 2)]);
+    assert_eq!(swallowed("x,n,c\n1,\"p,a\n2,q,b\n3,\"r,a\n"), [(1, 2)]);
+    assert_eq!(swallowed("x,n,c\r\n1,p,\"a\r\n2,q,b\r\n3,r,\"c\r\n"), [(2, 2)]);
     for end in ["", "\n", "\r\n"] {
         let never_closed = format!("x,n,c\n1,p,\"a\n2,q,b\n3,r,c{end}");
-        assert_eq!(swallowed(&never_closed), [(2, 3)], "{end:?}");
+        assert_eq!(swallowed(&never_closed), [(2, 2)], "{end:?}");
     }
     for text in
         ["\"a text,\nof lines\",1\n", "\"a, b, c\nd, e\nf\",1\n", "\"a, b\nc\",1\n", "\"5\"\" pipe\",1\n"]

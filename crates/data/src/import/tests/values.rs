@@ -33,6 +33,7 @@ fn labels_that_say_that_there_is_none_are_named_left_out_or_kept() {
                 names_all(&message, "table.csv: | line 4: | column class | no class | --missing-labels drop"),
                 "{message}"
             );
+            assert_eq!(message.contains("--missing-labels keep"), options.contains(&"keep"), "{message}");
         }
         assert_eq!(lab.imported("table.csv", &["--missing-labels", "drop"]).counts, [[1], [1]]);
     }
