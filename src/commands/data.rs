@@ -5,7 +5,7 @@ use std::io;
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 use data::import::ImportArgs;
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -18,7 +18,7 @@ use data::generate::{AfterSample, digits, features, objects};
 use data::{DataError, DataFormat, Element, SampleSource, Split, shard};
 use launch::{StopRequest, quoted};
 use run_record::files;
-use run_record::{product_at, run_around};
+use run_record::{byte_size, product_at, run_around};
 use terminal::table::{CellAlignment, shortened, table};
 
 pub fn run(args: &DataArgs) -> anyhow::Result<()> {
@@ -42,25 +42,35 @@ type Generator = fn(&Path, usize, usize, u64, AfterSample<'_>) -> io::Result<()>
 /// Generates a data set. `sample_bytes` is the size of a sample with its label.
 fn make(args: &MakeArgs, kind: DataFormat, sample_bytes: usize, write: Generator) -> anyhow::Result<()> {
     let MakeArgs { out, train, test, seed, overwrite } = args;
+    let refused = |problem: &str| Refused(format!("--out {}: {problem}", out.display())).into();
     match DataFormat::of_folder(out) {
         _ if out.exists() && !out.is_dir() => {
-            bail!("--out {}: is not a folder; choose another one", out.display())
+            return Err(refused("is not a folder: choose another folder"));
         }
         _ if run_around(out).is_some() => {
-            bail!("--out {}: is in a run directory; choose another folder", out.display())
+            return Err(refused("is in a run directory: choose another folder"));
         }
         Err(DataError::NoneHere { .. }) => {}
         Ok(found) if found == kind && *overwrite => {}
         Ok(found) if found == kind => {
-            bail!("{} already contains a data set: choose another --out, or pass --overwrite", out.display())
+            return Err(refused("contains a data set: choose another folder, or pass --overwrite"));
         }
         Ok(found) => {
-            bail!("--out {}: contains another data set, {found}: choose another folder", out.display())
+            return Err(refused(&format!("contains another data set, {found}: choose another folder")));
         }
         Err(error) => return Err(error).context("--out"),
     }
+    if kind == DataFormat::Npy
+        && let Some(class) = features::unlearned(*train, *test, *seed)
+    {
+        let problem = format!(
+            "--train {train} --test {test}: class {class} has test samples but no training samples: choose a larger \
+             --train"
+        );
+        return Err(Refused(problem).into());
+    }
     check_space(out, sample_bytes, *train, *test)?;
-    std::fs::create_dir_all(out).with_context(|| format!("cannot create {}", out.display()))?;
+    std::fs::create_dir_all(out).with_context(|| format!("cannot write {}", out.display()))?;
     let bar = bars().add(ProgressBar::new((train + test) as u64));
     bar.set_style(ProgressStyle::with_template("{bar:24} {pos}/{len} samples  {eta} left")?);
     let stop = StopRequest::listen().context("cannot install signal handlers")?;
@@ -74,8 +84,7 @@ fn make(args: &MakeArgs, kind: DataFormat, sample_bytes: usize, write: Generator
     }
     written.with_context(|| format!("cannot write the data set to {}", out.display()))?;
     bar.finish_and_clear();
-    // In a small data set, a class may have no sample.
-    data::open(out).with_context(|| format!("--train {train} --test {test}: too few samples"))?;
+    data::open(out)?;
     let what = kind.generator();
     log::info!("{}: {train} training and {test} test samples of {what}, seed {seed}", out.display());
     Ok(())
@@ -84,7 +93,7 @@ fn make(args: &MakeArgs, kind: DataFormat, sample_bytes: usize, write: Generator
 /// Imports a data set with a progress bar, then prints its classes and the next command.
 fn import(args: &ImportArgs) -> anyhow::Result<()> {
     if run_around(&args.out).is_some() {
-        let problem = format!("--out {}: is in a run directory; choose another folder", args.out.display());
+        let problem = format!("--out {}: is in a run directory: choose another folder", args.out.display());
         return Err(Refused(problem).into());
     }
     let bar = bars().add(ProgressBar::no_length());
@@ -162,11 +171,11 @@ fn check_space(out: &Path, sample_bytes: usize, train: usize, test: usize) -> an
     let Some(free) = files::free_bytes(out) else { return Ok(()) };
     ensure!(
         bytes < free,
-        "--train {train} --test {test}: {samples} samples take {:.1} GB, but {} has only {:.1} GB free: \
-         choose fewer samples, or another --out",
-        bytes as f64 / f64::from(1 << 30),
+        "--train {train} --test {test}: {samples} samples take {}, but {} has only {} free: choose fewer samples, or \
+         another --out",
+        byte_size(bytes),
         out.display(),
-        free as f64 / f64::from(1 << 30)
+        byte_size(free)
     );
     Ok(())
 }
@@ -210,7 +219,7 @@ fn describe(root: &Path, source: &SampleSource, most: Option<usize>) -> anyhow::
         let name = split.name();
         writeln!(
             compared,
-            "{name:<5} with shape, normalisation and class names, SHA-256 in checkpoints: {digest}"
+            "{name:<5} SHA-256 of samples, shape, normalisation and class names, as in checkpoints: {digest}"
         )?;
         classes.push(count(source, split)?);
     }
@@ -253,7 +262,15 @@ fn normalisation(description: &data::Description) -> String {
             list(&description.mean),
             list(&description.std)
         ),
-        _ => ", each normalised by its own mean and standard deviation".into(),
+        _ => {
+            let part = |name: &str, values: &[f32]| match values {
+                [one, others @ ..] if others.iter().all(|other| other == one) => format!("{name} {one}"),
+                _ => format!("its own {name}"),
+            };
+            let [mean, std] = [part("mean", &description.mean), part("standard deviation", &description.std)];
+            let std = if mean.starts_with("its own") { std.trim_start_matches("its own ") } else { &std };
+            format!(", each normalised by {mean} and {std}")
+        }
     }
 }
 
@@ -267,6 +284,24 @@ fn count(source: &SampleSource, split: Split) -> Result<Vec<usize>, DataError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_normalisation_of_features_is_what_the_import_was_told() {
+        let text = |mean: [f32; 2], std: [f32; 2]| {
+            normalisation(&data::Description {
+                kind: DataFormat::Imported,
+                shape: [1, 1, 2],
+                element: Element::F32,
+                classes: 1,
+                class_names: vec!["a".into()],
+                mean: mean.to_vec(),
+                std: std.to_vec(),
+            })
+        };
+        assert!(text([0.0, 0.0], [1.0, 1.0]).ends_with(" mean 0 and standard deviation 1"));
+        assert!(text([0.0, 0.0], [1.0, 2.0]).ends_with(" mean 0 and its own standard deviation"));
+        assert!(text([0.5, 0.0], [1.0, 2.0]).ends_with(" its own mean and standard deviation"));
+    }
 
     #[test]
     fn few_samples_are_learned_in_more_epochs_of_smaller_batches() {

@@ -77,14 +77,15 @@ fn info_describes_a_folder_and_draws_samples() {
 fn a_data_set_is_not_mixed_with_another_nor_replaced_without_the_option() {
     let lab = Lab::new();
     let objects = made(&lab, "objects", ["50", "10"]);
-    let rejected = |words: &[&str], facts: &[&str]| refused(&data(words, objects.as_ref()), 1, facts);
-    rejected(&["objects", "--out"], &["--overwrite"]);
-    rejected(&["digits", "--overwrite", "--out"], &[objects.as_str(), "CIFAR-10"]);
+    let rejected =
+        |words: &[&str], code, facts: &[&str]| refused(&data(words, objects.as_ref()), code, facts);
+    rejected(&["objects", "--out"], 2, &["--out ", objects.as_str(), "--overwrite"]);
+    rejected(&["digits", "--overwrite", "--out"], 2, &["--out ", objects.as_str(), "CIFAR-10"]);
     made(&lab, "digits", ["20", "10"]);
     let images = "train-images-idx3-ubyte";
     std::fs::copy(lab.path("digits").join(images), lab.path("objects").join(images)).unwrap();
     let both = [objects.as_str(), "two data sets", images, "data_batch_1.bin"];
-    rejected(&["info"], &both);
+    rejected(&["info"], 1, &both);
     refused(&run(lab.command(2, "run", &["--data-root", &objects])), 1, &both);
 }
 
@@ -94,14 +95,16 @@ fn what_cannot_be_generated_is_refused_with_the_option() {
     let (file, folder) = (lab.path("file"), lab.path("folder"));
     std::fs::write(&file, "").unwrap();
     let most = u64::MAX.to_string();
-    for (words, at, expected) in [
-        (&["digits"][..], &file, &["/file: ", "folder"][..]),
-        (&["digits", "--train", &most], &folder, &["13486197309440.0 GB"]),
-        (&["objects", "--train", "10000000000"], &folder, &["--train 10000000000", "--test 10000"]),
-        (&["features", "--train", "1", "--test", "1"], &folder, &["--train 1", "--test 1", "few"]),
+    for (words, at, code, expected) in [
+        (&["digits"][..], &file, 2, &["/file: ", "folder"][..]),
+        (&["digits", "--train", &most], &folder, 1, &["13486197309440.0 GB"]),
+        (&["objects", "--train", "10000000000"], &folder, 1, &["--train 10000000000", "--test 10000"]),
+        (&["features", "--train", "1", "--test", "1"], &folder, 2, &["--train 1", "--test 1", "class 5"]),
+        (&["digits", "--train", "10"], &"/proc/y".into(), 1, &["cannot write /proc/y"]),
     ] {
-        refused(&data(&[words, &["--out"]].concat(), at), 1, expected);
+        refused(&data(&[words, &["--out"]].concat(), at), code, expected);
     }
+    assert!(!folder.exists(), "nothing is written");
     // A value, and no option of that name.
     let negative = data(&["digits", "--train", "-1", "--out"], &folder);
     for fact in ["--train -1", "whole number"] {

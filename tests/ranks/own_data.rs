@@ -244,11 +244,11 @@ fn a_table_becomes_a_network_that_names_its_rows() {
     again.args(["train", "--model", "mlp", "--epochs", "1", "--data-root"]).arg(lab.path("data"));
     fails_with(
         again.arg("--out").arg(lab.path("again")).clone(),
-        &["train samples", "digest", "dataset.json", "import the data set again"],
+        &["data: ", "training samples", "digest", "dataset.json", "import the data set again"],
     );
     let mut info = job(1);
     info.args(["data", "info"]).arg(lab.path("data"));
-    fails_with(info, &["train samples", "digest", "dataset.json", "import the data set again"]);
+    fails_with(info, &["data: ", "training samples", "digest", "dataset.json", "import the data set again"]);
 
     fs::write(lab.path("new.csv"), "size,length\n1,2003.5\n3,4.5\nlarge,1\n").unwrap();
     let output = must_fail(predict(&lab, "run", &["new.csv"], &["--csv"]));

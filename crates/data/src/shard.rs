@@ -6,6 +6,7 @@
 
 use std::borrow::Cow;
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 
 use run_record::files;
@@ -41,10 +42,13 @@ fn check_recorded(
 ) -> Result<String, DataError> {
     match source.recorded_digest(split) {
         Some(recorded) if samples == source.len(split) && recorded != digest => {
-            let name = split.name();
+            let name = if split == Split::Train { "training" } else { "test" };
+            let file = source.rows(split);
+            let folder = file.as_ref().and_then(|rows| rows.file.path.parent());
             Err(DataError::Files(format!(
-                "the {name} samples have the digest {}…, but dataset.json records {}…: they were changed \
-                 after the import; import the data set again",
+                "{}: the {name} samples were changed after the import (digest {}…, in dataset.json {}…): import the \
+                 data set again",
+                folder.unwrap_or(Path::new(".")).display(),
                 &digest[..12],
                 recorded.get(..12).unwrap_or(recorded)
             )))

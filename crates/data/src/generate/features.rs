@@ -76,6 +76,20 @@ impl FeatureSpace {
     }
 }
 
+/// Returns a class that has test samples but no training samples, if there is one.
+pub fn unlearned(train: usize, test: usize, seed: u64) -> Option<usize> {
+    let space = FeatureSpace::new(seed);
+    let class = |split, index: usize| space.point(split, index as u64).0.0;
+    let mut learned = [false; CLASSES];
+    for index in 0..train {
+        learned[class(Split::Train, index)] = true;
+        if learned == [true; CLASSES] {
+            return None;
+        }
+    }
+    (0..test).map(|index| class(Split::Test, index)).find(|&class| !learned[class])
+}
+
 /// Writes the data set of `seed` into the existing folder `out`: `train_data/train_x.npy` with `train` rows
 /// of f32, `train_data/train_y.npy` with their labels as i64, and the same files for `test`.
 ///

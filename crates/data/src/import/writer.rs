@@ -5,15 +5,15 @@ use std::fs::{self, File};
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use run_record::count;
 use run_record::files::{entries, sha256_with};
+use run_record::{byte_size, count};
 
 use crate::formats::data_set::{DataSet, FILE, SplitRecord, label_bytes};
 use crate::formats::npy::{HEADER, npy_header};
 use crate::import::copies::Copies;
 use crate::import::job::{Job, OLD};
 use crate::import::{Fit, ImportArgs, Imported};
-use crate::{DataError, Element};
+use crate::{DataError, DataFormat, Element};
 
 /// Sums over the training samples, from which mean and standard deviation are computed.
 #[derive(Debug, Default)]
@@ -96,12 +96,12 @@ impl Writer {
         let width = numbers.bytes() as u128;
         let bytes = samples as u128 * (shape.iter().product::<usize>() as u128 * width + 2);
         if let Some(free) = run_record::files::free_bytes(&job.folder) {
-            log::info!("{} needs {}, and {} are free", args.out.display(), size(bytes), size(free));
+            log::info!("{} needs {}, and {} are free", args.out.display(), byte_size(bytes), byte_size(free));
             if bytes >= free {
                 let problem = format!(
                     "the data set needs {}, but only {} are free: free space, or choose another folder",
-                    size(bytes),
-                    size(free)
+                    byte_size(bytes),
+                    byte_size(free)
                 );
                 return Err(DataError::option("out", args.out.display(), problem));
             }
@@ -268,7 +268,12 @@ pub(crate) fn check_free(out: &Path, overwrite: bool) -> Result<(), DataError> {
         return Ok(());
     }
     if !out.is_dir() {
-        return refuse("is not a folder: choose another".into());
+        return refuse("is not a folder: choose another folder".into());
+    }
+    if let Ok(kind) = DataFormat::of_folder(out)
+        && kind != DataFormat::Imported
+    {
+        return refuse(format!("contains another data set, {kind}: choose another folder"));
     }
     let ours = DataSet::file_names();
     let found = entries(out).map_err(DataError::read(out))?;
@@ -306,15 +311,6 @@ fn put(new: &Path, job: &Job<'_>) -> io::Result<()> {
         fs::set_permissions(out, permissions)?;
     }
     run_record::files::sync_folder(out.parent().unwrap_or(Path::new("/")))
-}
-
-/// Formats a number of bytes in KB, MB or GB.
-fn size(bytes: u128) -> String {
-    match bytes {
-        0..1_000_000 => format!("{:.1} KB", bytes as f64 / 1e3),
-        1_000_000..1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
-        _ => format!("{:.1} GB", bytes as f64 / 1e9),
-    }
 }
 
 #[cfg(test)]

@@ -343,6 +343,11 @@ fn nothing_but_a_data_set_is_replaced() {
     lab.write("out/thesis.txt", "mine");
     assert!(names_all(&lab.import("pets", &["--overwrite"]).unwrap_err(), "--out | thesis.txt"));
     fs::remove_file(lab.path("out/thesis.txt")).unwrap();
+    lab.write("idx/train-labels-idx1-ubyte", "");
+    let idx = lab.path("idx");
+    let message = lab.import("pets", &["--overwrite", "--out", idx.to_str().unwrap()]).unwrap_err();
+    assert!(names_all(&message, "--out | /idx: | another data set, IDX files"), "{message}");
+    fs::remove_dir_all(idx).unwrap();
     lab.import("pets", &["--overwrite"]).unwrap();
     let other = lab.path("other");
     let options = ["--out", other.to_str().unwrap()];
@@ -512,6 +517,32 @@ fn pictures_that_are_left_out_have_no_say() {
     lab.imported("pets", &["--skip-broken", "--seed", "9"]);
     assert!(lab.path("out").is_symlink());
     assert_eq!(DataSet::read(&lab.path("there")).unwrap().seed, 9);
+}
+
+#[test]
+fn a_data_set_that_changed_after_the_import_is_named() {
+    let lab = Lab::new();
+    lab.write("table.csv", "x,class\n1,a\n2,a\n3,b\n4,b\n");
+    lab.imported("table.csv", &[]);
+    let out = lab.path("out");
+    let digest = || {
+        let source = crate::open(&out).map_err(|error| error.to_string())?;
+        crate::shard::digest(&source, crate::Split::Test, 2).map_err(|error| error.to_string())
+    };
+    let recorded = digest().unwrap();
+    let samples = out.join("test-images.npy");
+    let mut bytes = fs::read(&samples).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&samples, bytes).unwrap();
+    let message = digest().unwrap_err();
+    assert!(message.starts_with(&format!("{}: ", out.display())), "{message}");
+    assert!(names_all(&message, "test samples | import") && message.contains(&recorded[..12]), "{message}");
+    fs::remove_file(out.join("train-labels.npy")).unwrap();
+    let message = digest().unwrap_err();
+    assert!(
+        message.contains("train-labels.npy: ") && message.ends_with("import the data set again"),
+        "{message}"
+    );
 }
 
 #[test]
