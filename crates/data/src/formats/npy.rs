@@ -190,8 +190,9 @@ impl NpyFile {
         if size != Some(file.len) {
             let how = if size.is_none_or(|size| file.len < size) { "is truncated" } else { "is too long" };
             return Err(invalid(format!(
-                "{how}: {} bytes after its header, which declares {rows} x {columns} numbers of {width} bytes",
-                file.len - start
+                "{how}: {} after its header, which declares the shape {shape:?} with {} for each number",
+                run_record::count(file.len - start, "byte"),
+                run_record::count(width, "byte")
             )));
         }
         Ok(Self { file, start, dtype, width, rows, columns, shape, fortran: fortran_order })

@@ -16,12 +16,22 @@ use crate::DataError;
 use crate::formats::data_set::FILE;
 use crate::import::{ImportArgs, ImportProgress};
 
+/// Returns whether a folder is in an archive that an import has unpacked.
+pub(crate) fn is_unpacked(folder: &Path) -> bool {
+    folder.ancestors().any(|folder| {
+        let parent = folder.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy();
+        folder.ends_with(UNPACKED) && parent.starts_with('.') && parent.ends_with(".part")
+    })
+}
+
 /// Number of rows between two reports of the progress.
 const TOGETHER: usize = 256;
+/// Name of the folder of an unpacked archive, in the import's folder.
+pub(crate) const UNPACKED: &str = "unpacked";
 /// Name of the data set that is being replaced, in the import's folder.
 pub(crate) const OLD: &str = "old";
 /// All names that an import creates in its folder, except for the lock file.
-const PARTS: [&str; 5] = [OLD, "set", "unpacked", "pictures", crate::import::arrays::FOLDER];
+const PARTS: [&str; 5] = [OLD, "set", UNPACKED, "pictures", crate::import::arrays::FOLDER];
 
 /// A running import.
 pub(crate) struct Job<'a> {

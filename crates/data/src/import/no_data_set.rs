@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use run_record::count;
 
 use crate::DataError;
+use crate::import::job::is_unpacked;
 use crate::import::pictures::folder::{inside, is_picture, name};
 use crate::import::split;
 use crate::import::tables::{is_submission, is_table};
@@ -49,10 +50,12 @@ pub(crate) fn no_data_set(folder: &Path) -> DataError {
     let is_packed = |path: &&PathBuf| {
         path.extension().is_some_and(|ending| PACKED.contains(&&*ending.to_string_lossy().to_lowercase()))
     };
-    let advice = match files.iter().filter(|path| is_table(path) || is_packed(path)).count() {
-        0 => "",
-        1 => ": import that file",
-        _ => ": import one of them",
+    let unpack = if is_unpacked(folder) { "unpack the archive, and " } else { "" };
+    let advice = match &files.iter().filter(|path| is_table(path) || is_packed(path)).collect::<Vec<_>>()[..]
+    {
+        [] => String::new(),
+        [only] => format!(": {unpack}import {}", name(only)),
+        _ => format!(": {unpack}import one of them"),
     };
     let found = if words.is_empty() { "nothing".into() } else { words.join(", ") };
     DataError::source(

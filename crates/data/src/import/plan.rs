@@ -48,13 +48,19 @@ pub(crate) fn splits<T>(
             let (share, all) = (share.unwrap_or(TEST_FRACTION), train.len());
             let splits = divide(&mut rng, train, classes.len(), |sample| class(sample).into(), share);
             let test = splits[1].len();
-            log::info!(
-                "the test split takes {test} of {all} samples: {share} of each class, but at least one sample"
-            );
+            log::info!("{}", describe(test, all, share));
             splits
         }
     };
     Ok(splits.map(|split| order(&mut rng, split, args.order)))
+}
+
+/// Says which samples became the test split.
+fn describe(test: usize, all: usize, share: f64) -> String {
+    format!(
+        "the test split takes {test} of {all} samples: {share} of each class, but at least one sample; the last sample \
+         of a class is kept for training"
+    )
 }
 
 /// Shuffles the values (Fisher-Yates).
@@ -101,6 +107,7 @@ fn divide<T>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::names_all;
 
     #[test]
     fn each_class_gives_its_share_and_never_all() {
@@ -122,6 +129,12 @@ mod tests {
         assert!(train.is_sorted() && test.is_sorted(), "each in the order of the files");
         assert_eq!(divide(7), [train, test.clone()]);
         assert_ne!(divide(8)[1], test);
+    }
+
+    #[test]
+    fn both_limits_of_the_test_split_are_told() {
+        let text = describe(1, 3, 0.2);
+        assert!(names_all(&text, "1 of 3 samples | 0.2 | at least one | kept for training"), "{text}");
     }
 
     #[test]

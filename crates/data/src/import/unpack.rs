@@ -10,7 +10,7 @@ use run_record::files::open_regular;
 use zip::result::ZipError;
 
 use super::archive::ArchiveKind;
-use super::job::Job;
+use super::job::{Job, UNPACKED};
 use crate::DataError;
 use crate::error::damage;
 use crate::quote::short;
@@ -19,7 +19,7 @@ use crate::quote::short;
 /// no file is written outside of the folder.
 pub(super) fn into_folder(kind: ArchiveKind, job: &Job<'_>) -> Result<PathBuf, DataError> {
     let path = &*job.args.source;
-    let folder = job.folder("unpacked")?;
+    let folder = job.folder(UNPACKED)?;
     log::info!("unpacking {}", path.display());
     let left =
         run_record::files::free_bytes(&folder).map_or(u64::MAX, |free| free.try_into().unwrap_or(u64::MAX));

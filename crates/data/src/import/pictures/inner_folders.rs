@@ -62,11 +62,12 @@ pub(crate) fn check(root: &Path) -> Result<(), DataError> {
     if let [first, ..] = &with_splits[..] {
         let names = listed(with_splits.iter().map(|class| &class.name));
         if first.has_data_set()? {
-            bail!(
-                root,
-                "contains several data sets with splits, in the folders {names}: import one of them, such as {}",
-                root.join(&first.name).display()
-            );
+            let of = match with_splits.len() {
+                1 => "a data set with splits, in the folder",
+                _ => "several data sets with splits, in the folders",
+            };
+            let first = root.join(&first.name);
+            bail!(root, "contains {of} {names}: import one data set alone, such as {}", first.display());
         }
         let [class, names] = [&first.name, &listed(first.names())];
         let inner = first.names().into_iter().next().unwrap_or_default();

@@ -61,6 +61,9 @@ fn archives_are_what_is_in_them() {
     }
     assert!(lab.names().iter().all(|name| !name.ends_with(".part")));
 
+    zip("outer.zip", &[("inner.zip", "pets.zip")]);
+    let message = lab.import("outer.zip", &["--overwrite"]).unwrap_err();
+    assert!(names_all(&message, "/outer.zip: | unpack | import inner.zip"), "{message}");
     zip("out.zip", &[("../outside.png", "pets/a/1.png"), ("/root.png", "pets/a/1.png")]);
     assert!(lab.import("out.zip", &["--overwrite"]).is_err());
     assert!(!lab.path("outside.png").exists());

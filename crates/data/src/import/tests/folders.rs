@@ -80,7 +80,10 @@ fn splits_and_data_sets_in_the_folders_of_classes_are_named() {
         ["animals", "birds"].map(|set| ["train/a", "train/b", "test/a"].map(|f| format!("{set}/{f}/1.png")));
     let message =
         lab(&sets.concat().iter().map(String::as_str).collect::<Vec<_>>()).import("in", &[]).unwrap_err();
-    assert!(names_all(&message, "/in: | splits | animals, birds"), "{message}");
+    assert!(names_all(&message, "/in: | several data sets | splits | animals, birds"), "{message}");
+    let one = [&sets[0][..], &["other/x/1.png".to_owned(), "other/y/1.png".into()]].concat();
+    let message = lab(&one.iter().map(String::as_str).collect::<Vec<_>>()).import("in", &[]).unwrap_err();
+    assert!(names_all(&message, "/in: | a data set | folder animals: | in/animals"), "{message}");
     for (folders, expected) in [
         (["a/train", "a/test", "b/train", "b/test"], "a | test, train | a/test | test/a"),
         (["a/2020", "a/2021", "b/2020", "b/2021"], "classes are a, b; | 2020, 2021"),
@@ -464,14 +467,14 @@ fn links_to_a_folder_around_them_are_no_classes() {
     let (set, logged) = logged(|| lab.imported("in", &["--order", "files"]).set);
     assert_eq!(set.classes, ["a", "alias", "b"]);
     assert!(names_all(&logged, "left out: | 4 links"), "{logged}");
-    assert!(names_all(&logged, "2 samples | another class"), "{logged}");
+    assert!(names_all(&logged, "4 samples | other classes"), "{logged}");
 }
 
 #[test]
 fn a_folder_without_a_data_set_is_described() {
     for (files, expected) in [
         (&["a.csv", "b.csv", "README.md"][..], "/in: | 2 tables (a.csv, b.csv): | mpiburn data import "),
-        (&["inner.zip"], "/in: | no data set | 1 .zip file (inner.zip)"),
+        (&["inner.zip"], "/in: | no data set | 1 .zip file (inner.zip): import inner.zip"),
         (&["README"], "/in: | no data set | 1 file | extension | (README)"),
         (&["x/"], "/in: | 1 folder (x) | webp"),
     ] {
