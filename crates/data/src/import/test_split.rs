@@ -51,7 +51,9 @@ pub(crate) fn choose(
     }
     for (at, name) in names.iter().enumerate().filter(|(at, _)| is_like && Some(*at) != chosen) {
         match found.get(at) {
-            None => log::warn!("{name} is not used: select it with --test-split {name}"),
+            None => {
+                log::warn!("{name} is not used: select it with --test-split {}", run_record::quoted(name))
+            }
             Some(classes) if classes.is_empty() => {
                 log::warn!("{name} is not used: it has no samples with a class");
             }

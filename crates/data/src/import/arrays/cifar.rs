@@ -83,7 +83,7 @@ pub(crate) fn find(source: &Path, job: &Job<'_>) -> Result<Option<Arrays>, DataE
         Ok((samples, files))
     };
     let (training, train) = write("train", &train)?;
-    let test = if test.exists() { write("test", &[test.clone()])?.1 } else { Vec::new() };
+    let test = if test.exists() { write("test", std::slice::from_ref(&test))?.1 } else { Vec::new() };
     let [pictures, batches] = [count(training, "picture"), count(train.len(), "batch")];
     log::info!("{}: {pictures} in {batches} of CIFAR for training", job.args.source.display());
     let names = names(&source.join(meta), label)?;
@@ -192,13 +192,13 @@ fn read(path: &Path, label: &str, all: &[&PathBuf]) -> Result<(Vec<u8>, Vec<i64>
                 dictionary(batch).is_ok_and(|mut entries| take(&mut entries, label).is_some())
             };
             let remedy = match all.iter().find(has) {
-                None => "name the entry of the labels with --label".to_owned(),
-                Some(other) => format!(
-                    "{} has {label}; all batches must have the same entry of labels",
-                    folder::name(other)
-                ),
+                None => ": name the entry of the labels with --label".to_owned(),
+                Some(other) => {
+                    let other = folder::name(other);
+                    format!(", but {other} has {label}: give all batches the same entry for the labels")
+                }
             };
-            bail!(path, "has no entry {label}; its entries are {}: {remedy}", crate::quote::listed(keys))
+            bail!(path, "has no entry {label} (its entries are {}){remedy}", crate::quote::listed(keys))
         }
     };
     let Some(labels) = labels else { bail!(path, "entry {label} is not a list of integers") };

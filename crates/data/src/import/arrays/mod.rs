@@ -169,7 +169,7 @@ impl Candidates<'_> {
                 self.source,
                 "which array contains the labels? The arrays are {}: name one, as in --label {}",
                 self.listed,
-                name_without_split(first)
+                run_record::quoted(name_without_split(first))
             ),
             ([first, second, ..], [_]) => Ok(Some(Err(DataError::source(
                 self.source,

@@ -146,6 +146,9 @@ enum Cells {
     None,
 }
 
+/// Columns without single values, and what they contain instead.
+type WithoutValues = Vec<(usize, String)>;
+
 /// A table as text, and its columns without single values: the name of each, and what it contains instead.
 pub(crate) struct CsvTable {
     pub(crate) file: File,
@@ -297,7 +300,7 @@ fn row_name(files: &TableFiles, path: &Path, row: usize) -> String {
 
 /// Decides how each column is written. For a column of lists, the first value that is not null decides. Also
 /// returns the columns without single values, and what they contain instead.
-fn layout(files: &TableFiles) -> Result<(Vec<Cells>, Vec<(usize, String)>), DataError> {
+fn layout(files: &TableFiles) -> Result<(Vec<Cells>, WithoutValues), DataError> {
     let is_list =
         |field: &TypePtr| field.is_group() && field.get_basic_info().converted_type() == ConvertedType::LIST;
     let fields = fields(&files.files[0])?;
@@ -307,7 +310,7 @@ fn layout(files: &TableFiles) -> Result<(Vec<Cells>, Vec<(usize, String)>), Data
         .partition(|&column| is_list(&fields[column]));
     let is_map = |column: usize| fields[column].get_basic_info().converted_type() == ConvertedType::MAP;
     let what = |column| if is_map(column) { "maps" } else { "structs" };
-    let mut without_values: Vec<(usize, String)> =
+    let mut without_values: WithoutValues =
         groups.iter().map(|&column| (column, what(column).to_owned())).collect();
     groups.iter().for_each(|&column| cells[column] = Cells::None);
     if unknown.is_empty() {

@@ -279,12 +279,12 @@ fn python_batches_of_cifar_are_pictures() {
         (
             batch(&[1], "fine_labels"),
             &[],
-            "data_batch_2: | no entry labels; | fine_labels | data_batch_1 has labels",
+            "data_batch_2: | no entry labels | fine_labels | data_batch_1 has labels",
         ),
         (
             batch(&[1], "fine_labels"),
             &["--label", "fine_labels"],
-            "data_batch_1: | no entry fine_labels; | data_batch_2 has fine_labels",
+            "data_batch_1: | no entry fine_labels | data_batch_2 has fine_labels",
         ),
     ] {
         std::fs::write(lab.path(&format!("{folder}/data_batch_1")), batch(&[2, 0], "labels")).unwrap();
