@@ -266,12 +266,14 @@ fn train(
 fn say_start(trainer: &Trainer<'_>, config: &RunConfig) {
     let (plan, position) = (trainer.plan, &trainer.position);
     if position.step > 0 {
-        log::info!("resuming after step {}, in epoch {}", position.step, position.epoch + 1);
+        let is_done = position.is_done(config.epochs.get(), config.recipe.early_stopping.map(Positive::get));
+        log::info!("resuming after step {}", resumed_at(position.step, position.epoch, is_done));
     }
     let first = position.history.first().map_or(0.0, |row| row.learning_rate);
     warn_of_negligible_rates(&config.rates(plan.steps()), position.epoch, first);
     if trainer.source.imported().is_some() {
-        warn_of_few_steps(config.epochs.get(), plan.steps(), config.data.train_batch_size.get());
+        let warning = few_steps(config.epochs.get(), &plan, config.data.train_batch_size.get());
+        warning.into_iter().for_each(|warning| log::warn!("{warning}"));
     }
 }
 
@@ -304,26 +306,31 @@ fn note_end_without_results(
     Err(error.into())
 }
 
-/// Warns if a training on imported data is too short. The default options suit data sets of many thousand
-/// samples.
-fn warn_of_few_steps(epochs: usize, steps: usize, batch_size: usize) {
+/// Says where a resumed run continues: after `step`, with `epoch` complete epochs. `is_done` if no step is left.
+fn resumed_at(step: usize, epoch: usize, is_done: bool) -> String {
+    if is_done { format!("{step}, the last of the run") } else { format!("{step}, in epoch {}", epoch + 1) }
+}
+
+/// Returns a warning if a training on imported data is too short. The default options suit data sets of many
+/// thousand samples.
+fn few_steps(epochs: usize, plan: &ShardPlan, batch_size: usize) -> Option<String> {
     /// Smallest number of steps without a warning. In experiments, networks learned small tables in 100
     /// steps.
     const FEW: usize = 100;
+    let steps = plan.steps();
     let all = epochs * steps;
-    if all < FEW {
-        log::warn!(
+    // A batch above the number of a rank's samples has the same steps as one of all its samples.
+    let batch_size = batch_size.min(plan.batch_len(0, 0));
+    let smaller = format!(", or choose --train-batch-size below {batch_size}");
+    (all < FEW).then(|| {
+        format!(
             "only {} ({} of {}), in which a network learns little: raise --epochs above {epochs}{}",
             count(all, "step"),
             count(epochs, "epoch"),
             count(steps, "step"),
-            if batch_size > 1 {
-                format!(", or choose --train-batch-size below {batch_size}")
-            } else {
-                String::new()
-            }
-        );
-    }
+            if batch_size > 1 { &smaller } else { "" }
+        )
+    })
 }
 
 /// Warns if the learning rate becomes so low that epochs change next to nothing. Epochs before `epoch` do not
@@ -352,5 +359,30 @@ fn warn_of_negligible_rates(schedule: &Schedule, epoch: usize, first: f64) {
             learning_rate(lr),
             learning_rate(initial)
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_resumed_run_is_in_an_epoch_that_it_has() {
+        assert!(resumed_at(10, 1, false).ends_with("epoch 2"));
+        let last = resumed_at(10, 1, true);
+        assert!(last.starts_with("10,") && !last.contains('2'), "{last}");
+    }
+
+    #[test]
+    fn the_warning_of_few_steps_names_a_batch_that_gives_more() {
+        let warning =
+            |samples, batch_size| few_steps(5, &ShardPlan { samples, world_size: 2, batch_size }, batch_size);
+        let text = warning(12, 32).unwrap();
+        assert!(text.contains("--epochs above 5") && text.ends_with("--train-batch-size below 6"), "{text}");
+        let text = warning(12, 4).unwrap();
+        assert!(text.contains("only 10 steps") && text.ends_with("--train-batch-size below 4"), "{text}");
+        let text = warning(12, 1).unwrap();
+        assert!(text.contains("only 30 steps") && !text.contains("batch"), "{text}");
+        assert_eq!(warning(80, 2), None);
     }
 }
