@@ -124,7 +124,7 @@ pub fn fingerprint() -> Option<Fingerprint> {
 
 /// Returns the error for a launcher that starts a subcommand without ranks.
 pub fn in_one_process(name: &str) -> Refused {
-    Refused(format!("mpiburn {name} runs in one process: start it without mpirun or srun"))
+    Refused(format!("{name} runs in one process: start it without mpirun or srun"))
 }
 
 #[cfg(test)]
@@ -145,6 +145,16 @@ mod tests {
 
     fn verdicts(starts: &[RankStart]) -> Vec<Verdict> {
         (0..3).map(|rank| verdict(starts, &["alpha", "alpha", "beta"], rank).unwrap()).collect()
+    }
+
+    #[test]
+    fn the_program_is_not_named_twice() {
+        let printed = format!("mpiburn: {}", in_one_process("data digits"));
+        assert_eq!(
+            (printed.matches("mpiburn").count(), printed.contains("data digits")),
+            (1, true),
+            "{printed}"
+        );
     }
 
     #[test]
