@@ -43,7 +43,10 @@ fn in_words(text: &str) -> Option<String> {
     let wrong = ["invalid type: ", "invalid value: ", "invalid length "];
     let parts = wrong.iter().find_map(|start| text.strip_prefix(start)?.rsplit_once(", expected "));
     let (given, expected) = parts?;
-    Some(if text.starts_with("invalid length ") {
+    Some(if text.starts_with("invalid length ") && expected.starts_with("struct ") {
+        // serde_json reads a list as the fields of a struct, in their order.
+        "expected an object, found a list".to_owned()
+    } else if text.starts_with("invalid length ") {
         format!("expected {}, found {given} values", kind(expected))
     } else {
         format!("expected {}, found {}", kind(expected), value(given))
@@ -151,7 +154,7 @@ mod tests {
             ("{\"steps\": 1, \"x\": 1}", "line 1: `x` is unknown"),
             ("{\"steps\": 1, \"steps\": 1}", "line 1: `steps` is given twice"),
             ("{}", "line 1: `steps` is missing"),
-            ("[]", "line 1: expected an object, found 0 values"),
+            ("[]", "line 1: expected an object, found a list"),
             ("7", "line 1: expected an object, found 7"),
             ("", "the JSON text ends too early"),
             ("{\"steps\":", "the JSON text ends too early"),
