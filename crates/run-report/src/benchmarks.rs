@@ -158,7 +158,7 @@ mod tests {
         assert_eq!(names, ["bench-fused-1", "bench-damaged"]);
         assert_eq!(parts[1].findings, ["4 damaged files not shown".into()]);
         for (line, expected) in parts[1].notes.iter().zip([
-            "found record with 6 fields, but the previous record has 8 fields): ",
+            "has 6 cells, but the first line has 8): ",
             "empty.csv: is damaged (",
             "latency.csv: is damaged (line 2, column median_us: \"x\" is not a number)",
             "nan.csv: is damaged (line 2, column median_us: NaN is outside 0 to 1e12)",

@@ -87,8 +87,12 @@ fn header(line: &[u8]) -> Option<csv::StringRecord> {
 
 fn rows<R: TableRow>(text: &[u8], header: &csv::StringRecord) -> Result<Vec<R>, String> {
     let mut rows: Vec<R> = Vec::new();
-    for record in csv::Reader::from_reader(text).records() {
-        let record = record.map_err(|error| error.to_string())?;
+    let text = std::str::from_utf8(text).map_err(|error| {
+        let line = 1 + text[..error.valid_up_to()].iter().filter(|byte| **byte == b'\n').count();
+        format!("line {line}: is not UTF-8 text")
+    })?;
+    for record in csv::Reader::from_reader(text.as_bytes()).records() {
+        let record = record.map_err(|error| unread(&error))?;
         let line = record.position().map_or(0, csv::Position::line);
         let damaged = |column: &str, problem: String| format!("line {line}, column {column}: {problem}");
         let cells =
@@ -112,6 +116,17 @@ fn rows<R: TableRow>(text: &[u8], header: &csv::StringRecord) -> Result<Vec<R>, 
         rows.push(row);
     }
     Ok(rows)
+}
+
+/// Says what is wrong with a line that has no row.
+fn unread(error: &csv::Error) -> String {
+    let line = error.position().map_or(0, csv::Position::line);
+    match error.kind() {
+        csv::ErrorKind::UnequalLengths { expected_len, len, .. } => {
+            format!("line {line}: has {len} cells, but the first line has {expected_len}")
+        }
+        _ => error.to_string(),
+    }
 }
 
 /// Says what is wrong with a cell.
@@ -144,10 +159,7 @@ mod tests {
         assert_eq!(fused("unfused,2,1,32,200,1.0,5.0,86.0"), Ok(2));
         for (row, expected) in [
             ("unfused,2,1,32,200,abc,5.0,86.0", "line 3, column forward_ms: \"abc\" is not a number"),
-            (
-                "unfused,2,1,32,200,1.0,5.0",
-                "line: 3, byte: 104): found record with 7 fields, but the previous record has 8 fields",
-            ),
+            ("unfused,2,1,32,200,1.0,5.0", "(line 3: has 7 cells, but the first line has 8)"),
             ("unfused,2,1,32,200,1.0,-5.0,86.0", "line 3, column backward_ms: -5.0 is outside 0 to 1e12"),
             ("unfused,2,1,32,200,1e300,5.0,86.0", "line 3, column forward_ms: 1e300 is outside 0 to 1e12"),
             ("unfused,2,1,32,200,NaN,5.0,86.0", "line 3, column forward_ms: NaN is outside 0"),
@@ -164,6 +176,11 @@ mod tests {
         let found = read::<FusedRow>(&format!("{cut}\nfused,2,1,32,200,1.0,1.0\n")).unwrap_err();
         assert!(found.contains("line 1: the column test_accuracy "), "{found}");
         assert_eq!(read::<FusedRow>("a,b\n1,2\n"), Err("another".into()));
+        let path = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(path.path(), [FUSED.as_bytes(), b"\n\xff,2,1,32,200,1.0,1.0,86.0\n"].concat())
+            .unwrap();
+        let found = super::read::<FusedRow>(path.path()).unwrap_err();
+        assert!(found.contains("(line 2: is not UTF-8 text)"), "{found}");
     }
 
     #[test]
