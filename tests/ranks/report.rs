@@ -69,9 +69,9 @@ fn the_table_has_the_values_of_run_json_and_damaged_runs_are_listed_below() {
     let notes: Vec<&str> = table.lines().filter(|line| line.starts_with("not shown: ")).collect();
     assert_eq!(notes.len(), 4, "{table}");
     for (note, words) in notes.into_iter().zip([
-        ["results/cut/run.json", "damaged", "run it again"],
+        ["results/cut/run.json", "damaged", "remove the folder results/cut "],
         ["results/failed", "no space left", "run it again with --overwrite"],
-        ["results/half", "no run.json", "run it again"],
+        ["results/half", "no run.json", "remove the folder results/half "],
         ["results/killed", "still running, or killed", "run it again with --overwrite"],
     ]) {
         contains(note, &words);
@@ -173,7 +173,9 @@ fn other_folders_are_rejected_with_one_line() {
         contains(&printed, &[expected, path]);
     }
     fs::create_dir_all(lab.path("results/half/checkpoints")).unwrap();
-    contains(&fails(&lab, 1, &["results/half"]), &["results/half: has no run.json", "no finished run"]);
+    let printed = fails(&lab, 1, &["results/half"]);
+    contains(&printed, &["results/half: has no run.json", "no finished run"]);
+    assert!(!printed.contains("report RUN"), "a run directory was named: {printed}");
 }
 
 #[test]
@@ -241,7 +243,7 @@ fn a_measured_link_and_one_run_give_a_prediction() {
         &["a link of 1000 µs and 1 Mbit/s", "The times of that run are unreliable"],
     );
     for (code, arguments, expected) in [
-        (2, &["--scaling"][..], "--scaling: needs the link"),
+        (2, &["--scaling"][..], "--link FILE: create it with `mpirun -n 2 "),
         (2, &[&typed[..5], &["0"]].concat(), "--bandwidth-mbit 0: must be a number from 0.001 to 1000000000"),
         (
             2,

@@ -67,6 +67,7 @@ fn two_paths_to_one_run_or_table_are_one_with_a_line() {
     let printed = shown(&lab, &["a/run", "copy"]);
     let line = "not shown: copy: is a copy of a/run,";
     assert!(printed.lines().any(|found| found.starts_with(line)), "{printed}");
+    assert_eq!(printed.matches("not shown").count(), 1, "in one line: {printed}");
     is_one(&["a/run", "copy"]);
 
     let alone = report(&lab, &["a/run/run.json"]);

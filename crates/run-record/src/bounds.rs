@@ -46,6 +46,7 @@ pub fn out_of_bounds(path: &str, text: &str) -> Option<String> {
         return Some(format!("{text} must be above 0"));
     }
     let (low, high, words) = match name {
+        _ if path == "config.lr" => (0.0, f64::MAX, "0 to 1.8e308"),
         // An option of a later version may have any value.
         _ if path.starts_with("config.") || path.starts_with("schema.") => return None,
         "mean" => (-LARGEST_F32, LARGEST_F32, "-3.5e38 to 3.5e38"),
@@ -76,7 +77,8 @@ mod tests {
             ("learning_rate", &["1e300", "0"], &["-1e-3", "inf"]),
             ("per_rank[0].test_loss", &["1e38"], &["-0.1", "inf"]),
             ("history[2].changed[0].to", &["-1", "1e30"], &[]),
-            ("config.lr", &["1e30"], &[]),
+            ("config.lr", &["1e30", "0"], &["-1"]),
+            ("config.momentum", &["-1"], &[]),
             ("schema.lr.default", &["-1", "1e30"], &[]),
             ("config.epochs", &["1"], &["0"]),
             ("others_cpu_percent_by_host.batch", &["0.0"], &["-1"]),

@@ -45,8 +45,8 @@ pub enum RecordError {
     NoRun(PathBuf),
     /// `run.json` exists and cannot be parsed, so the files beside it may belong to another program.
     #[error(
-        "{0}: is damaged, or another program wrote it, so nothing was overwritten: restore the file, or remove or \
-         rename its folder"
+        "{0}: is damaged, or another program wrote it, so nothing was overwritten: {remedy}",
+        remedy = restore_or_train(.0.parent().unwrap_or(.0))
     )]
     NotReplaced(PathBuf),
     /// The directory's run was set aside by a process that was killed while it replaced the run.
@@ -101,6 +101,12 @@ pub enum RecordError {
          run with --overwrite"
     )]
     NoCheckpoint(PathBuf),
+}
+
+/// Says what to do about a damaged `run.json` in `folder`: a new run does not replace it, even with
+/// `--overwrite`.
+pub fn restore_or_train(folder: &Path) -> String {
+    format!("restore the file, or remove the folder {} and run the training again", folder.display())
 }
 
 /// Advice for a file that cannot be written.

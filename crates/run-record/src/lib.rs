@@ -35,7 +35,7 @@ pub use checkpoint::{CurveDigest, Curves, DataDigests, Manifest, Origin};
 pub use confusion::{ByClass, ClassRecord, Confusion};
 pub use curve_file::check_curves;
 pub use curve_file::{EpochRow, LEAST_RISE, overfits_after};
-pub use error::RecordError;
+pub use error::{RecordError, restore_or_train};
 pub use failed_attempt::StepFile;
 pub use failed_attempt::{FailedAttempt, RunDirState, set_aside};
 pub use files::lock;

@@ -36,23 +36,26 @@ impl RunDir {
     ///
     /// # Errors
     /// If `path` is not a directory, or the directory cannot be read or written, or is locked by another
-    /// process. If it contains files but no run. If it contains a run, and `overwrite` is not set or its
-    /// `run.json` cannot be parsed.
+    /// process. If it contains files but no run. If it contains a run, and its `run.json` cannot be parsed or
+    /// `overwrite` is not set.
     pub fn create(path: &Path, overwrite: bool) -> Result<Self, RecordError> {
         Self::settle(path)?;
         let found = match content(path) {
             Err(error) if error.kind() == ErrorKind::NotADirectory && path.exists() => {
                 return Err(RecordError::NoRun(path.to_owned()));
             }
-            found => found.map_err(|e| RecordError::write(path, e))?,
+            found => found.map_err(|e| RecordError::write(path, files::naming_file_above(path, e)))?,
         };
         if !found.is_empty() {
             // Only a run is ever replaced, and a `run.json` of another program does not make a run.
             let is_run = found.iter().any(|entry| entry.file_name() == OsStr::new(RUN_JSON));
-            match (is_run, overwrite) {
-                (false, _) => return Err(RecordError::NoRun(path.to_owned())),
-                (true, false) => return Err(RecordError::Exists(path.to_owned())),
-                (true, true) => drop(Self::readable(path)?),
+            if !is_run {
+                return Err(RecordError::NoRun(path.to_owned()));
+            }
+            // A damaged run can neither be continued nor replaced, so check this before naming the options.
+            Self::readable(path)?;
+            if !overwrite {
+                return Err(RecordError::Exists(path.to_owned()));
             }
         }
         fs::create_dir_all(path).map_err(|e| RecordError::write(path, e))?;
@@ -228,11 +231,14 @@ mod tests {
         assert!(matches!(&error, RecordError::NoRun(named) if *named == path), "{error}");
         for other in ["", "{}", "[1, 2]", "{\"status\": \"completed\"}"] {
             fs::write(path.join("run.json"), other).unwrap();
-            let error = RunDir::create(&path, false).unwrap_err().to_string();
-            assert!(error.contains("--resume") && error.contains("--overwrite"), "{error}");
-            let error = RunDir::create(&path, true).unwrap_err();
             let run_json = path.join("run.json");
-            assert!(matches!(&error, RecordError::NotReplaced(named) if *named == run_json), "{error}");
+            for overwrite in [false, true] {
+                let error = RunDir::create(&path, overwrite).unwrap_err();
+                assert!(matches!(&error, RecordError::NotReplaced(named) if *named == run_json), "{error}");
+                let error = error.to_string();
+                assert!(error.contains(&format!("the folder {} ", path.display())), "{error}");
+                assert!(!error.contains("--resume") && !error.contains("--overwrite"), "{error}");
+            }
         }
         assert_eq!(fs::read_to_string(path.join("notes.txt")).unwrap(), "mine");
     }
@@ -260,7 +266,8 @@ mod tests {
         let file = root.path().join("file");
         fs::write(&file, "").unwrap();
         let error = RunDir::create(&file.join("run"), false).unwrap_err().to_string();
-        assert!(error.contains("cannot write") && error.contains("file/run"), "{error}");
+        let is_named = error.contains(&format!("/file/run: {} is not a folder", file.display()));
+        assert!(is_named && !error.contains("os error"), "{error}");
         let error = RunDir::create(&file, true).unwrap_err();
         assert!(matches!(&error, RecordError::NoRun(named) if *named == file), "{error}");
         let looped = root.path().join("loop");

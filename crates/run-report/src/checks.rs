@@ -6,8 +6,11 @@
 //! training writes always agree.
 
 use itertools::Itertools;
-use run_record::{ByClass, ClassRecord, RankPlace, Results, json_problem, out_of_bounds, topology};
+use run_record::{
+    ByClass, ClassRecord, RankPlace, Results, RunRecord, json_problem, out_of_bounds, topology,
+};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::remarks::step_samples;
@@ -22,13 +25,9 @@ pub fn check(run: &Value) -> Result<(), String> {
     if let Some(status) = run.get("status").filter(|status| !status.is_string()) {
         return Err(format!("status: expected text, found {status}"));
     }
+    has_fields::<RunRecord>(run)?;
     if run["status"] == "completed" {
-        serde_path_to_error::deserialize::<_, Results>(run).map_err(|error| {
-            match error.path().to_string() {
-                path if path == "." => json_problem(error.inner()),
-                path => format!("{path}: {}", json_problem(error.inner())),
-            }
-        })?;
+        has_fields::<Results>(run)?;
     }
     if let Some(ranks) = run["world_size"].as_u64() {
         let count = |name: &str| run[name].as_array().map_or(0, Vec::len) as u64;
@@ -40,6 +39,15 @@ pub fn check(run: &Value) -> Result<(), String> {
         places_agree(run)?;
     }
     agree(run)
+}
+
+/// Checks that `run` has the fields of `T`, with their types.
+fn has_fields<T: DeserializeOwned>(run: &Value) -> Result<(), String> {
+    let found = serde_path_to_error::deserialize::<_, T>(run);
+    found.map(drop).map_err(|error| match error.path().to_string() {
+        path if path == "." => json_problem(error.inner()),
+        path => format!("{path}: {}", json_problem(error.inner())),
+    })
 }
 
 /// Checks topology, sharing and oversubscription against the hosts and places of the ranks.
@@ -158,6 +166,11 @@ fn agree(run: &Value) -> Result<(), String> {
         {
             return Err(format!("{name} is {epoch}, but {last} epochs were trained"));
         }
+    }
+    if let (Some(trained), Some(epochs)) = (number("epochs_run"), run["config"]["epochs"].as_f64())
+        && (trained > epochs || trained < epochs && run["stopped_early_after"].is_null())
+    {
+        return Err(format!("epochs_run is {trained}, but config.epochs is {epochs}"));
     }
     times_agree(run)?;
     by_rank_agree(run)?;
@@ -365,6 +378,8 @@ mod tests {
         assert_eq!(check(&waiting).unwrap_err(), "`steps` is missing");
         waiting["status"] = "running".into();
         assert_eq!(check(&waiting), Ok(()));
+        waiting.as_object_mut().unwrap().remove("config");
+        assert_eq!(check(&waiting).unwrap_err(), "`config` is missing");
     }
 
     #[test]
@@ -423,6 +438,9 @@ mod tests {
             ("/test_accuracy", "140", "test_accuracy: 140 is outside 0 to 100"),
             ("/step_ms/forward", "-1", "step_ms.forward: -1 is outside 0"),
             ("/config/epochs", "0", "config.epochs: 0 must be above 0"),
+            ("/config/epochs", "5", "epochs_run is 3, but config.epochs is 5"),
+            ("/config/lr", "-1", "config.lr: -1 is outside 0 to"),
+            ("/machines", "[{\"host\": 5}]", "machines[0].host: expected text, found 5"),
             ("/config/accumulate", "0", "config: a training step has 0 samples"),
             ("/config/train_batch_size", "0", "config: a training step has 0 samples"),
             ("/per_rank/1/train_samples", "-1", "per_rank[1].train_samples: -1 is outside 0"),

@@ -9,6 +9,7 @@ use anyhow::{Context, anyhow};
 use clap::{Args, ValueEnum};
 use indexmap::IndexMap;
 use run_record::count;
+use run_record::files::naming_file_above;
 
 use super::benchmarks;
 use super::by_rank::by_rank;
@@ -52,7 +53,9 @@ pub fn run(args: &ReportArgs) -> anyhow::Result<()> {
     let out = (args.out.is_some() || args.format == Format::Html).then_some(written);
     if let Some(out) = &out {
         check_folder(out)?;
-        fs::create_dir_all(out).with_context(|| format!("cannot create {}", out.display()))?;
+        fs::create_dir_all(out)
+            .map_err(|error| naming_file_above(out, error))
+            .with_context(|| format!("cannot write {}", out.display()))?;
     }
     let palette = Palette::for_sections(
         &sections.iter().map(|section| names(&group(&section.runs))).collect::<Vec<_>>(),
@@ -106,6 +109,8 @@ fn nothing_to_report(
         anyhow!("nothing to report: all inputs are damaged, as listed above")
     } else if sections.iter().any(|section| !section.skipped.is_empty()) {
         anyhow!("no finished run found: runs were skipped, for the reasons above")
+    } else if sections.iter().any(|section| !section.notes.is_empty()) {
+        anyhow!("no finished run found: the lines above have the reasons")
     } else {
         anyhow!("no finished run found: train one, or name a run directory (mpiburn report RUN)")
     }
@@ -174,13 +179,6 @@ fn other_parts(profiles: &[Profiles], files: &[PathBuf], again: Vec<String>) -> 
         parts.push(PagePart {
             title: "Other paths to a run or table".into(),
             name: "again".into(),
-            findings: vec![
-                format!(
-                    "{} not shown: each leads to an input that is already shown",
-                    count(again.len(), "path")
-                )
-                .into(),
-            ],
             notes: again,
             ..PagePart::default()
         });
@@ -295,7 +293,7 @@ pub struct ReportArgs {
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
     /// Topology that speed-up and efficiency are relative to [default: 1x1].
-    #[arg(long, value_name = "NxC")]
+    #[arg(long, value_name = "NxC", conflicts_with = "scaling")]
     pub baseline: Option<String>,
     /// Show the published figures of results/reference/NAME.csv beside the runs [default: the figures that a
     /// sweep names].

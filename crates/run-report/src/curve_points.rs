@@ -10,6 +10,7 @@ use std::path::Path;
 use run_record::files::read_regular;
 use run_record::{EpochRow, RankRecord, out_of_bounds};
 
+use super::csv_table::damaged;
 use super::plots::span;
 use super::runs::{Run, epochs};
 
@@ -164,9 +165,7 @@ fn of_rank(file: &Path, quantity: &str) -> Result<Vec<(u64, f64)>, String> {
             },
         };
         if let Some(damage) = damage {
-            let (file, line) = (file.display(), at + 1);
-            let remedy = "the curve is not drawn: restore the file, or run the training again";
-            return Err(format!("{file}: is damaged (line {line}: {damage}); {remedy}"));
+            return Err(damaged::<EpochRow>(file, &format!("line {}: {damage}", at + 1)));
         }
     }
     Ok(points)

@@ -14,7 +14,7 @@ use itertools::Itertools;
 use super::ReportError;
 use super::benchmarks::is_table;
 use super::profiles::{Profiles, files_of};
-use super::runs::{Run, Section, file_name, one_line, read_run};
+use super::runs::{Run, Section, failed, file_name, one_line, read_run};
 use run_record::{NamedRun, RunState, SweepRecord, count};
 use walkdir::{DirEntry, WalkDir};
 
@@ -305,8 +305,8 @@ fn sweep_section(folder: &Path, sweep: &SweepRecord) -> Section {
                 let log = folder.join(format!("{}.log", run.name));
                 // A run that did not start has no log.
                 let see = if log.exists() { format!("see {}, then ", log.display()) } else { String::new() };
-                let error = one_line(run.error.as_deref());
-                section.notes.push(format!("{}: failed: {error}; {see}{again}", path.display()));
+                let failure = failed(run.error.as_deref());
+                section.notes.push(format!("{}: {failure}; {see}{again}", path.display()));
             }
             // All skipped runs are listed together below.
             RunState::Skipped => {}
@@ -318,13 +318,16 @@ fn sweep_section(folder: &Path, sweep: &SweepRecord) -> Section {
                 section.runs.append(&mut found.runs);
                 section.notes.extend(found.notes.into_iter().map(|note| format!("{note}; or {again}")));
             }
+            RunState::Completed if !path.exists() => {
+                section.notes.push(format!("{}: the folder is missing: {again}", path.display()));
+            }
             RunState::Completed => read_run(&path, Some(&sweep.name), &mut section),
         }
     }
     for (reason, names) in sweep.skipped() {
         let all = count(sweep.runs.len(), "run");
         let runs = format!("{} of {all} of {} ({})", names.len(), sweep.name, names.join(", "));
-        section.skipped.push((one_line(Some(reason)), runs));
+        section.skipped.push((one_line(reason), runs));
     }
     let others = runs_beside(folder, sweep);
     if !others.is_empty() {
@@ -365,9 +368,10 @@ fn same_as(path: &Path, first: &Path) -> String {
 /// by itself, it stays in the sweep's table.
 ///
 /// Two runs are copies if their `run.json` files are identical, because the file contains start time and
-/// process ids. Each removed path gets a line in `again`.
+/// process ids. Each removed path, or the folder of several, gets a line in `again`.
 fn drop_copies(sections: &mut [Section], again: &mut Vec<String>) {
     let mut first: BTreeMap<String, PathBuf> = BTreeMap::new();
+    let mut copies: Vec<[PathBuf; 2]> = Vec::new();
     for section in sections {
         section.runs.retain(|run| {
             let Some(first) = first.get(&run.digest) else {
@@ -375,12 +379,24 @@ fn drop_copies(sections: &mut [Section], again: &mut Vec<String>) {
                 return true;
             };
             if run.path.canonicalize().ok() != first.canonicalize().ok() {
-                let (copy, first) = (run.path.display(), first.display());
-                again.push(format!("{copy}: is a copy of {first}, which is shown once"));
+                copies.push([run.path.clone(), first.clone()]);
             } else if run.path != *first {
                 again.push(same_as(&run.path, first));
             }
             false
+        });
+    }
+    // A copied sweep gets one line, not one for each run.
+    let folders = |paths: &[PathBuf; 2]| paths.each_ref().map(|path| path.parent().map(Path::to_owned));
+    for (_, copies) in copies.iter().into_group_map_by(|paths| folders(paths)).into_iter().sorted() {
+        let [copy, first] = copies[0];
+        again.push(match (copies.len(), copy.parent(), first.parent()) {
+            (number @ 2.., Some(copy), Some(first)) => format!(
+                "{}: {number} runs are copies of runs in {}, which are shown once",
+                copy.display(),
+                first.display()
+            ),
+            _ => format!("{}: is a copy of {}, which is shown once", copy.display(), first.display()),
         });
     }
 }

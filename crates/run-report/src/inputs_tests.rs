@@ -4,6 +4,7 @@ use std::fs;
 
 use super::*;
 use crate::profiles::testing::{json, operator};
+use crate::testing::tells;
 use run_record::SweepRun;
 
 #[test]
@@ -115,6 +116,61 @@ fn sweeps_of_the_same_name_have_different_file_names() {
         note.contains("no ssh; see ") && note.contains("a/2x2.log, then start the sweep again: "),
         "{note}"
     );
+}
+
+/// Makes the record of a sweep whose `runs` are all in `state`, without reasons.
+fn record(runs: &[&str], state: RunState) -> SweepRecord {
+    let run = |name: &&str| SweepRun {
+        name: (*name).into(),
+        repeat: 1,
+        varied: Default::default(),
+        state,
+        error: None,
+    };
+    SweepRecord {
+        name: "s".into(),
+        title: "S".into(),
+        reference: None,
+        scale: "full".into(),
+        scaled: BTreeMap::new(),
+        command: Some("mpiburn sweep s.toml".into()),
+        runs: runs.iter().map(run).collect(),
+    }
+}
+
+#[test]
+fn a_sweeps_run_without_its_folder_is_started_again() {
+    let root = tempfile::tempdir().unwrap();
+    let notes = |state: RunState| {
+        record(&["gone"], state).write(root.path()).unwrap();
+        let sections = Inputs::find(&[root.path().to_owned()], root.path(), Path::new("")).unwrap().sections;
+        sections[0].notes.clone()
+    };
+    let [note] = &notes(RunState::Completed)[..] else { panic!("one note") };
+    assert!(tells(note, &["gone: ", "missing", "mpiburn sweep s.toml"]), "{note}");
+    assert!(!note.contains("run.json"), "{note}");
+    let [note] = &notes(RunState::Failed)[..] else { panic!("one note") };
+    assert!(tells(note, &["gone: failed, ", "reason; ", "mpiburn sweep s.toml"]), "{note}");
+}
+
+#[test]
+fn a_copied_sweep_is_named_once() {
+    let root = tempfile::tempdir().unwrap();
+    let path = |name: &str| root.path().join(name);
+    for folder in ["a", "a/z"] {
+        for (name, digest) in [("x", 1), ("y", 2)] {
+            let mut run = crate::testing::run((1, 1), &[], f64::from(digest));
+            run.record.results = Some(run.results);
+            fs::create_dir_all(path(folder).join(name)).unwrap();
+            let text = serde_json::to_string(&run.record).unwrap();
+            fs::write(path(folder).join(name).join("run.json"), text).unwrap();
+        }
+    }
+    let found = Inputs::find(&[path("a")], root.path(), Path::new("")).unwrap();
+    assert_eq!(found.sections[0].runs.len(), 2, "{:?}", found.sections[0].notes);
+    let [line] = &found.again[..] else { panic!("{:?}", found.again) };
+    let [copy, first] = ["a/z", "a"].map(|name| path(name).display().to_string());
+    assert!(tells(line, &[&format!("{copy}: 2 "), &format!(" {first},")]), "{line}");
 }
 
 #[test]

@@ -9,6 +9,10 @@ use super::allreduce::statistics;
 use super::csv_table::{self, TableRow};
 use run_record::files::open_regular;
 
+/// How to measure a link: two ranks on two hosts.
+pub(super) const MEASURE: &str =
+    "create it with `mpirun -n 2 --host alpha,beta mpiburn bench link --csv FILE`";
+
 /// One-way time of one message size: a row of the CSV file. The columns are the fields.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct LinkRow {
@@ -25,7 +29,7 @@ pub struct LinkRow {
 }
 
 impl TableRow for LinkRow {
-    const REPAIR: &'static str = "create it with `mpiburn bench link --csv FILE`";
+    const REPAIR: &'static str = MEASURE;
 }
 
 impl LinkRow {
@@ -127,6 +131,7 @@ pub fn read_csv(path: &Path) -> Result<Vec<LinkRow>, ReportError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::tells;
     use crate::write_csv;
 
     fn rows(times: &[(usize, f64)]) -> Vec<LinkRow> {
@@ -169,6 +174,6 @@ mod tests {
         assert_eq!(read_csv(&path).unwrap(), written);
         std::fs::write(&path, "a,b\n1,2\n").unwrap();
         let error = Link::read(&path).unwrap_err().to_string();
-        assert!(error.contains("link.csv") && error.contains("bench link"), "{error}");
+        assert!(tells(&error, &["link.csv", "mpirun -n 2 ", "bench link --csv"]), "{error}");
     }
 }

@@ -431,6 +431,9 @@ fn is_own_page(page: &Path) -> bool {
 /// # Errors
 /// If the folder contains only other files. The message names some of them.
 pub fn check_folder(folder: &Path) -> Result<(), UsageError> {
+    if folder.exists() && !folder.is_dir() {
+        return Err(UsageError::new("out", folder.display(), "is not a folder: choose another"));
+    }
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let names: Vec<String> =
         entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).sorted().collect();

@@ -141,7 +141,7 @@ fn damaged_curves_are_named_and_left_out() {
     };
     assert_eq!(drawn("1 50\n2 0\n2 100\n", "acc"), ([2, 2], String::new()));
     for (text, expected) in [
-        ("1 50\n2 150\n", "rank0/train.acc: is damaged (line 2: 150 is outside 0 to 100); "),
+        ("1 50\n2 150\n", "rank0/train.acc: is damaged (line 2: 150 is outside 0 to 100): "),
         ("1 NaN\n", "line 1: NaN is outside 0 to 100"),
         ("1 50\n2 -3\n", "line 2: -3 is outside 0 to 100"),
         ("1 50\n2 many\n", "line 2: \"many\" is not a number"),

@@ -6,7 +6,7 @@ use plotters::style::BLACK;
 use super::UsageError;
 use super::command::ReportArgs;
 use super::cost_model::{AllReduce, Work, rank_counts};
-use super::link::Link;
+use super::link::{Link, MEASURE};
 use super::page::PagePart;
 use super::plots::{Axis, Line, LinePlot, Mark, Panel, Picture, Plot, colour, span};
 use super::remarks::is_sound;
@@ -24,12 +24,16 @@ pub fn parts(args: &ReportArgs, sections: &[Section]) -> anyhow::Result<Vec<Page
     let link = match (&args.link, args.latency_us, args.bandwidth_mbit) {
         (Some(file), ..) => Link::read(file)?,
         (None, Some(latency), Some(bandwidth)) => Link::new(latency, bandwidth),
-        _ => bail!(UsageError::new(
-            "scaling",
-            "",
-            "needs the link: --latency-us and --bandwidth-mbit, or --link FILE, measured by `mpirun -n 2 --host \
-             alpha,beta mpiburn bench link --csv FILE`"
-        )),
+        (None, Some(latency), None) => {
+            bail!(UsageError::new("latency-us", latency, "also requires --bandwidth-mbit"))
+        }
+        (None, None, Some(bandwidth)) => {
+            bail!(UsageError::new("bandwidth-mbit", bandwidth, "also requires --latency-us"))
+        }
+        (None, None, None) => {
+            let problem = format!("requires --latency-us and --bandwidth-mbit, or --link FILE: {MEASURE}");
+            bail!(UsageError::new("scaling", "", problem))
+        }
     };
     Ok(sections.iter().map(|section| part(section, &link)).collect())
 }
@@ -114,11 +118,11 @@ fn table(section: &Section, work: &Work, link: &Link, source: &Run, measured: &[
         Cell::text(format!("{} {}{oversubscribed}", row.setting("topology"), row.setting("backend")))
     };
     columns.push(
-        Column::words("measured on", "measured_on")
+        Column::words("run", "measured_on")
             .shows(|line: &PredictionRow<'_, '_>| Cell::maybe(line.measured.map(label))),
     );
     columns.push(
-        Column::spread("ms/step measured", "ms_per_step_measured")
+        Column::spread("ms/step of run", "ms_per_step_measured")
             .shows(|line: &PredictionRow<'_, '_>| Cell::maybe(line.measured.map(|row| STEP.cell(row)))),
     );
     let title = format!(
@@ -213,4 +217,53 @@ fn predict_plot(work: &Work, link: &Link, measured: &[&Row<'_>]) -> Plot {
             },
         ],
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::testing::{ranks, tells};
+
+    #[derive(Parser)]
+    struct Typed {
+        #[command(flatten)]
+        report: ReportArgs,
+    }
+
+    #[test]
+    fn the_missing_part_of_the_link_is_named() {
+        for (options, facts) in [
+            (&[][..], &["--scaling", "--link", "mpirun -n 2 "][..]),
+            (&["--latency-us", "50"], &["--latency-us 50", "--bandwidth-mbit"]),
+            (&["--bandwidth-mbit", "100"], &["--bandwidth-mbit 100", "--latency-us"]),
+        ] {
+            let typed = Typed::try_parse_from([&["report", "--scaling"], options].concat()).unwrap();
+            let error = parts(&typed.report, &[]).err().unwrap().to_string();
+            assert!(tells(&error, facts), "{error}");
+        }
+        let both = Typed::try_parse_from(["report", "--scaling", "--baseline", "1x1"]);
+        assert!(both.is_err(), "--baseline would have no effect");
+    }
+
+    #[test]
+    fn a_large_prediction_keeps_its_titles_whole() {
+        // Epochs whose seconds have six digits, and repeats whose step times have a range.
+        let runs = [0.00734, 0.0075, 0.0082].map(|seconds| {
+            let mut run = crate::testing::run((1, 1), &["--epochs=1"], seconds);
+            run.results.per_rank = ranks(&[60_000]);
+            run
+        });
+        let section = Section { name: "s".into(), runs: runs.into(), ..Section::default() };
+        let part = part(&section, &Link::new(50.0, 1000.0));
+        let text = part.sheets[0].terminal(None, false);
+        let words = |text: &str| text.split([' ', '│', '┆']).map(ToOwned::to_owned).collect::<Vec<_>>();
+        let found = words(&text);
+        for column in &part.sheets[0].columns {
+            for word in column.title.split(' ') {
+                assert!(found.iter().any(|found| found == word), "{word} in {text}");
+            }
+        }
+    }
 }

@@ -326,7 +326,7 @@ fn attempt(failed: &FailedAttempt) -> String {
         "before its first step".to_owned()
     };
     match &failed.cause {
-        Some(cause) => format!("{place}: {}", one_line(Some(cause))),
+        Some(cause) => format!("{place}: {}", one_line(cause)),
         None => format!("{place}: exit code {}", failed.exit_code),
     }
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use run_record::files::{open_regular, read_regular, sha256};
 use run_record::{
     Affects, EpochRow, Method, OptionSchema, RecordError, Results, RunDir, RunRecord, Status, checkpoint,
-    json_problem, overfits_after, quoted,
+    json_problem, overfits_after, quoted, restore_or_train,
 };
 use serde::Deserialize;
 use serde_json::Value;
@@ -153,8 +153,13 @@ pub(crate) fn file_name(name: &str) -> String {
 }
 
 /// Joins the lines of an error message, because a note is a single line.
-pub(crate) fn one_line(text: Option<&str>) -> String {
-    text.map_or("no error message".into(), |text| text.split_whitespace().join(" "))
+pub(crate) fn one_line(text: &str) -> String {
+    text.split_whitespace().join(" ")
+}
+
+/// Says that a run failed, and why, if that is recorded.
+pub(crate) fn failed(error: Option<&str>) -> String {
+    error.map_or("failed, and recorded no reason".into(), |error| format!("failed: {}", one_line(error)))
 }
 
 /// Reads the run in the folder `path`, and adds it, or a note about it, to `section`.
@@ -171,19 +176,29 @@ fn finished(path: &Path) -> Result<Run, String> {
         if let Err(error @ RecordError::Replaced(_)) = RunDir::open::<Value>(path) {
             return Err(error.to_string());
         }
-        return Err(format!(
-            "{shown}: has no run.json, because the run was killed at its start: remove it or run it again"
-        ));
+        // A run that was killed at its start has no checkpoint.
+        let has_checkpoint =
+            checkpoint::list(&path.join("checkpoints")).map_or(true, |steps| !steps.is_empty());
+        return Err(if has_checkpoint {
+            format!("{shown}: has no run.json: {}", restore_or_train(path))
+        } else {
+            format!(
+                "{shown}: has no run.json, because the run was killed at its start: remove the folder {shown} and run \
+                 the training again"
+            )
+        });
     }
     // Check the JSON before it is read as a `RunRecord`: errors of the record's types do not name the field.
     let file = path.join("run.json");
     let text = read_regular(&file).unwrap_or_default();
     let json: Value = serde_json::from_slice(&text).unwrap_or_default();
     if json.is_object() {
-        checks::check(&json).map_err(|problem| damaged::<EpochRow>(&file, &problem))?;
+        checks::check(&json).map_err(|problem| damaged_record(path, &problem))?;
     }
-    let other = |error| {
-        format!("{error}; the file is damaged, or another version wrote it: remove {shown} or run it again")
+    let other = |error| match error {
+        RecordError::Damaged { what, .. } => damaged_record(path, &what),
+        error if error.is_damage() => format!("{error}: {}", restore_or_train(path)),
+        error => error.to_string(),
     };
     let (_, mut record): (_, RunRecord) = RunDir::open(path).map_err(other)?;
     complete(&mut record).map_err(|problem| other(RecordError::damaged(&file, problem)))?;
@@ -194,17 +209,28 @@ fn finished(path: &Path) -> Result<Run, String> {
         }
         _ => format!("continue with mpirun -n {ranks} ... mpiburn train --resume {named}"),
     };
-    let why = one_line(record.error.as_deref());
+    let why = record.error.as_deref().map(one_line);
     match (record.status, record.results.take()) {
         (Status::Completed, Some(results)) => {
             check_history(path, &results)?;
             Ok(Run { path: path.to_owned(), sweep: None, record, results, digest: sha256(&text) })
         }
         (Status::Running, _) => Err(format!("{shown}: still running, or killed; if killed, {resume}")),
-        (Status::Failed, _) => Err(format!("{shown}: failed: {why}; fix the cause, then {resume}")),
-        // The message itself names the command to continue. A completed run with results was handled above.
-        (Status::Stopped | Status::Completed, _) => Err(format!("{shown}: {why}")),
+        (Status::Failed, _) => {
+            Err(format!("{shown}: {}; fix the cause, then {resume}", failed(record.error.as_deref())))
+        }
+        // A recorded reason itself names the command to continue. A completed run with results was handled
+        // above.
+        (Status::Stopped | Status::Completed, _) => {
+            Err(format!("{shown}: {}", why.unwrap_or_else(|| format!("stopped; {resume}"))))
+        }
     }
+}
+
+/// Makes the message about a damaged `run.json` in `folder`.
+fn damaged_record(folder: &Path, problem: &str) -> String {
+    let file = folder.join("run.json");
+    format!("{}: is damaged ({problem}): {}", file.display(), restore_or_train(folder))
 }
 
 /// Adds options that an older version did not have, and checks the types of all: somebody may have edited the
@@ -235,8 +261,7 @@ impl TableRow for EpochRow {
 /// # Errors
 /// A message of one line: the file, the value and what to do.
 fn check_history(folder: &Path, results: &Results) -> Result<(), String> {
-    let json = folder.join("run.json");
-    let wrong = |problem: String| damaged::<EpochRow>(&json, &problem);
+    let wrong = |problem: String| damaged_record(folder, &problem);
     let (waits, training) = (wait_seconds(results), results.train_seconds);
     if waits > 1.05 * training + 0.1 {
         return Err(wrong(format!("comm_seconds is {waits}, but the training took {training} s")));
@@ -247,10 +272,11 @@ fn check_history(folder: &Path, results: &Results) -> Result<(), String> {
         None if file.symlink_metadata().is_err() => return Ok(()),
         None => {
             let unread = open_regular(&file).err().map(|error| error.to_string());
-            return Err(damaged::<EpochRow>(
-                &file,
-                unread.as_deref().unwrap_or("it has other columns than a run writes"),
-            ));
+            let problem = unread.as_deref().unwrap_or(match file.metadata() {
+                Ok(found) if found.len() == 0 => "it is empty",
+                _ => "it has other columns than a run writes",
+            });
+            return Err(damaged::<EpochRow>(&file, problem));
         }
     };
     let Some(last) = rows.last().filter(|last| last.epoch == results.epochs_run) else {
@@ -321,7 +347,7 @@ pub const QUANTIZED: &str = "quantized";
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::run;
+    use crate::testing::{run, tells};
 
     #[test]
     fn the_command_that_continues_a_run_can_be_pasted() {
@@ -329,14 +355,49 @@ mod tests {
         let path = folder.path().join("it's a run");
         std::fs::create_dir(&path).unwrap();
         let mut json = serde_json::to_value(run((1, 2), &[], 4.0).record).unwrap();
-        json["status"] = "failed".into();
-        std::fs::write(path.join("run.json"), json.to_string()).unwrap();
-        let note = finished(&path).unwrap_err();
-        assert!(note.contains(": failed: ") && note.contains("run it again with --overwrite"), "{note}");
+        (json["status"], json["error"]) = ("failed".into(), "no\n space".into());
+        let note_of = |json: &Value| {
+            std::fs::write(path.join("run.json"), json.to_string()).unwrap();
+            finished(&path).unwrap_err()
+        };
+        let note = note_of(&json);
+        assert!(tells(&note, &["failed: no space; ", "--overwrite"]), "{note}");
         std::fs::create_dir_all(path.join("checkpoints/step-00000010")).unwrap();
-        let note = finished(&path).unwrap_err();
         let name = format!("'{}/it'\\''s a run'", folder.path().display());
-        assert!(note.ends_with(&format!("mpirun -n 2 ... mpiburn train --resume {name}")), "{note}");
+        let command = format!("mpirun -n 2 ... mpiburn train --resume {name}");
+        let note = note_of(&json);
+        assert!(note.ends_with(&command), "{note}");
+        json.as_object_mut().unwrap().remove("error");
+        let note = note_of(&json);
+        assert!(tells(&note, &["failed, ", "reason; ", &command]), "{note}");
+        json["status"] = "stopped".into();
+        let note = note_of(&json);
+        assert!(tells(&note, &["stopped; ", &command]), "{note}");
+    }
+
+    #[test]
+    fn a_run_json_that_is_missing_or_cut_is_restored_or_its_folder_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("run");
+        std::fs::create_dir_all(path.join("checkpoints")).unwrap();
+        let removal = format!("remove the folder {} ", path.display());
+        let note = finished(&path).unwrap_err();
+        assert!(tells(&note, &["run.json", "killed", &removal]) && !note.contains("restore"), "{note}");
+        std::fs::create_dir(path.join("checkpoints/step-00000010")).unwrap();
+        let note = finished(&path).unwrap_err();
+        assert!(tells(&note, &["run.json", "restore", &removal]) && !note.contains("killed"), "{note}");
+        let whole = serde_json::to_value(run((1, 2), &[], 4.0).record).unwrap();
+        let mut numbered = whole.clone();
+        numbered["machines"] = serde_json::json!([{"host": 5}]);
+        for (text, problem) in [
+            ("{".to_owned(), "ends too early"),
+            ("[]".to_owned(), "found a list"),
+            (numbered.to_string(), "machines[0].host: expected text, found 5"),
+        ] {
+            std::fs::write(path.join("run.json"), &text).unwrap();
+            let note = finished(&path).unwrap_err();
+            assert!(tells(&note, &["run.json: is damaged (", problem, "restore", &removal]), "{note}");
+        }
     }
 }
 
@@ -431,6 +492,8 @@ mod history_tests {
         );
         std::fs::write(folder.path().join("epochs.csv"), "\0\0\0").unwrap();
         assert!(found(|_| {}).contains("epochs.csv: is damaged (it has other columns "));
+        std::fs::write(folder.path().join("epochs.csv"), "").unwrap();
+        assert!(found(|_| {}).contains("epochs.csv: is damaged (it is empty)"));
         std::fs::remove_file(folder.path().join("epochs.csv")).unwrap();
         assert_eq!(found(|_| {}), "", "a removed file is none");
     }

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, bail};
+use run_record::files::naming_file_above;
 use run_record::{RunState, SweepRecord, SweepRun, count};
 
 /// Checks that `folder` is not the directory of a run, and that the report would still show the finished runs
@@ -13,8 +14,11 @@ use run_record::{RunState, SweepRecord, SweepRun, count};
 /// If `folder` cannot be read or is a run directory, or if all finished runs in it belong to another sweep.
 pub fn check_folder(folder: &Path, now: &SweepRecord) -> anyhow::Result<()> {
     let shown = folder.display();
-    let file = folder.join("run.json");
-    if file.try_exists().with_context(|| format!("cannot read {}", file.display()))? {
+    if folder.exists() && !folder.is_dir() {
+        bail!("--out {shown}: is not a folder: choose another");
+    }
+    let is_run = folder.join("run.json").try_exists().map_err(|error| naming_file_above(folder, error));
+    if is_run.with_context(|| format!("cannot read {shown}"))? {
         bail!("{shown} is a run directory: choose another folder with --out");
     }
     let before = match SweepRecord::read(folder) {
@@ -58,4 +62,31 @@ pub fn failure_line(runs: &[&SweepRun]) -> String {
         more => format!("; so did {more} others, {} to {}", name(1), name(more)),
     };
     format!("{} failed: {}{others}", name(0), runs[0].error.as_deref().unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_in_place_of_the_folder_is_named() {
+        let root = tempfile::tempdir().unwrap();
+        let file = root.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        let now = SweepRecord {
+            name: "s".into(),
+            title: "S".into(),
+            reference: None,
+            scale: "full".into(),
+            scaled: [].into(),
+            command: None,
+            runs: Vec::new(),
+        };
+        let expected = format!("{}: is not a folder", file.display());
+        let error = format!("{:#}", check_folder(&file, &now).unwrap_err());
+        assert!(error.starts_with("--out ") && error.contains(&expected), "{error}");
+        let error = format!("{:#}", check_folder(&file.join("below"), &now).unwrap_err());
+        assert!(error.contains(&format!("{} is not a folder", file.display())), "{error}");
+        assert!(check_folder(&root.path().join("new"), &now).is_ok());
+    }
 }

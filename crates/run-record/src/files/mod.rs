@@ -71,6 +71,18 @@ pub fn if_there<T>(read: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
+/// Names the file in `path` that is not a folder, if this is why a folder at `path` cannot be read or created.
+/// The system's error does not name it.
+pub fn naming_file_above(path: &Path, error: io::Error) -> io::Error {
+    let is_file = |above: &&Path| above.exists() && !above.is_dir();
+    match path.ancestors().find(is_file) {
+        Some(file) if matches!(error.kind(), ErrorKind::NotADirectory | ErrorKind::AlreadyExists) => {
+            io::Error::new(ErrorKind::NotADirectory, format!("{} is not a folder", file.display()))
+        }
+        _ => error,
+    }
+}
+
 /// Returns the free bytes of the file system that `path` is on; `None` if the system does not say. `path`
 /// need not exist.
 pub fn free_bytes(path: &Path) -> Option<u128> {
