@@ -204,10 +204,27 @@ pub struct StoredRun {
     pub noted: Noted,
 }
 
+/// Reads `run.json` of the run in `folder`. The error of a damaged file says what to do.
+pub fn open_record(folder: &Path) -> Result<(RunDir, RunRecord), RecordError> {
+    RunDir::open::<RunConfig>(folder).map_err(|error| match error {
+        RecordError::Damaged { path, what } => {
+            // Wrong values of `config` are named as options, unknown ones as fields.
+            let is_config = what.starts_with("--") || what.starts_with("`config.");
+            let remedy = if is_config {
+                "correct it, or restore the file; each checkpoint's manifest.json also contains `config`"
+            } else {
+                "restore the file"
+            };
+            RecordError::Damaged { path, what: format!("{what}: {remedy}") }
+        }
+        other => other,
+    })
+}
+
 /// Reads the run at `path`, which may be a run directory or one of its checkpoints.
 pub fn stored_run(path: &Path) -> anyhow::Result<StoredRun> {
     let NamedRun { folder: run, checkpoint } = NamedRun::at(path)?;
-    let (_, record) = match RunDir::open::<RunConfig>(&run) {
+    let (_, record) = match open_record(&run) {
         Err(error) if error.is_missing() => Err(NamedRun::none_at(path))?,
         opened => opened?,
     };

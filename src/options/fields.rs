@@ -74,9 +74,7 @@ impl RunConfig {
         stored.retain(|field, value| !(value.is_null() || *value == "none" && is_optional(field)));
         for (field, value) in &stored {
             if fields.insert(field.clone(), value.clone()).is_none() {
-                let problem = format!(
-                    "`config.{field}` is not an option of this version: correct the name, or restore the file"
-                );
+                let problem = format!("`config.{field}` is not an option of this version");
                 return Err(ConfigError::Message(problem));
             }
         }

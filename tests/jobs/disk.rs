@@ -77,6 +77,7 @@ fn a_full_disk_is_one_line_with_the_file_and_the_reason() {
         let errors = errors(&output);
         assert_eq!(errors.len(), 1, "{job:?}: {}", text(&output));
         assert!(errors[0].contains(file) && errors[0].contains("No space left"), "{}", errors[0]);
+        assert!(!errors[0].contains(".part"), "the name of a temporary file: {}", errors[0]);
         text(&output)
     };
     // With two ranks, four steps of an epoch.

@@ -33,6 +33,8 @@ fn a_checkpoint_that_cannot_be_written_leaves_the_run_going_unless_it_is_the_las
         let failed = &lab.run_json(name)["failed_checkpoints"];
         assert_eq!((&failed["count"], &failed["step"]), (&1.into(), &(3 * steps).into()), "{failed}");
         assert!(failed["error"].as_str().unwrap().contains("symbolic link"), "{failed}");
+        let line = printed.lines().find(|line| line.contains(&warning)).unwrap();
+        assert!(line.ends_with(&format!("step-{:08}", 2 * steps)) && !line.contains("--out"), "{line}");
         let last = lab.checkpoints(name).pop().unwrap();
         assert!(last.ends_with(format!("step-{:08}", 4 * steps)), "{}", last.display());
 

@@ -18,6 +18,14 @@ pub enum RecordError {
         /// The system's error. It is not a `#[source]`: error chains would then print it twice.
         reason: io::Error,
     },
+    /// The directory of a new run, or a file in it, cannot be written.
+    #[error("cannot write {path}: {reason}{}", remedy_of_new(reason))]
+    WriteNew {
+        /// The file or folder.
+        path: PathBuf,
+        /// The system's error. It is not a `#[source]`: error chains would then print it twice.
+        reason: io::Error,
+    },
     /// A file cannot be read.
     #[error("cannot read {path}: {reason}{}", advice(reason))]
     Read {
@@ -64,6 +72,16 @@ pub enum RecordError {
         /// What is wrong with it.
         what: String,
     },
+    /// Somebody has renamed or copied a checkpoint's folder.
+    #[error(
+        "{path}: contains the checkpoint {name}: rename the folder to {name}, or remove it if it is a copy"
+    )]
+    Misnamed {
+        /// The folder.
+        path: PathBuf,
+        /// The name that the folder should have.
+        name: String,
+    },
     /// A checkpoint was written by a newer version of this program.
     #[error(
         "{path}: has format version {version}, but this program reads version {known}: use a newer mpiburn"
@@ -98,7 +116,8 @@ pub enum RecordError {
     /// There is no checkpoint to resume from.
     #[error(
         "no checkpoint in {0}: the run ended before it wrote one, or they were removed: restore them, or replace the \
-         run with --overwrite"
+         run: mpiburn train --out {run} --overwrite",
+        run = quoted(.0.parent().unwrap_or(.0).display())
     )]
     NoCheckpoint(PathBuf),
 }
@@ -112,14 +131,24 @@ pub fn restore_or_train(folder: &Path) -> String {
 /// Advice for a file that cannot be written.
 fn remedy(reason: &io::Error) -> &'static str {
     match reason.kind() {
-        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "; free space there, or choose another --out",
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "; free space there",
         ErrorKind::FileTooLarge => "; raise the limit of file sizes (ulimit -f)",
         ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied => {
-            "; choose another --out; to resume a run, make it writable or copy it (cp -a)"
+            "; make it writable, or resume a copy of the run (cp -a)"
         }
         _ if is_out_of_descriptors(reason) => "; raise the limit of open files (ulimit -n)",
+        _ => "",
+    }
+}
+
+/// Advice for a file of a new run that cannot be written.
+fn remedy_of_new(reason: &io::Error) -> &'static str {
+    match reason.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "; free space there, or choose another --out",
         // A link or something else is in the way. The reason itself says what to do.
         ErrorKind::AlreadyExists => "",
+        ErrorKind::FileTooLarge => remedy(reason),
+        _ if is_out_of_descriptors(reason) => remedy(reason),
         _ => "; choose another --out",
     }
 }
@@ -131,7 +160,7 @@ fn advice(reason: &io::Error) -> &'static str {
         _ if is_out_of_descriptors(reason) => {
             "; nothing was changed: raise the limit of open files (ulimit -n)"
         }
-        ErrorKind::PermissionDenied => "; nothing was changed: allow this user to read it, and start again",
+        ErrorKind::PermissionDenied => ": allow this user to read it",
         _ => "; nothing was changed: start again when the disk can be read",
     }
 }
@@ -181,6 +210,14 @@ impl RecordError {
         Self::Write { path: path.to_owned(), reason }
     }
 
+    /// Makes an error of [`Write`](Self::Write) the error of a new run, which may get another folder.
+    pub(crate) fn of_new_run(self) -> Self {
+        match self {
+            Self::Write { path, reason } => Self::WriteNew { path, reason },
+            other => other,
+        }
+    }
+
     /// Makes the error of a file or folder `path` that cannot be read.
     pub fn read(path: &Path, reason: io::Error) -> Self {
         Self::Read { path: path.to_owned(), reason }
@@ -208,18 +245,21 @@ mod tests {
     #[test]
     fn the_advice_is_for_the_reason() {
         let messages_of = |errno: Errno| {
-            let error = || io::Error::from(errno);
-            [RecordError::write(Path::new("a"), error()), RecordError::read(Path::new("a"), error())]
+            let write = || RecordError::write(Path::new("a"), io::Error::from(errno));
+            [write(), write().of_new_run(), RecordError::read(Path::new("a"), io::Error::from(errno))]
                 .map(|error| error.to_string())
         };
-        let [write, read] = messages_of(Errno::MFILE);
-        assert!(write.ends_with("(ulimit -n)") && read.ends_with("(ulimit -n)"), "{write} {read}");
-        let [write, _] = messages_of(Errno::ROFS);
-        assert!(write.ends_with("to resume a run, make it writable or copy it (cp -a)"), "{write}");
-        let [write, read] = messages_of(Errno::IO);
-        assert!(
-            write.ends_with("choose another --out") && read.ends_with("when the disk can be read"),
-            "{read}"
-        );
+        for message in messages_of(Errno::MFILE) {
+            assert!(message.ends_with("(ulimit -n)"), "{message}");
+        }
+        for errno in [Errno::ROFS, Errno::ACCESS, Errno::NOSPC, Errno::IO, Errno::NOTDIR] {
+            let [resumed, new, _] = messages_of(errno);
+            assert!(!resumed.contains("--out"), "{resumed}");
+            assert!(new.ends_with("choose another --out") && !new.contains("resume"), "{new}");
+        }
+        let [resumed, ..] = messages_of(Errno::ROFS);
+        assert!(resumed.contains("cp -a"), "{resumed}");
+        let [.., read] = messages_of(Errno::ACCESS);
+        assert!(read.contains("allow this user") && !read.contains("changed"), "a reader: {read}");
     }
 }

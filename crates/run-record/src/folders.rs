@@ -28,10 +28,7 @@ pub(super) fn check_name(path: &Path, state: &[u8]) -> Result<(), RecordError> {
     let Some(step) = state["position"]["step"].as_u64() else { return Ok(()) };
     let (name, expected) = (path.file_name().unwrap_or_default(), folder_name(step as usize));
     if name.to_string_lossy().starts_with("step-") && name != expected.as_str() {
-        Err(RecordError::damaged(
-            path,
-            format!("contains the checkpoint {expected}: rename the folder to {expected}"),
-        ))
+        Err(RecordError::Misnamed { path: path.to_owned(), name: expected })
     } else {
         Ok(())
     }
@@ -271,8 +268,26 @@ mod tests {
         }
         for reason in [Errno::ACCESS, Errno::IO, Errno::STALE, Errno::MFILE] {
             let error = newest(root.path(), reason.into()).unwrap_err();
-            assert!(error.contains("step-00000002") && error.contains("nothing was changed"), "{error}");
+            let reason = io::Error::from(reason).to_string();
+            assert!(error.contains("step-00000002") && error.contains(&reason), "{error}");
         }
+    }
+
+    #[test]
+    fn a_checkpoint_under_another_name_is_neither_used_nor_set_aside() {
+        let root = tempfile::tempdir().unwrap();
+        for step in [1, 2] {
+            fs::create_dir(root.path().join(folder_name(step))).unwrap();
+        }
+        let state = br#"{"position": {"step": 1}}"#;
+        let manifest = Manifest::new(Default::default(), Default::default(), &Default::default());
+        let verify = |path: &Path| check_name(path, state).map(|()| manifest.clone());
+        let error = Intact::newest(root.path(), verify).unwrap_err();
+        assert!(
+            matches!(&error, RecordError::Misnamed { path, name }
+                if path.ends_with("step-00000002") && name == "step-00000001"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -28,7 +28,8 @@ impl NamedRun {
         let is_checkpoint = match state.try_exists() {
             // If `path` is a file, reading it as a run directory reports the error.
             Err(error) if error.kind() == ErrorKind::NotADirectory => false,
-            found => found.map_err(|error| RecordError::read(&state, error))?,
+            // Not `state`, which need not exist.
+            found => found.map_err(|error| RecordError::read(path, error))?,
         };
         let around = |path: &Path| path.parent().map(Path::to_owned);
         let folder = if is_checkpoint {
@@ -176,6 +177,10 @@ mod tests {
         std::fs::write(set.join(DATA_SET), "").unwrap();
         assert!(none(&set).contains("is a data set"), "{}", none(&set));
         assert!(none(&set.join("nothing")).starts_with("there is no run "));
+        let looped = root.path().join("loop");
+        std::os::unix::fs::symlink("loop", &looped).unwrap();
+        let error = NamedRun::at(&looped).unwrap_err();
+        assert!(matches!(&error, RecordError::Read { path, .. } if *path == looped), "{error}");
         let here = NamedRun::at(Path::new(RUN_JSON)).unwrap();
         assert_eq!(here, NamedRun { folder: ".".into(), checkpoint: None });
     }

@@ -39,6 +39,10 @@ impl RunDir {
     /// process. If it contains files but no run. If it contains a run, and its `run.json` cannot be parsed or
     /// `overwrite` is not set.
     pub fn create(path: &Path, overwrite: bool) -> Result<Self, RecordError> {
+        Self::create_here(path, overwrite).map_err(RecordError::of_new_run)
+    }
+
+    fn create_here(path: &Path, overwrite: bool) -> Result<Self, RecordError> {
         Self::settle(path)?;
         let found = match content(path) {
             Err(error) if error.kind() == ErrorKind::NotADirectory && path.exists() => {
@@ -108,7 +112,7 @@ impl RunDir {
         if let Err(error) = begun.and_then(|()| self.write_record(record)) {
             let _ = fs::remove_dir(&checkpoints);
             replaced::put_back_or_warn(&self.path);
-            return Err(error);
+            return Err(error.of_new_run());
         }
         replaced::remove(&self.path);
         Ok(())
@@ -120,7 +124,7 @@ impl RunDir {
     /// # Errors
     /// If it cannot be written.
     pub fn create_unique(path: &Path) -> Result<Self, RecordError> {
-        let failed = |path: &Path, error| RecordError::write(path, error);
+        let failed = |path: &Path, error| RecordError::write(path, error).of_new_run();
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent).map_err(|e| failed(parent, e))?;
         }

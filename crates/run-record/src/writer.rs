@@ -171,7 +171,8 @@ impl RunWriter {
     /// `run.json`.
     pub fn note_failed(&mut self, step: usize, error: String) {
         log::warn!(
-            "NO CHECKPOINT of step {step}: {error}. Training continues, and older checkpoints are intact"
+            "NO CHECKPOINT of step {step}: {error}. Training continues; {}",
+            newest(&self.dir.checkpoints())
         );
         let count = self.failed.as_ref().map_or(0, |failed| failed.count) + 1;
         let failed = FailedCheckpoint { count, step, error };
@@ -212,6 +213,15 @@ impl RunWriter {
         }
         self.tensorboard.flush()
     }
+}
+
+/// Returns which checkpoint in `folder` a run continues from if it ends now.
+fn newest(folder: &Path) -> String {
+    let found = folders::list(folder).unwrap_or_default().pop();
+    found.map_or_else(
+        || "the run has no checkpoint yet".into(),
+        |path| format!("the newest checkpoint is {}", path.display()),
+    )
 }
 
 fn write_epochs(path: &Path, rows: &[EpochRow]) -> Result<(), RecordError> {
@@ -260,6 +270,16 @@ fn csv_lines(rows: &[EpochRow]) -> io::Result<[String; 2]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_newest_checkpoint_is_named_if_there_is_one() {
+        let root = tempfile::tempdir().unwrap();
+        assert!(newest(root.path()).contains("no checkpoint"));
+        for step in [3, 20] {
+            fs::create_dir(root.path().join(folders::folder_name(step))).unwrap();
+        }
+        assert!(newest(root.path()).ends_with("step-00000020"));
+    }
 
     #[test]
     fn epochs_have_a_header_of_field_names_even_before_the_first() {

@@ -9,7 +9,7 @@ use std::path::Path;
 use anyhow::{Context, ensure};
 
 use super::prepare::Begin;
-use crate::commands::checkpoint::Noted;
+use crate::commands::checkpoint::{Noted, open_record};
 use crate::commands::covered::{self, Samples};
 use crate::commands::progress::learning_rate;
 use crate::layout::stored;
@@ -20,9 +20,7 @@ use crate::values::Positive;
 use burn_mpi::{ParamLayout, World};
 use run_record::checkpoint::{MODEL, verify};
 use run_record::files::same_file;
-use run_record::{
-    Attempt, Change, Checkpoint, Intact, NamedRun, RecordError, RunDir, Status, check_curves, count,
-};
+use run_record::{Attempt, Change, Checkpoint, Intact, NamedRun, RunDir, Status, check_curves, count};
 
 /// A run that can be resumed.
 pub struct Resumed {
@@ -44,11 +42,7 @@ impl Resumed {
         let NamedRun { folder, checkpoint } = NamedRun::at(named)?;
         let path = folder.as_path();
         RunDir::settle(path)?;
-        let (dir, record) = match RunDir::open::<RunConfig>(path) {
-            Err(RecordError::Damaged { path, what }) => {
-                let remedy = "restore the file; each checkpoint's manifest.json also contains `config`";
-                Err(RecordError::Damaged { path, what: format!("{what}: {remedy}") })?
-            }
+        let (dir, record) = match open_record(path) {
             Err(error) if error.is_missing() => Err(NamedRun::none_at(named)).context("--resume")?,
             opened => opened?,
         };

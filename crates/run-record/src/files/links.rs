@@ -12,8 +12,10 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-const SYMBOLIC: &str = "it is a symbolic link, and mpiburn does not write through links: remove the link";
-const HARD: &str = "it is a hard link, and mpiburn does not write through links: remove the link";
+const SYMBOLIC: &str = "it is a symbolic link, and mpiburn does not write through links: replace the link by what \
+                        it points to";
+const HARD: &str = "it is a hard link, and mpiburn does not write through links: replace the link by a copy of the \
+                    file";
 const IRREGULAR: &str = "it is not a regular file: choose another name, or remove it";
 
 fn in_the_way(what: &str) -> io::Error {
@@ -132,6 +134,8 @@ mod tests {
             ] {
                 let error = write(&path(name), b"lost").unwrap_err().to_string();
                 assert!(error.contains(reason), "{name}: {error}");
+                // Removing the link would lose the run.
+                assert!(!error.contains("remove the link"), "{name}: {error}");
             }
             write(&path("new"), b"x").unwrap();
         }

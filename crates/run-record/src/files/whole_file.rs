@@ -6,12 +6,14 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use tempfile::{Builder, NamedTempFile};
+use tempfile::{Builder, TempPath};
 
 /// A file that is written under a temporary name and renamed when it is finished. A file with the final name
 /// is therefore always complete. Dropping an unfinished one removes the temporary file.
 pub struct WholeFile {
-    file: BufWriter<NamedTempFile>,
+    // Not a `NamedTempFile`, whose errors name the temporary file.
+    file: BufWriter<File>,
+    temporary: TempPath,
     target: PathBuf,
 }
 
@@ -34,10 +36,11 @@ impl WholeFile {
         prefix.push(name);
         prefix.push(".");
         // Readable as the umask allows, like other files that a program creates. The crate's default makes
-        // temporary files readable by their owner only, and its errors name the temporary file.
+        // temporary files readable by their owner only.
         let open = |path: &Path| File::options().write(true).create_new(true).open(path);
         let file = Builder::new().prefix(&prefix).suffix(".part").make_in(out, open)?;
-        Ok(Self { file: BufWriter::with_capacity(1 << 16, file), target })
+        let (file, temporary) = file.into_parts();
+        Ok(Self { file: BufWriter::with_capacity(1 << 16, file), temporary, target })
     }
 
     /// Creates the file `path`, like [`create`](Self::create).
@@ -67,8 +70,8 @@ impl WholeFile {
     /// If it cannot be written or renamed.
     pub fn finish(self) -> io::Result<()> {
         let file = self.file.into_inner().map_err(io::IntoInnerError::into_error)?;
-        file.as_file().sync_all()?;
-        file.persist(&self.target).map_err(|e| e.error)?;
+        file.sync_all()?;
+        self.temporary.persist(&self.target).map_err(|e| e.error)?;
         sync_folder(self.target.parent().unwrap_or(Path::new(".")))
     }
 }
