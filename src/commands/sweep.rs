@@ -20,7 +20,7 @@ use crate::options::{RunConfig, SweepArgs};
 use launch::sweep::{PlannedRun, SweepFile, check_folder, failure_line, plan, scaled};
 use launch::{LauncherKind, StopRequest, Topology, hostfile, hostfile_place, line, quoted};
 use run_record::files;
-use run_record::{RunDir, RunState, SweepRecord, SweepRun, checkpoint, lock};
+use run_record::{RecordError, RunDir, RunState, SweepRecord, SweepRun, checkpoint, lock};
 use terminal::digits::{decimals, seconds};
 
 /// Starts the runs that are not completed, and returns the exit code.
@@ -29,7 +29,11 @@ use terminal::digits::{decimals, seconds};
 /// If the sweep file is invalid, or the folder has results of other options, is in use or cannot be written.
 pub fn run(args: &SweepArgs) -> anyhow::Result<i32> {
     let sweep = Sweep::read(args)?;
-    let (mut record, before) = sweep.look()?;
+    let (mut record, before) = sweep.look().map_err(|error| match lock(&sweep.folder) {
+        // A folder in use must not be removed, whatever else is wrong.
+        Err(in_use @ RecordError::InUse { .. }) => in_use.into(),
+        _ => error,
+    })?;
     if args.dry_run {
         sweep.print_dry(&record, &before)?;
         return Ok(0);

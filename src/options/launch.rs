@@ -27,8 +27,7 @@ SIGTERM and Ctrl-C, Open MPI's mpirun returns 1, although the ranks exited with 
 --restart starts the job again after every exit code except 0, 2 (invalid option or value), 75 (stopped with a \
 checkpoint), 126 and 127 (program not executable or missing). It does not start the job again after a signal to launch, \
 after N restarts, if a fault repeats at the same step without a new checkpoint, if three attempts in a row do not reach \
-their first step, if another process writes to DIR, or if the job would end in the same way (DIR exists already, or a \
-file in it cannot be read). The exit code is then that of the last attempt. DIR must be \
+their first step, if another process writes to DIR, if launch cannot read DIR, or if DIR exists already. The exit code is then that of the last attempt. DIR must be \
 visible on this machine; failed_attempts in its run.json lists the faults."
 )]
 pub struct LaunchArgs {

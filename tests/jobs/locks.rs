@@ -58,13 +58,20 @@ fn a_second_sweep_in_the_same_folder_is_refused() {
         command
     };
     let mut first = start().stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    let epochs = lab.path("sweep/1x1-1/epochs.csv");
-    wait_until(&mut first, "the first run", || epochs.exists());
-    let output = run(start());
-    assert!(!output.status.success());
-    let errors = errors(&output);
-    assert_eq!(errors.len(), 1, "{}", text(&output));
-    assert!(errors[0].contains("sweep is in use by process "), "{}", errors[0]);
+    let checkpoints = lab.path("sweep/1x1-1/checkpoints");
+    wait_until(&mut first, "a checkpoint", || fs::read_dir(&checkpoints).is_ok_and(|all| all.count() > 0));
+    // With other options, the error must not say to remove the folder.
+    for options in [&[][..], &["--", "--lr", "0.5"]] {
+        let mut second = start();
+        let output = run({
+            second.args(options);
+            second
+        });
+        assert!(!output.status.success());
+        let errors = errors(&output);
+        assert_eq!(errors.len(), 1, "{}", text(&output));
+        assert!(errors[0].contains("sweep is in use by process "), "{}", errors[0]);
+    }
     signal(first.id(), "-TERM");
     assert_eq!(first.wait().unwrap().code(), Some(75));
 }

@@ -4,6 +4,7 @@
 //! read differently. MPICH's mpirun gets the host names on its command line.
 
 use std::fmt;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -51,10 +52,13 @@ impl Hosts {
     /// would read it differently.
     pub fn read(path: &Path, mpi: MpiFlavour) -> anyhow::Result<Self> {
         let text = read_text(path).map_err(|reason| {
-            let path = path.display();
-            anyhow!(
-                "cannot read the host file {path}: {reason}; create it with make hosts HOSTS=\"alpha beta\""
-            )
+            let remedy = match reason.kind() {
+                ErrorKind::NotFound if is_made(path) => ": create it with make hosts HOSTS=\"alpha beta\"",
+                ErrorKind::NotFound => ": create it with one line for each machine, such as alpha slots=2",
+                ErrorKind::PermissionDenied => ": allow this user to read it",
+                _ => "",
+            };
+            anyhow!("cannot read the host file {}: {reason}{remedy}", path.display())
         })?;
         let mut hosts = Self { path: path.to_owned(), entries: Vec::new() };
         let shown = path.display();
@@ -109,16 +113,27 @@ impl Hosts {
     pub fn for_topology(&self, topology: Topology) -> anyhow::Result<Vec<&str>> {
         let Topology { nodes, ranks_per_node } = topology;
         let hosts = &self.entries[..nodes.min(self.entries.len())];
-        let problem = match hosts.iter().find(|(_, slots)| slots.at_most() < ranks_per_node) {
-            _ if hosts.len() < nodes => format!("it lists {} of {nodes} machines", hosts.len()),
-            Some((host, slots)) => format!("{host} has {} of {ranks_per_node} slots", slots.at_most()),
+        let (problem, remedy) = match hosts.iter().find(|(_, slots)| slots.at_most() < ranks_per_node) {
+            _ if hosts.len() < nodes => (
+                format!("it lists {} of {nodes} machines", hosts.len()),
+                format!("add a line for each missing machine, such as beta slots={ranks_per_node}"),
+            ),
+            Some((host, slots)) => (
+                format!("{host} has {} of {ranks_per_node} slots", slots.at_most()),
+                format!("write slots={ranks_per_node} after {host}"),
+            ),
             None => return Ok(hosts.iter().map(|(host, _)| host.as_str()).collect()),
         };
         let path = self.path.display();
-        bail!(
-            "{path} is too small for {topology}: {problem}; rewrite it with make hosts HOSTS=\"alpha beta\""
-        )
+        let or =
+            if is_made(&self.path) { ", or rewrite it with make hosts HOSTS=\"alpha beta\"" } else { "" };
+        bail!("{path} is too small for {topology}: {problem}; {remedy}{or}")
     }
+}
+
+/// Returns whether `make hosts` writes the file `path`, or a file in its place.
+fn is_made(path: &Path) -> bool {
+    path.parent().is_some_and(|folder| folder.ends_with("hostfiles") || folder.ends_with("hostfiles/local"))
 }
 
 /// Returns the path of a topology's host file in `folder`: the file that `make hosts` has written, or else
@@ -314,14 +329,20 @@ mod tests {
         };
         for (text, topology, words) in [
             ("alpha slots=1", "2x1", "too small for 2x1: it lists 1 of 2 machines"),
-            ("alpha slots=1", "1x2", "alpha has 1 of 2 slots"),
+            ("alpha slots=1", "1x2", "alpha has 1 of 2 slots; write slots=2 after alpha"),
             ("alpha\nalpha", "1x3", "alpha has 2 of 3 slots"),
         ] {
             assert!(needs(text, topology).contains(words), "{}", needs(text, topology));
+            assert!(!needs(text, topology).contains("make hosts"), "writes other files");
         }
         assert_eq!(hosts("alpha\nbeta").unwrap().for_topology("1x9".parse().unwrap()).unwrap(), ["alpha"]);
-        let message = Hosts::read(Path::new("/nowhere"), OPEN_MPI).unwrap_err().to_string();
-        assert!(message.contains("/nowhere") && message.contains("make hosts"), "{message}");
+        for (path, is_made) in [("/nowhere", false), ("/nowhere/hostfiles/local/2x1", true)] {
+            let message = Hosts::read(Path::new(path), OPEN_MPI).unwrap_err().to_string();
+            assert!(message.contains(path) && message.contains("make hosts") == is_made, "{message}");
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let message = Hosts::read(folder.path(), OPEN_MPI).unwrap_err().to_string();
+        assert!(!message.contains("create it"), "it exists: {message}");
     }
 }
 

@@ -38,6 +38,10 @@ pub fn check(launch: &mut Launch, stop: &StopRequest) -> anyhow::Result<()> {
 fn check_command(launch: &Launch) -> anyhow::Result<()> {
     let command = launch.command()?;
     let Some(first) = command.first() else { return Ok(()) };
+    ensure!(
+        launch.by.is_none() || !Path::new(first).is_dir(),
+        "{first} is a folder: name a script, or a program"
+    );
     let file = find(first).with_context(|| {
         let hint = match (&launch.by, launch.launcher) {
             (Some(_), _) => "check the path",
@@ -126,8 +130,7 @@ fn binding(ranks: usize, [cores, cpus]: [usize; 2]) -> Binding {
 }
 
 /// Commands that provide several machines.
-const MACHINES: &str =
-    "make hosts HOSTS=\"alpha beta\", or emulate two machines with make slurm-up and CLUSTER=lab";
+const MACHINES: &str = "make hosts HOSTS=\"alpha beta\", or emulate two machines with make cluster-up and --mpirun-by tests/cluster/mpirun.sh";
 
 /// Returns why `launcher` cannot start a job on `topology` here, and what is missing; `None` if no reason is
 /// known. `hostfile` is the path of the topology's host file, in the format of `mpi`.
@@ -155,7 +158,7 @@ pub fn impossible(
         LauncherKind::Srun => no_slurm("srun", "sinfo").map(|reason| {
             format!(
                 "srun needs Slurm, but {reason}: start the sweep on a Slurm cluster, or emulate one with make slurm-up \
-                 and CLUSTER=lab"
+                 and --srun-by tests/slurm/srun.sh"
             )
         }),
     }
@@ -256,6 +259,9 @@ mod tests {
             check(&mut launch, &StopRequest::default()).unwrap_err().to_string(),
             "/nowhere/lab.sh not found: check the path"
         );
+        launch.by = Some("src".into());
+        let message = check(&mut launch, &StopRequest::default()).unwrap_err().to_string();
+        assert!(message.contains("src") && message.contains("folder"), "{message}");
     }
 }
 
@@ -275,6 +281,7 @@ mod possible_tests {
             reason.contains(&root.path().display().to_string()) && reason.contains("make hosts"),
             "{reason}"
         );
+        assert!(reason.contains("make cluster-up") && reason.contains("--mpirun-by "), "{reason}");
         assert_eq!((problem("1x2", LauncherKind::Mpirun), problem("1x1", LauncherKind::Alone)), (None, None));
         for several in ["1x3", "3x1"] {
             let reason = problem(several, LauncherKind::Alone).expect("several ranks need a launcher");

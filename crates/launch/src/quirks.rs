@@ -42,9 +42,10 @@ fn check_file_size(limit: Option<u64>) -> anyhow::Result<()> {
     let too_small = limit.filter(|bytes| *bytes < FILE_MB << 20);
     too_small.map_or(Ok(()), |bytes| {
         bail!(
-            "the file size limit is {} KB, but Open MPI's temporary files need {FILE_MB} MB, and mpirun would hang: \
-             raise the limit (ulimit -f)",
-            bytes >> 10
+            "the file size limit is {} KB, but Open MPI's temporary files need {needed} KB, and mpirun would hang: \
+             raise the limit (in bash: ulimit -f {needed})",
+            bytes >> 10,
+            needed = FILE_MB << 10
         )
     })
 }
@@ -160,7 +161,7 @@ mod tests {
         let line = |limit| check_file_size(limit).map_err(|error| error.to_string());
         assert_eq!((line(None), line(Some(5 << 20))), (Ok(()), Ok(())));
         let error = line(Some(2 << 20)).unwrap_err();
-        assert!(["2048 KB", "5 MB", "ulimit -f"].iter().all(|fact| error.contains(fact)), "{error}");
+        assert!(["2048 KB", "5120 KB", "ulimit -f 5120"].iter().all(|fact| error.contains(fact)), "{error}");
     }
 
     #[test]
