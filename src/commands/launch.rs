@@ -20,7 +20,7 @@ use launch::{
 /// If the job does not start.
 pub fn run(args: &LaunchArgs, verbosity: Vec<String>) -> anyhow::Result<i32> {
     args.how.check(args.launcher)?;
-    if let Some(code) = reject(&args.program)? {
+    if let Some(code) = reject(&args.program, args.topology)? {
         return Ok(code);
     }
     let program = with_verbosity(verbosity, &args.program);
@@ -60,7 +60,7 @@ pub fn run(args: &LaunchArgs, verbosity: Vec<String>) -> anyhow::Result<i32> {
 
 /// Rejects invalid options of the ranks' command before the job starts; a launcher would surround the error
 /// with its own lines. Returns an exit code if clap has printed its text.
-fn reject(program: &[String]) -> Result<Option<i32>, ConfigError> {
+fn reject(program: &[String], topology: Topology) -> Result<Option<i32>, ConfigError> {
     match read(program) {
         Err(error) if is_of_value(&error) => Err(ConfigError::Message(one_line(&error))),
         Err(error) if error.use_stderr() => {
@@ -71,6 +71,9 @@ fn reject(program: &[String]) -> Result<Option<i32>, ConfigError> {
         Ok(Cli { command: Command::Train(args), .. }) if args.resume.is_none() => {
             args.typed.check()?;
             args.config.completed().map(|_| None)
+        }
+        Ok(cli) if topology.ranks() > 1 && !cli.command.has_ranks() => {
+            Err(ConfigError::Message(format!("{} runs in one process: start it without launch", cli.name)))
         }
         _ => Ok(None),
     }
@@ -155,12 +158,16 @@ mod tests {
 
     #[test]
     fn options_of_the_ranks_are_rejected_before_they_start() {
-        let reject = |line: &str| reject(&line.split(' ').map(str::to_owned).collect::<Vec<_>>());
+        let reject = |line: &str| {
+            reject(&line.split(' ').map(str::to_owned).collect::<Vec<_>>(), "1x2".parse().unwrap())
+        };
         for (line, expected) in [
             ("train --epochs abc", "--epochs abc: must be a whole number from 1"),
             ("train --momentum 0.5", "--momentum 0.5: "),
             ("train --quantized --quantize none", "--quantized: "),
             ("bench step --steps 0", "--steps 0: "),
+            ("data info d", "data info "),
+            ("report r", "report "),
         ] {
             let error = reject(line).unwrap_err().to_string();
             assert!(error.starts_with(expected), "{line}: {error}");

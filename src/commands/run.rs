@@ -30,11 +30,10 @@ use ::launch::{EXIT_RESUMABLE, EXIT_USAGE, IN_USE, StopRequest};
 /// # Errors
 /// Returns the error of the subcommand.
 pub fn run(cli: Cli) -> Result<u8, CommandError> {
-    use Command::{Bench, Eval, Export, Predict, Profile, Quantize, Train};
     let program = start::fingerprint();
     let stop = match &cli.command {
         // Listen before MPI starts, so that a signal during its start also requests a checkpoint.
-        Train(args) => {
+        Command::Train(args) => {
             if args.note_steps {
                 messages::tag_lines();
             }
@@ -43,7 +42,7 @@ pub fn run(cli: Cli) -> Result<u8, CommandError> {
                 .context("cannot install signal handlers")
                 .map_err(CommandError::own)?
         }
-        Eval(_) | Predict(_) | Export(_) | Quantize(_) | Bench(_) | Profile(_) => StopRequest::default(),
+        command if command.has_ranks() => StopRequest::default(),
         _ => return run_alone(&cli, program),
     };
     let world = World::init().map_err(|error| CommandError {
@@ -120,6 +119,10 @@ fn does(cli: &Cli) -> Result<Does, String> {
     };
     let completed = || {
         let config = config.clone().completed()?;
+        // First: no build makes options fit each other.
+        if let Command::Profile(args) = &cli.command {
+            profile::check(&config, args)?;
+        }
         config.check_built()?;
         Ok(config)
     };

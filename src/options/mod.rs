@@ -218,6 +218,22 @@ Example:
     },
 }
 
+impl Command {
+    /// Whether several ranks run the command together. The others run in one process.
+    pub const fn has_ranks(&self) -> bool {
+        matches!(
+            self,
+            Self::Train(_)
+                | Self::Eval(_)
+                | Self::Predict(_)
+                | Self::Export(_)
+                | Self::Quantize(_)
+                | Self::Bench(_)
+                | Self::Profile(_)
+        )
+    }
+}
+
 #[derive(Debug, Args)]
 #[command(
     args_override_self = true,

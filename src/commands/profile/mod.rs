@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use burn_mpi::{BucketReport, World};
 
+pub(super) use self::select::check;
 use super::bench::median_ms;
 use super::subject::{BatchCycle, Subject, int8_bytes, learner};
 use super::trace::{self, Tracing};

@@ -16,7 +16,8 @@ use serde_json::Value;
 pub fn subject(world: &World, args: &ProfileArgs) -> anyhow::Result<Subject> {
     let is_ignored = |option: &str| match spec(option).map(|spec| spec.scope) {
         Some(Scope::Training) => option != "data-root" || args.run.path().is_none(),
-        Some(Scope::Step) => !args.train,
+        // `check` rejects a precision without --train.
+        Some(Scope::Step) => !args.train && option != "precision",
         _ => false,
     };
     let does = match (args.run.path(), args.train) {
@@ -82,7 +83,7 @@ fn of_run(stored: &RunConfig, typed: &Words, train: bool) -> Result<RunConfig, C
 }
 
 /// Checks options against each other.
-fn check(config: &RunConfig, args: &ProfileArgs) -> Result<(), ConfigError> {
+pub fn check(config: &RunConfig, args: &ProfileArgs) -> Result<(), ConfigError> {
     if let Some(kind) = config.quantization.quantize {
         return Err(ConfigError::new(
             "quantize",
