@@ -59,7 +59,7 @@ impl Opened {
         set_up(world, &config)?;
         let root = &config.data.data_root;
         let mut source = open_data(world, root)?;
-        noted.check_dimensions(&config, source.description())?;
+        noted.check_dimensions(&config, source.description(), data_root.is_some())?;
         let network = config.network(noted.dimensions, &config.device.device());
         match data_root {
             Some(_) => source = noted.as_trained(world, &config, source)?,
@@ -118,20 +118,32 @@ impl Noted {
         Ok(Self { dimensions, data })
     }
 
-    /// Checks that a data set has the shape and the number of classes of the run's network.
-    pub fn check_dimensions(&self, config: &RunConfig, data: &Description) -> Result<(), ConfigError> {
+    /// Checks that a data set has the shape and the number of classes of the run's network. `typed` says
+    /// whether the data set was named beside the run.
+    pub fn check_dimensions(
+        &self,
+        config: &RunConfig,
+        data: &Description,
+        typed: bool,
+    ) -> Result<(), ConfigError> {
         let Dimensions { input, classes } = self.dimensions;
         if self.dimensions == data.into() {
             return Ok(());
         }
+        let root = config.data.data_root.display();
         let problem = format!(
-            "has samples of {} in {}, but the run was trained on {} in {}: name a data set like the run's",
+            "has samples of {} in {}, but {} {} in {}",
             size_of_sample(data.shape),
             count(data.classes, "class"),
+            if typed { "the run was trained on" } else { "run.json records" },
             size_of_sample(input),
             count(classes, "class")
         );
-        Err(ConfigError::new("data-root", config.data.data_root.display(), problem))
+        Err(if typed {
+            ConfigError::new("data-root", root, format!("{problem}: name a data set like the run's"))
+        } else {
+            ConfigError::Message(format!("{root}: {problem}: restore the one that has changed"))
+        })
     }
 
     /// Returns a data set other than the run's, normalised as the run's data set was. Rejects a data set with

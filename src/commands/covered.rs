@@ -14,7 +14,7 @@ use crate::options::{ConfigError, RunConfig, RunRecord, as_typed};
 use crate::train::spec;
 use burn_mpi::World;
 use data::{Description, Element, SampleSource, Split, shard};
-use run_record::{Attempt, Change, DataRecord, Manifest, quoted};
+use run_record::{Attempt, Change, DataRecord, Manifest, count, quoted};
 
 /// Checks the configuration in `record`, which is the `run.json` of the run directory `run`. It must be the
 /// configuration with which the checkpoint `folder` was written, plus the changes that the history has
@@ -23,10 +23,10 @@ pub fn check(run: &Path, record: &RunRecord, folder: &Path, manifest: &Manifest)
     let file = run.join("run.json");
     ensure!(
         record.history.len() > manifest.attempt,
-        "{}: `history` has {} entries, but {} was written by attempt {}: run.json was edited or belongs to \
+        "{}: `history` has {}, but {} was written by attempt {}: run.json was edited or belongs to \
          another run; restore the run's own",
         file.display(),
-        record.history.len(),
+        count(record.history.len(), "attempt"),
         folder.display(),
         manifest.attempt + 1
     );

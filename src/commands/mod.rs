@@ -170,7 +170,7 @@ fn warn_of_ignored(world: &World, does: &str, typed: &Words, is_ignored: impl Fn
     let ignored = typed.0.keys().filter(|option| is_ignored(option));
     let options: Vec<String> = ignored.map(|option| format!("--{option}")).collect();
     if world.is_root() && !options.is_empty() {
-        log::warn!("{does}; these options have no effect: {}", options.join(" "));
+        log::warn!("{does}; these options have no effect: {}", options.join(", "));
     }
 }
 

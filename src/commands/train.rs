@@ -119,7 +119,7 @@ fn agree(world: &World, args: &TrainArgs) -> anyhow::Result<Agreed> {
     let (mut config, resumed, noted) = configure(world, args)?;
     let mut source = super::open_data(world, &config.data.data_root)?;
     if let Some(noted) = &noted {
-        noted.check_dimensions(&config, source.description())?;
+        noted.check_dimensions(&config, source.description(), args.typed.has("data-root"))?;
         if args.typed.has("data-root") {
             source = noted.as_trained(world, &config, source)?;
         }

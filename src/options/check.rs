@@ -12,7 +12,7 @@ use crate::train::{
     BackendKind, GAMMA, GLOO_ALGORITHMS, MixedPrecision, OPTIONS, OptimizerKind, ScheduleKind,
 };
 use crate::values;
-use run_record::{Part, count};
+use run_record::Part;
 
 /// An invalid option.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -110,11 +110,8 @@ impl RunConfig {
             };
             if !value.is_null() && fields[other] != needed {
                 let (option, other) = (spec.field.replace('_', "-"), other.replace('_', "-"));
-                return Err(ConfigError::new(
-                    option,
-                    as_typed(value),
-                    format!("requires --{other} {needed}"),
-                ));
+                let problem = format!("requires --{other} {needed}: add it, or leave --{option} out");
+                return Err(ConfigError::new(option, as_typed(value), problem));
             }
         }
         Ok(())
@@ -180,10 +177,10 @@ impl RunConfig {
             [("freeze-after", quantization.freeze_after), ("fold-after", quantization.fold_after)]
         {
             if let Some(epoch) = epoch.filter(|epoch| *epoch >= self.epochs) {
-                let problem = format!(
-                    "the run has {}: choose an epoch before the last",
-                    count(self.epochs.get(), "epoch")
-                );
+                let problem = match self.epochs.get() {
+                    1 => "requires at least 2 epochs, but the run has 1 epoch".to_owned(),
+                    epochs => format!("the run has {epochs} epochs: choose an epoch before the last"),
+                };
                 return Err(ConfigError::new(option, epoch, problem));
             }
         }

@@ -58,7 +58,7 @@ fn options_that_other_options_contradict_are_refused() {
         ),
         ("--schedule onecycle", "--schedule onecycle: … --max-lr"),
         ("--max-lr 0.1", "--max-lr 0.1: requires --schedule onecycle"),
-        ("--step-size 2", "--step-size 2: requires --schedule step"),
+        ("--step-size 2", "--step-size 2: requires --schedule step: … leave --step-size out"),
         ("--schedule cosine --gamma 0.5", "--gamma 0.5: requires --schedule step"),
     ]);
 }
@@ -75,7 +75,7 @@ fn precisions_and_quantizations_that_do_not_fit_are_refused() {
         ("--weight-scheme tensor", "--weight-scheme tensor: requires --quantize"),
         ("--freeze-after 1", "--freeze-after 1: requires --quantize qat"),
         ("--quantized --fold-after 1", "--fold-after 1: … convnet … --batch-norm"),
-        ("--quantized --epochs 1 --freeze-after 1", "--freeze-after 1: … 1 epoch"),
+        ("--quantized --epochs 1 --freeze-after 1", "--freeze-after 1: … at least 2 epochs … 1 epoch"),
         ("--quantized --freeze-after 3", "--freeze-after 3: … 3 epochs"),
         ("--model mlp --quantized --fold-after 9", "--fold-after 9: … 3 epochs"),
         ("--quantized --calibration 5", "--calibration 5: requires --quantize ptq"),

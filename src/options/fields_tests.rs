@@ -220,10 +220,14 @@ fn senseless_changes_are_refused_with_the_reason() {
         ("--optimizer sgd", "optimizer", "--optimizer sgd: "),
         ("--train-samples 9", "train-samples", "--train-samples 9: "),
         ("--device ndarray", "device", "--device ndarray: "),
+        ("--weight-scheme tensor", "weight-scheme", "--weight-scheme tensor: "),
+        ("--precision bf16", "precision", "--precision bf16: "),
     ] {
         let reason = spec(option).unwrap().change.unwrap_err();
         let error = resume("", change).unwrap_err();
         assert!(error.starts_with(shown) && error.ends_with(reason), "{error}");
+        // A run without quantization and with --precision no has neither.
+        assert!(!error.contains("ranges") && !error.contains("loss scale"), "{error}");
     }
     let sgd = "--optimizer sgd --momentum 0.9";
     for (run, change, expected) in [
@@ -239,7 +243,7 @@ fn senseless_changes_are_refused_with_the_reason() {
     assert!(resume("--optimizer sgd", "--momentum 0").is_ok(), "the default");
     assert!(resume("", "--schedule onecycle --max-lr 0.1").is_ok(), "adam always has its moments");
     for (run, change, expected) in [
-        ("--quantize ptq --calibration 64", "--quantized", "--quantize qat: … ranges"),
+        ("--quantize ptq --calibration 64", "--quantized", "--quantize qat: … trained"),
         ("--model mlp --hidden 8", "--model convnet", "--model convnet: … weights"),
     ] {
         let error = resume(run, change).unwrap_err();

@@ -63,7 +63,7 @@ pub struct TrainArgs {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Distribution")]
 pub struct StallArgs {
-    /// Name the missing ranks after a rank has waited for this many seconds in a collective.
+    /// Name the missing ranks after a rank has waited for this many seconds, and up to 6 more, in a collective.
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
     pub stall_warning: f64,
 }

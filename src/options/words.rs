@@ -95,8 +95,11 @@ fn raw<'a>(matches: &'a ArgMatches, id: &str) -> impl Iterator<Item = &'a OsStr>
 
 impl fmt::Display for Words {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let words: Vec<OsString> = self.to_args().collect();
-        f.write_str(&words.join(OsStr::new(" ")).to_string_lossy())
+        let word = |(option, value): (&String, &Option<OsString>)| match value {
+            Some(value) => format!("--{option} {}", value.to_string_lossy()),
+            None => format!("--{option}"),
+        };
+        f.write_str(&self.0.iter().map(word).collect::<Vec<_>>().join(" "))
     }
 }
 

@@ -76,8 +76,8 @@ impl OptionSpec {
 const NETWORK: &str = "the checkpoint has the weights of the run's network";
 const CLASSES: &str = "the checkpoint has the weights for the run's classes";
 const SAMPLES: &str = "the checkpoint's position among the samples depends on it";
-const PRECISION: &str = "the checkpoint has the weights and the loss scale of the run's precision";
-const RANGES: &str = "the checkpoint has the ranges of the run's quantization";
+const PRECISION: &str = "the checkpoint was trained in the run's precision";
+const QUANTIZATION: &str = "the checkpoint was trained with the run's setting";
 
 /// All options, in the order of the fields of `config`. Two are not in `config`: `quantized` is another name
 /// for a value of `quantize`, and `num_workers` has no effect.
@@ -131,9 +131,9 @@ pub const OPTIONS: &[OptionSpec] = {
         new("class_weights", Recipe, Step, Results),
         new("early_stopping", Recipe, Training, Results).common(),
         new("augment", Recipe, Training, Results),
-        new("quantize", Quantization, Scope::Process, Results).fixed(RANGES).technique(),
-        new("quantized", Quantization, Scope::Process, Results).fixed(RANGES),
-        new("weight_scheme", Quantization, Scope::Process, Results).fixed(RANGES),
+        new("quantize", Quantization, Scope::Process, Results).fixed(QUANTIZATION).technique(),
+        new("quantized", Quantization, Scope::Process, Results).fixed(QUANTIZATION),
+        new("weight_scheme", Quantization, Scope::Process, Results).fixed(QUANTIZATION),
         new("freeze_after", Quantization, Training, Results).only_with("quantize", "qat"),
         new("fold_after", Quantization, Training, Results).only_with("quantize", "qat"),
         new("calibration", Quantization, Training, Results).only_with("quantize", "ptq").unset(CALIBRATION),

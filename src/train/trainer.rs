@@ -14,7 +14,7 @@ use burn::module::Module;
 use super::batches::{self, Batches, order_of};
 use super::evaluation::{Evaluation, Tested};
 use super::step::Learner;
-use super::{MixedPrecision, Position, Recorder, RunConfig, Schedule, Tally, TrainError, best_epoch};
+use super::{MixedPrecision, Position, Recipe, Recorder, RunConfig, Schedule, Tally, TrainError, best_epoch};
 use crate::model::Network;
 use crate::quant::{Int8File, PostQuantizer, Quantizer};
 use crate::spans;
@@ -112,8 +112,14 @@ fn check_unused(world: &World, source: &SampleSource, options: &RunConfig) -> Re
     Ok(())
 }
 
-/// The advice in errors about NaN and infinite values.
-const REMEDY: &str = "lower --lr or set --clip-norm";
+/// Returns the advice in errors about NaN and infinite values: what the run can still change.
+fn remedy(recipe: &Recipe) -> String {
+    let penalties = [("--l1", recipe.l1), ("--l2", recipe.l2)];
+    let given = penalties.into_iter().filter(|(_, penalty)| penalty.get() > 0.0).map(|(option, _)| option);
+    let lower: Vec<&str> = ["--lr"].into_iter().chain(given).collect();
+    let clip = if recipe.clip_norm.is_none() { " or set --clip-norm" } else { "" };
+    format!("lower {}{clip}", lower.join(" or "))
+}
 
 /// The int8 model of an epoch, equal on all ranks, and its test results.
 struct TestedInt8 {
@@ -439,18 +445,24 @@ impl<'w> Trainer<'w> {
         let remedy = match self.learner.options.precision {
             MixedPrecision::Fp16 => {
                 "fp16 cannot represent values above 65504: scale the samples, lower --lr, or train with --precision bf16"
+                    .to_owned()
             }
-            _ => REMEDY,
+            _ => self.remedy(),
         };
         let (loss, epoch, step) = (&losses[rank], self.position.epoch + 1, self.position.step + 1);
         Ok(self.ends(rank, format!("loss is {loss} at epoch {epoch}, step {step}; {remedy}")))
+    }
+
+    fn remedy(&self) -> String {
+        remedy(&self.learner.options.recipe)
     }
 
     /// Checks that each rank's test loss is finite.
     fn check_test(&self, tallies: &[Tally]) -> Result<(), TrainError> {
         let Some(rank) = tallies.iter().position(|tally| !tally.loss.is_finite()) else { return Ok(()) };
         let epoch = self.position.epoch + 1;
-        Err(self.ends(rank, format!("test loss is NaN or infinite after epoch {epoch}; {REMEDY}")))
+        let remedy = self.remedy();
+        Err(self.ends(rank, format!("test loss is NaN or infinite after epoch {epoch}; {remedy}")))
     }
 
     /// Checks that each rank's running statistics of batch norm are finite. The loss may stay finite although
@@ -464,7 +476,8 @@ impl<'w> Trainer<'w> {
         let Some((rank, name)) = found else { return Ok(()) };
         let step = self.position.step;
         let what = format!(
-            "{name} contains NaN or infinite values after step {step}: activations overflow f32; {REMEDY}"
+            "{name} contains NaN or infinite values after step {step}: activations overflow f32; {}",
+            self.remedy()
         );
         Err(self.ends(rank, what))
     }
@@ -502,5 +515,24 @@ impl<'w> Trainer<'w> {
     pub fn data_digests(&self) -> DataDigests {
         let digest_of = |samples| self.source.description().digest(samples);
         DataDigests { train: digest_of(self.shard.digest()), test: digest_of(self.evaluation.shard.digest()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_advice_names_only_what_can_still_be_changed() {
+        let advice = |words: &[&str]| remedy(&RunConfig::read(words).unwrap().recipe);
+        for (words, named, other) in [
+            (&[][..], &["--lr", "--clip-norm"][..], &["--l1", "--l2"][..]),
+            (&["--clip-norm=1"], &["--lr"], &["--clip-norm"]),
+            (&["--l2=1e30", "--clip-norm=1"], &["--lr", "--l2"], &["--l1", "--clip-norm"]),
+        ] {
+            let advice = advice(words);
+            assert!(named.iter().all(|option| advice.contains(option)), "{advice}");
+            assert!(!other.iter().any(|option| advice.contains(option)), "{advice}");
+        }
     }
 }

@@ -96,7 +96,7 @@ fn invalid_benchmark_options_are_rejected_with_one_line() {
         (&["step", "--train-batch-size", "18446744073709551615"], 2, "at most 65536"),
         (&["step", "--json", "/nowhere/x.json"], 1, "cannot write /nowhere/x.json"),
         (&["step", "--simd", "sse9"], 2, "--simd sse9: choose "),
-        (&["fused"], 2, "--world-size 2: "),
+        (&["fused"], 2, "this job has 2: "),
         (&["fused", "--layers", "2,0"], 2, "--layers 0: must be a whole number from 1"),
     ];
     let of_one: [(&[&str], i32, &str); 4] = [
@@ -130,5 +130,5 @@ fn options_without_an_effect_on_a_step_are_named() {
     assert!(output.status.success(), "{}", text(&output));
     let printed = text(&output);
     let warnings: Vec<&str> = printed.lines().filter(|line| line.contains("no effect: ")).collect();
-    assert!(warnings.len() == 1 && warnings[0].ends_with("--epochs --keep"), "{warnings:?}");
+    assert!(warnings.len() == 1 && warnings[0].ends_with("--epochs, --keep"), "{warnings:?}");
 }

@@ -186,7 +186,7 @@ fn invalid_profiles_are_rejected_with_one_line() {
     let lab = Lab::new();
     let other = lab.path("x.csv");
     let other = other.to_str().unwrap();
-    let cases: [(&[&str], &str, i32); 14] = [
+    let cases: [(&[&str], &str, i32); 15] = [
         (&["--batches", "0"], "--batches 0: must be a whole number from 1", 2),
         (
             &["--batches", "18446744073709551615"],
@@ -201,6 +201,7 @@ fn invalid_profiles_are_rejected_with_one_line() {
         (&["--precision", "bf16"], "--precision bf16: requires --train", 2),
         (&["--quantize", "qat"], "--quantize qat: ", 2),
         (&["--int8", "--train"], "--int8: ", 2),
+        (&["--int8", "--device", "cuda"], "--int8: requires --device flex", 2),
         (&["--csv", other, "--json", other], "file of --csv", 2),
         (&["--json", "/nowhere/x.json"], "cannot write /nowhere/x.json", 1),
         (&["--csv", "/nowhere/x.csv"], "cannot write /nowhere/x.csv", 1),

@@ -47,9 +47,16 @@ fn an_edited_configuration_is_named_by_its_field() {
             fails_with(lab.on(ranks, command, name), &["run.json: `config.lr` is 0.25", "0.0005"]);
         }
         fs::write(&file, &whole[..whole.len() / 2]).unwrap();
-        fails_with(lab.resume(ranks, name, &[]), &["run.json: ", "manifest.json"]);
+        let line = refused(lab.resume(ranks, name, &[]), 1, &["run.json: ", "restore the file"]);
+        assert!(!line.contains("manifest.json"), "more than `config` is lost: {line}");
+        set("/config/lr", &json!(-1));
+        let line = refused(lab.resume(ranks, name, &[]), 1, &["run.json: --lr -1: ", "manifest.json"]);
+        assert_eq!(line.matches("restore the file").count(), 1, "{line}");
+        set("/data/classes", &json!(9));
+        let line = refused(lab.resume(ranks, name, &[]), 2, &["run.json", "9 classes", "10 classes"]);
+        assert!(!line.contains("--data-root"), "nobody typed it: {line}");
         set("/history", &json!([]));
-        fails_with(lab.resume(ranks, name, &[]), &["run.json: `history` has 0 entries"]);
+        fails_with(lab.resume(ranks, name, &[]), &["run.json: `history` has 0 attempts"]);
     }
 }
 

@@ -142,6 +142,9 @@ impl DataError {
     /// Adds advice to an error in a data set of this format: how to replace the damaged or unreadable file.
     pub(crate) fn in_set(self, kind: DataFormat) -> Self {
         Self::Files(match self {
+            Self::Read { path, reason } if reason.kind() == std::io::ErrorKind::PermissionDenied => {
+                format!("cannot read {}: {reason}: allow this user to read it", path.display())
+            }
             Self::Read { path, reason } if kind == DataFormat::Imported => {
                 format!("cannot read {}: {reason}: import the data set again", path.display())
             }
@@ -250,4 +253,21 @@ fn instead(root: &Path) -> String {
 #[cfg(test)]
 pub(crate) fn names_all(message: &str, facts: &str) -> bool {
     facts.split(" | ").all(|fact| message.contains(fact))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::ErrorKind;
+
+    use super::*;
+
+    #[test]
+    fn an_unreadable_file_needs_no_other_data_set() {
+        let line = |kind: ErrorKind| {
+            DataError::read(Path::new("d/x"))(kind.into()).in_set(DataFormat::Idx).to_string()
+        };
+        let denied = line(ErrorKind::PermissionDenied);
+        assert!(denied.contains("d/x") && denied.contains("allow this user"), "{denied}");
+        assert!(!denied.contains("generate") && line(ErrorKind::NotFound).contains("generate"), "{denied}");
+    }
 }

@@ -243,6 +243,12 @@ mod tests {
     }
 
     #[test]
+    fn a_run_without_checkpoints_is_replaced_by_a_command_that_can_be_typed() {
+        let error = RecordError::NoCheckpoint("my runs/x/checkpoints".into()).to_string();
+        assert!(error.ends_with("train --out 'my runs/x' --overwrite"), "{error}");
+    }
+
+    #[test]
     fn the_advice_is_for_the_reason() {
         let messages_of = |errno: Errno| {
             let write = || RecordError::write(Path::new("a"), io::Error::from(errno));

@@ -174,6 +174,10 @@ fn not_whole(bytes: &[u8]) -> String {
     // A safetensors file begins with the header's length in eight bytes. The header is JSON.
     let is_one = bytes.get(8) == Some(&b'{');
     match foreign(bytes).filter(|_| !is_one) {
+        // Weights are not in a table.
+        Some(kind) if kind.advice.starts_with("save the table") => {
+            format!("is {}; weights must be in a .safetensors file", kind.name)
+        }
         Some(kind) => format!("is {kind}; weights must be in a .safetensors file"),
         None => "is not a complete safetensors file".into(),
     }
@@ -271,6 +275,12 @@ pub fn method_of(file: &Path) -> Option<Method> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_of_another_kind_is_no_table_to_save() {
+        let what = not_whole(b"{\"status\": \"completed\"}");
+        assert!(what.contains("JSON") && what.contains(".safetensors") && !what.contains(".csv"), "{what}");
+    }
 
     fn layout(batch_norm: bool) -> Layout {
         let linear = [("linear.weight", vec![2, 3]), ("linear.bias", vec![3])]

@@ -31,11 +31,11 @@ pub fn run(world: &World, args: &LinkArgs) -> anyhow::Result<()> {
     let sizes = sizes::parse(text, 1).map_err(|problem| ConfigError::new("sizes", text, problem))?;
     if world.size() != 2 {
         let problem = format!(
-            "the link is measured between 2 ranks, but this job has {}: start one rank on each of two \
-             machines (mpirun -n 2 --host alpha,beta)",
+            "bench link measures between 2 ranks, but this job has {}: start it with mpirun -n 2, on two machines with \
+             --host alpha,beta",
             world.size()
         );
-        return Err(ConfigError::new("backend", backend, problem).into());
+        return Err(ConfigError::Message(problem).into());
     }
     outputs::check_on_root(world, &[("csv", args.csv.as_ref())], &[])?;
     warn_if_not_representative(world);

@@ -50,9 +50,13 @@ fn warn_if_not_representative(world: &World) {
 
 /// Rejects more than one rank. The error names `what`, the thing that is measured.
 fn check_alone(world: &World, what: &str) -> Result<(), ConfigError> {
-    let why = || format!("{what} is measured on one rank: start the command without mpirun");
-    let refused = || ConfigError::new("world-size", world.size(), why());
-    (world.size() == 1).then_some(()).ok_or_else(refused)
+    if world.size() == 1 {
+        return Ok(());
+    }
+    Err(ConfigError::Message(format!(
+        "{what} is measured on one rank, but this job has {}: start the command without mpirun",
+        world.size()
+    )))
 }
 
 /// Returns the time of a call that all ranks begin together, after a barrier.

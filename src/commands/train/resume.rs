@@ -247,13 +247,14 @@ fn ends_wrongly(
         return None;
     }
     if step_in_epoch > 0 {
+        let begun = epoch + 1;
         return Some(format!(
-            "the run would end within epoch {}, after {step_in_epoch} of its steps and before the test of this epoch",
-            epoch + 1
+            "the run has completed {} and a part of epoch {begun}: choose at least {begun}",
+            count(epoch, "epoch")
         ));
     }
     if epoch > config.epochs.get() {
-        return Some(format!("the run has already completed {epoch} epochs"));
+        return Some(format!("the run has already completed {epoch} epochs: choose at least {epoch}"));
     }
     let more = if epoch >= config.epochs.get() { "--epochs N" } else { "--early-stopping none" };
     if completed == Some(step) {
