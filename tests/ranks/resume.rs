@@ -62,7 +62,7 @@ fn another_world_size_is_rejected_with_both_numbers() {
     assert_eq!(output.status.code(), Some(2));
     // What was typed is named, not what it brings with it.
     let output = must_fail(lab.resume(2, "run", &["--schedule=step"]));
-    assert!(text(&output).contains("--schedule=step: the run is complete"), "{}", text(&output));
+    assert!(text(&output).contains("--schedule step: the run is complete"), "{}", text(&output));
 }
 
 /// Where it would, the accuracy in run.json was that of the weights of an epoch's end, and of other options.

@@ -347,9 +347,13 @@ fn a_renamed_checkpoint_is_not_taken_for_another_step() {
     let options = ["--epochs", "2", "--train-samples", "640", "--checkpoint-every", "4"];
     let expected = lab.train(2, "run", &options);
     let newest = lab.checkpoints("run").pop().unwrap();
-    fs::rename(&newest, newest.with_file_name("step-00009999")).unwrap();
-    let printed = output_of(lab.resume(2, "run", &[]));
-    assert!(printed.contains("contains the checkpoint step-"), "{printed}");
+    let other = newest.with_file_name("step-00009999");
+    fs::rename(&newest, &other).unwrap();
+    let name = newest.file_name().unwrap().to_str().unwrap();
+    refused(lab.resume(2, "run", &[]), 1, &["step-00009999: ", name]);
+    assert_eq!(lab.checkpoints("run").last(), Some(&other), "nothing is renamed");
+    fs::rename(&other, &newest).unwrap();
+    output_of(lab.resume(2, "run", &[]));
     assert_eq!(lab.run_json("run")["weights_sha256"], expected["weights_sha256"]);
     assert_eq!(lab.checkpoints("run").last(), Some(&newest));
 }

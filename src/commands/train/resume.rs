@@ -248,8 +248,13 @@ fn ends_wrongly(
     }
     if step_in_epoch > 0 {
         let begun = epoch + 1;
+        let remedy = if epoch >= config.epochs.get() {
+            format!("choose at least {begun}")
+        } else {
+            "choose a larger --early-stopping".to_owned()
+        };
         return Some(format!(
-            "the run has completed {} and a part of epoch {begun}: choose at least {begun}",
+            "the run has completed {} and a part of epoch {begun}: {remedy}",
             count(epoch, "epoch")
         ));
     }
