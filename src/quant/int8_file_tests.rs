@@ -106,7 +106,7 @@ fn what_does_not_fit_together_is_named() {
         (conv(&|values| values.scales[1] = -1.0), "conv1: "),
         (conv(&|values| values.scales.push(0.1)), "conv1 has 3 scales and 2 biases for 2 outputs"),
         (conv(&|values| values.bias = vec![0]), "conv1 has 2 scales and 1 biases for 2 outputs"),
-        (conv(&|values| values.shape = vec![2, 9]), "conv1.weight has the shape [2, 9], expected 4 sizes"),
+        (conv(&|values| values.shape = vec![2, 9]), "conv1.weight has the shape [2, 9], expected 4 "),
         (conv(&|values| values.shape = vec![2, 3, 3, 1]), "does not fit an input of [1, 4, 4]"),
         (conv(&|values| values.bias = vec![i32::MAX; 2]), "overflows a 32-bit accumulator"),
         (change(&|file| file.activations[1].scale = 1e-30), "the scale overflows"),

@@ -61,7 +61,7 @@ fn a_rank_with_an_unknown_option_prints_it_and_ends_the_job() {
     // The same on all ranks is told once.
     for (command, facts) in [
         ("train --nonsense", ["error: ", "'--nonsense'"]),
-        ("report results", ["mpiburn: mpiburn report ", "without mpirun or srun"]),
+        ("report results", ["mpiburn: report ", "without mpirun or srun"]),
     ] {
         let mut job = on_ranks(3, binary());
         job.args(command.split(' '));

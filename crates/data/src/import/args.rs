@@ -23,10 +23,10 @@ Classes are numbered in the order of their folders' names, as by torchvision's I
 written in an order drawn from the seed, because training reads them in the order of the file."
 )]
 pub struct ImportArgs {
-    /// A folder with a folder of pictures for each class, or such folders inside train and test (or val); a
-    /// folder of pictures with a table of their classes; a table (.csv, .tsv, .gz of both, .parquet); a
-    /// folder with train.csv and test.csv; NumPy's arrays (.npz, or a folder of .npy); CIFAR's python
-    /// batches; IDX files; or a .zip, .tar or .tar.gz of any of these.
+    /// A folder with a folder of pictures for each class, or such folders in train and test (or val);
+    /// pictures with a table of their classes; a table (.csv, .tsv, .gz, .parquet), or train.csv and
+    /// test.csv; NumPy's arrays (.npz, .npy); CIFAR's python batches; IDX files; or a .zip, .tar or .tar.gz
+    /// of these.
     #[arg(value_name = "SOURCE")]
     pub source: PathBuf,
     /// Folder to write the data set to; created if missing.
@@ -47,15 +47,15 @@ pub struct ImportArgs {
     /// Seed of the order and of the test split.
     #[arg(long, default_value_t = 7, hide_short_help = true)]
     pub seed: u64,
-    /// Mean of each channel of pictures scaled to 0..1, or of each feature; one value counts for all
-    /// [default: that of the training split].
+    /// Mean of each channel of pictures scaled to 0..1, or of each feature; one value is for all [default:
+    /// that of the training split].
     #[arg(long, value_name = "X,…", value_delimiter = ',', value_parser = finite, hide_short_help = true)]
     pub mean: Option<Vec<f32>>,
     /// Standard deviation of each channel or feature [default: that of the training split].
     #[arg(long, value_name = "X,…", value_delimiter = ',', value_parser = above_0, hide_short_help = true)]
     pub std: Option<Vec<f32>>,
-    /// Height and width of all pictures, such as 64x96, or 64 for both [default: the pictures' own size, if
-    /// all pictures have the same size].
+    /// Height and width of all pictures, such as 64x96, or 64 for both [default: their own size, if all have
+    /// the same].
     #[arg(long, value_name = "HxW", help_heading = "Pictures")]
     pub size: Option<Size>,
     /// How to fit pictures of another shape into --size [default: crop].
@@ -74,8 +74,8 @@ pub struct ImportArgs {
     /// named label, class, target or species]. For arrays, the name of the array of labels.
     #[arg(long, value_name = "COLUMN", help_heading = "Tables")]
     pub label: Option<String>,
-    /// What to do with samples whose label is missing (empty, NA, NaN, null, ?): stop with an error (error),
-    /// leave them out (drop), or make each marker a class (keep; an empty label stays an error).
+    /// What to do with samples whose label is missing (empty, NA, NaN, null, ?): error, drop (leave them
+    /// out), or keep (each marker is a class; an empty label stays an error).
     #[arg(long, value_enum, default_value = "error", hide_possible_values = true, help_heading = "Tables")]
     #[arg(value_name = "HOW")]
     pub missing_labels: MissingLabels,
