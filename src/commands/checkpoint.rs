@@ -216,12 +216,12 @@ pub struct StoredRun {
     pub noted: Noted,
 }
 
-/// Reads `run.json` of the run in `folder`. The error of a damaged file says what to do.
+/// Reads `run.json` of the run in `folder`. The error of a damaged file says what to do; if the file can be
+/// read with any `config`, only `config` is wrong.
 pub fn open_record(folder: &Path) -> Result<(RunDir, RunRecord), RecordError> {
     RunDir::open::<RunConfig>(folder).map_err(|error| match error {
         RecordError::Damaged { path, what } => {
-            // Wrong values of `config` are named as options, unknown ones as fields.
-            let is_config = what.starts_with("--") || what.starts_with("`config.");
+            let is_config = RunDir::open::<serde_json::Value>(folder).is_ok();
             let remedy = if is_config {
                 "correct it, or restore the file; each checkpoint's manifest.json also contains `config`"
             } else {

@@ -263,13 +263,19 @@ fn normalisation(description: &data::Description) -> String {
             list(&description.std)
         ),
         _ => {
-            let part = |name: &str, values: &[f32]| match values {
-                [one, others @ ..] if others.iter().all(|other| other == one) => format!("{name} {one}"),
-                _ => format!("its own {name}"),
-            };
-            let [mean, std] = [part("mean", &description.mean), part("standard deviation", &description.std)];
-            let std = if mean.starts_with("its own") { std.trim_start_matches("its own ") } else { &std };
-            format!(", each normalised by {mean} and {std}")
+            let common = |values: &[f32]| values.iter().all(|value| *value == values[0]).then_some(values[0]);
+            match (common(&description.mean), common(&description.std)) {
+                (Some(mean), Some(std)) => {
+                    format!(", each normalised by mean {mean} and standard deviation {std}")
+                }
+                (Some(mean), None) => {
+                    format!(", each normalised by mean {mean} and its own standard deviation")
+                }
+                (None, Some(std)) => {
+                    format!(", each normalised by its own mean, and by standard deviation {std}")
+                }
+                (None, None) => ", each normalised by its own mean and standard deviation".into(),
+            }
         }
     }
 }
@@ -301,6 +307,7 @@ mod tests {
         assert!(text([0.0, 0.0], [1.0, 1.0]).ends_with(" mean 0 and standard deviation 1"));
         assert!(text([0.0, 0.0], [1.0, 2.0]).ends_with(" mean 0 and its own standard deviation"));
         assert!(text([0.5, 0.0], [1.0, 2.0]).ends_with(" its own mean and standard deviation"));
+        assert!(text([0.5, 0.0], [1.0, 1.0]).ends_with(" its own mean, and by standard deviation 1"));
     }
 
     #[test]

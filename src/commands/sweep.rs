@@ -29,10 +29,14 @@ use terminal::digits::{decimals, seconds};
 /// If the sweep file is invalid, or the folder has results of other options, is in use or cannot be written.
 pub fn run(args: &SweepArgs) -> anyhow::Result<i32> {
     let sweep = Sweep::read(args)?;
-    let (mut record, before) = sweep.look().map_err(|error| match lock(&sweep.folder) {
-        // A folder in use must not be removed, whatever else is wrong.
-        Err(in_use @ RecordError::InUse { .. }) => in_use.into(),
-        _ => error,
+    let (mut record, before) = sweep.look().map_err(|error| {
+        // A sweep in use must not be removed, whatever else is wrong. Only the folder of a sweep is locked: a
+        // lock would write its file into a folder that is not a sweep's.
+        let is_sweep = SweepRecord::read(&sweep.folder).is_ok();
+        match is_sweep.then(|| lock(&sweep.folder)) {
+            Some(Err(in_use @ RecordError::InUse { .. })) => in_use.into(),
+            _ => error,
+        }
     })?;
     if args.dry_run {
         sweep.print_dry(&record, &before)?;

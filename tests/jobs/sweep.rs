@@ -75,10 +75,17 @@ fn a_sweep_starts_each_run_once_and_interleaves_repeats() {
     std::fs::write(&other, "title = \"other\"\n[base]\nepochs = 1\n[vary]\nlr = [1e-3]\n").unwrap();
     let mut in_run = mpiburn(&["sweep"]);
     in_run.arg(&file).arg("--out").arg(lab.path("runs/1x1-mpi-1"));
+    // A folder that is not a sweep's, with a file of its owner in the lock's place.
+    std::fs::create_dir(lab.path("theirs")).unwrap();
+    std::fs::write(lab.path("theirs/run.json"), "").unwrap();
+    std::fs::write(lab.path("theirs/.lock"), "theirs").unwrap();
+    let mut in_theirs = mpiburn(&["sweep"]);
+    in_theirs.arg(&file).arg("--out").arg(lab.path("theirs"));
     for (command, words) in [
         (sweep(&lab, &file, &["--", "--lr", "0.1"]), "(lr 0.0005, now 0.1)"),
         (sweep(&lab, &other, &[]), "8 finished runs of the sweep small"),
         (in_run, "runs/1x1-mpi-1 is a run directory"),
+        (in_theirs, "theirs is a run directory"),
     ] {
         let refused = run(command);
         let errors = errors(&refused);
@@ -87,6 +94,7 @@ fn a_sweep_starts_each_run_once_and_interleaves_repeats() {
     }
     assert_eq!(lab.run_json("runs/1x1-mpi-1")["started_at"], *started[0], "untouched");
     assert!(!lab.path("runs/1x1-mpi-1/sweep.json").exists());
+    assert_eq!(std::fs::read_to_string(lab.path("theirs/.lock")).unwrap(), "theirs");
 
     // The same one with fewer repeats hides four, and says so.
     let text_of_file = std::fs::read_to_string(&file).unwrap();

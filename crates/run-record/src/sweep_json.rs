@@ -11,7 +11,7 @@ use crate::files::{read_regular, replace_json};
 
 /// Content of `sweep.json` in a sweep's folder, `results/<name>/`. Each run has its directory
 /// `results/<name>/<run>/` and its log `results/<name>/<run>.log` there.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct SweepRecord {
     /// File name of the sweep's definition, without its extension.
     pub name: String,
@@ -139,15 +139,7 @@ mod tests {
             run("a-2", "no data (fast) set (out/a-2.log)"),
             run("b-2", "no ssh (see a)"),
         ];
-        let sweep = SweepRecord {
-            name: "s".into(),
-            title: "S".into(),
-            reference: None,
-            scale: "full".into(),
-            scaled: [].into(),
-            command: None,
-            runs,
-        };
+        let sweep = SweepRecord { runs, ..SweepRecord::default() };
         let names: Vec<Vec<&str>> =
             sweep.failed().iter().map(|runs| runs.iter().map(|run| run.name.as_str()).collect()).collect();
         assert_eq!(names, [vec!["a-1", "a-2"], vec!["b-1"], vec!["b-2"]]);

@@ -73,15 +73,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let file = root.path().join("file");
         std::fs::write(&file, "").unwrap();
-        let now = SweepRecord {
-            name: "s".into(),
-            title: "S".into(),
-            reference: None,
-            scale: "full".into(),
-            scaled: [].into(),
-            command: None,
-            runs: Vec::new(),
-        };
+        let now = SweepRecord::default();
         let expected = format!("{}: is not a folder", file.display());
         let error = format!("{:#}", check_folder(&file, &now).unwrap_err());
         assert!(error.starts_with("--out ") && error.contains(&expected), "{error}");

@@ -270,12 +270,13 @@ impl Tiles {
             tiles: [0, columns, rows, rows + columns].map(|first| sums.wrapping_add(first)),
             row: 4 * row,
         };
-        // SAFETY: `Tiles` exist only if the instructions are usable. This thread's tiles are configured while
-        // `self` lives, because all `Tiles` have the same configuration and only the last one releases it.
-        // Meanwhile, only code of this crate and copies of memory run, which use no tiles. Each step reads
-        // two tiles of the left and two of the right matrix. The sums are loaded from and stored to four
-        // tiles. `fit` has checked that all of these lie in their slices. There is at least one step, so the
-        // loop ends.
+        // This thread's tiles are configured while `self` lives, because all `Tiles` have the same
+        // configuration and only the last one releases it. Meanwhile, only code of this crate and copies of
+        // memory run, which use no tiles.
+        //
+        // SAFETY: `Tiles` exist only if the instructions are usable, and are configured (above). Each step reads
+        // two tiles of each matrix; the sums are loaded from and stored to four tiles. The assertion
+        // has checked that all of these lie in their slices, and that there is a step, so the loop ends.
         unsafe {
             asm!(
                 "mov {row}, [{corners} + 32]",

@@ -174,10 +174,12 @@ impl Context {
             to_bytes: to.len(),
             add: adder_of(element),
         };
-        // SAFETY: both buffers are borrowed until the call returns, so nobody else uses them. They have one
-        // part for each rank where gloo reads or writes such parts: `Call::check` has checked the buffers of
-        // blocking calls, and the other callers make them of equal parts. On ranks other than the root, gloo
-        // does not access the empty buffer. `adder_of` adds values of this width; bytes are never summed.
+        // The buffers have one part for each rank where gloo reads or writes such parts: `Call::check` has
+        // checked the buffers of blocking calls, and the other callers make them of equal parts.
+        //
+        // SAFETY: both buffers are borrowed until the call returns, and have the parts of the ranks (above). On
+        // ranks other than the root, gloo does not access the empty buffer. `adder_of` adds values of this
+        // width; bytes are never summed.
         unsafe { self.mesh.call(&run) }.map_err(|reason| {
             self.broken = Some(reason.clone());
             self.member.broken(&started, Member::PEER_REASON_TIMEOUT, reason)

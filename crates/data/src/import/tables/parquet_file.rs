@@ -272,7 +272,7 @@ fn write_csv(
                     if list.len() != *length {
                         let (other, row) = (list.len(), row_name(files, path, number));
                         let what =
-                            format!("lists of different lengths, {length} in {first} and {other} in {row}");
+                            format!("lists of different lengths ({length} in {first}, {other} in {row})");
                         differs = Some((column, what));
                         return Err(DataError::Stopped);
                     }

@@ -225,14 +225,8 @@ impl TableFile {
             let (_, what) = self.without_values.iter().find(|(name, _)| *name == self.column_name(column))?;
             Some((column, what))
         });
-        match found {
-            None => Ok(()),
-            Some((column, what)) => {
-                let remedy =
-                    if what.starts_with("lists of different") { "give all the same length, or " } else { "" };
-                bail!(&self.path, "{} contains {what}: {remedy}{}", self.shown(column), self.drop(column))
-            }
-        }
+        let Some((column, what)) = found else { return Ok(()) };
+        bail!(&self.path, "{} contains {what}: {}", self.shown(column), self.drop(column))
     }
 
     /// Returns the number in a cell.

@@ -238,10 +238,7 @@ fn lists_of_one_length_are_features() {
     lab.write("one.parquet", lists(&[&[1.0, 2.0], &[3.0, 4.0], &[5.0]]));
     let message = lab.import("one.parquet", &["--overwrite"]).unwrap_err();
     assert!(
-        names_all(
-            &message,
-            "one.parquet: column v | different lengths, 2 in row 1 and 1 in row 3 | --drop v"
-        ),
+        names_all(&message, "one.parquet: column v | different lengths (2 in row 1, 1 in row 3) | --drop v"),
         "{message}"
     );
 }
