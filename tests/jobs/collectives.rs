@@ -96,7 +96,7 @@ fn a_custom_module_trains_over_both_transports() {
         let loss: f64 = last.rsplit(' ').next().unwrap().parse().unwrap();
         assert!(loss < 0.01, "{last}");
         // A small network fits into one bucket, and the report says so.
-        assert!(text.contains("1 bucket of 0.4 KB, no overlap: all gradients are in one bucket"), "{text}");
+        assert!(text.contains("1 bucket of 0.4 KB, no overlap"), "{text}");
     }
 }
 
@@ -129,7 +129,7 @@ fn a_stopped_rank_is_named_and_the_job_aborts_after_the_deadline() {
         let line = text.lines().find(|line| line.contains("exceeded the deadline"));
         let line = line.unwrap_or_else(|| panic!("{backend}: {text}"));
         assert!(line.contains(backend) && line.contains("all-reduce"), "{line}");
-        assert!(line.contains("deadline of 3 s (--comm-timeout)"), "{line}");
+        assert!(line.contains(" 3 s ") && line.contains("--comm-timeout"), "{line}");
         assert!(line.contains("missing: rank 1 on "), "{line}");
     }
 }

@@ -74,11 +74,11 @@ fn a_path_to_something_else_than_a_run_is_named_as_what_it_is() {
         }
     }
     let found = line(&lab, 2, &["train", "--resume", "sweep"]);
-    assert!(found.contains("--resume: sweep is a sweep: name one of its runs"), "{found}");
+    assert!(found.contains("--resume: sweep ") && found.contains("one of its runs"), "{found}");
     let found = line(&lab, 1, &["report", "set"]);
-    assert!(found.contains("set is a data set: name a run that was trained on it"), "{found}");
+    assert!(found.contains("set is a data set"), "{found}");
     let moved = line(&lab, 1, &["eval", "sweep/a", "--data-root", "moved"]);
-    assert!(moved.contains("there is no folder moved: "), "{moved}");
+    assert!(moved.contains("no folder moved"), "{moved}");
 }
 
 #[test]

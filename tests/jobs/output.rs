@@ -53,6 +53,10 @@ fn a_closed_pipe_ends_no_command_and_hides_no_failure() {
         let full = full.try_clone().expect("a descriptor");
         let output = mpiburn(&lab, words).stdout(full).output().expect("mpiburn starts");
         assert_eq!((output.status.code(), errors(&output).len()), (Some(1), 1), "{}", text(&output));
-        assert!(errors(&output)[0].contains("cannot write to stdout: No space left"), "{}", text(&output));
+        assert!(
+            ["stdout", "No space left"].iter().all(|fact| errors(&output)[0].contains(fact)),
+            "{}",
+            text(&output)
+        );
     }
 }

@@ -158,7 +158,7 @@ fn a_rank_that_is_stopped_while_the_job_starts_is_named() {
         let is_stopped = is_there && kill(pid, "-STOP");
         let output = started.ended();
         let named = |line: &String| {
-            line.contains("exceeded the deadline of 2 s")
+            line.contains("deadline of 2 s")
                 && (!is_stopped || (line.contains("stopped") && line.contains("rank 1 on ")))
         };
         assert!(errors(&output).iter().any(named), "{backend}, {moment:?}: {}", text(&output));

@@ -115,7 +115,11 @@ fn a_log_is_not_written_through_a_link() {
     std::os::unix::fs::symlink(lab.path("target"), lab.path("runs/1x1-1.log")).unwrap();
     let ended = run(sweep(&lab, &file, &[]));
     assert_eq!(ended.status.code(), Some(1), "{}", text(&ended));
-    assert!(errors(&ended)[0].contains("1x1-1.log: it is a symbolic link"), "{}", text(&ended));
+    assert!(
+        ["1x1-1.log", "symbolic link"].iter().all(|fact| errors(&ended)[0].contains(fact)),
+        "{}",
+        text(&ended)
+    );
     assert_eq!(states(&lab).1, ["failed", "completed"]);
     assert_eq!(std::fs::read_to_string(lab.path("target")).unwrap(), "kept");
 }
@@ -146,7 +150,7 @@ fn a_sweep_continues_after_failed_runs_and_reports_them_at_the_end() {
     }
     assert!(table.contains("In all rows: topology 1x1, backend mpi"), "{table}");
     let gaps: Vec<&str> = table.lines().filter(|line| line.starts_with("not shown: ")).collect();
-    let named = |gap: &&str| gap.contains("srun-1: failed: /nowhere/srun not found");
+    let named = |gap: &&str| gap.contains("srun-1: ") && gap.contains("/nowhere/srun");
     assert!(gaps.len() == 4 && gaps.iter().any(named), "{table}");
 }
 
@@ -172,10 +176,7 @@ fn impossible_runs_are_skipped_before_anything_starts_and_have_not_failed() {
     let printed = text(&ended);
     let lines: Vec<&str> = printed.lines().filter(|line| line.contains("skipped: ")).collect();
     assert_eq!(lines.len(), 2, "one line for each reason: {printed}");
-    assert!(
-        lines[0].contains("4 of 8 runs (1x1-srun-1, ") && lines[0].contains("srun needs Slurm"),
-        "{printed}"
-    );
+    assert!(lines[0].contains("4 of 8 runs (1x1-srun-1, ") && lines[0].contains("Slurm"), "{printed}");
     assert!(lines[1].contains("2 of 8 runs (2x1-mpirun-1, ") && lines[1].contains("make hosts"), "{printed}");
     assert!(printed.find("skipped: ") < printed.find("[1/8]"), "{printed}");
     assert!(printed.contains("2 of 8 runs are in ") && printed.contains(", 6 skipped; "), "{printed}");
@@ -188,12 +189,12 @@ fn impossible_runs_are_skipped_before_anything_starts_and_have_not_failed() {
     let again = run(command.env("PATH", &tools));
     assert!(again.status.success() && errors(&again).is_empty(), "{}", text(&again));
     let printed = text(&again);
-    let named = printed.lines().find(|line| line.contains("2x1 names no-such-host.invalid"));
+    let named = printed.lines().find(|line| line.contains("2x1") && line.contains("no-such-host.invalid"));
     assert!(named.is_some_and(|line| line.contains("2 of 8 runs (2x1-mpirun-1, ")), "{printed}");
 
     let table = report(&lab);
     let notes: Vec<&str> = table.lines().filter(|line| line.starts_with("not shown: ")).collect();
-    assert!(notes.len() == 2 && notes[0].contains("skipped: 4 of 8 runs of small (1x1-srun-1, "), "{table}");
+    assert!(notes.len() == 2 && notes[0].contains("4 of 8 runs of small (1x1-srun-1, "), "{table}");
 }
 
 #[test]

@@ -157,7 +157,7 @@ fn weights_that_differ_between_ranks_end_the_training() {
         anyhow::Ok(())
     });
     let error = failure.unwrap_err().error;
-    assert!(error.contains("the weights' digest differs between ranks: rank 1"), "{error}");
+    assert!(error.contains("weights' digest") && error.contains("rank 1"), "{error}");
 }
 
 #[test]
@@ -183,7 +183,7 @@ fn ranks_with_different_options_or_data_are_rejected_by_field_and_rank() {
         anyhow::Ok(())
     });
     let error = failure.unwrap_err().error;
-    assert!(error.contains("training set's digest differs") && error.contains("rank 1"), "{error}");
+    assert!(error.contains("training set's digest") && error.contains("rank 1"), "{error}");
 }
 
 const SAMPLES: usize = 24;

@@ -36,7 +36,7 @@ fn invalid_sweep_files_are_rejected_with_the_key() {
     let file = lab.path("small.toml");
     std::fs::write(&file, "title = \"T\"\nrepeats = -1\n").unwrap();
     let line = refused(&sweep(&lab, &file, &[]), 2);
-    assert!(line.contains("repeats in the file: must be a whole number from 1 to 1000"), "{line}");
+    assert!(line.contains("repeats ") && line.contains("from 1 to 1000"), "{line}");
     assert!(!lab.path("runs").exists(), "nothing was created");
 }
 

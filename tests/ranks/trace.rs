@@ -130,7 +130,7 @@ fn a_name_in_gz_is_compressed_and_a_file_is_replaced() {
     let options = [&OPTIONS[..], &["--overwrite", "--trace", file.to_str().unwrap()]].concat();
     for _ in 0..2 {
         let printed = output_of(lab.command(2, "run", &options));
-        assert!(printed.contains("time line of steps 1 to 10 in "), "{printed}");
+        assert!(printed.contains("steps 1 to 10 "), "{printed}");
         assert!(printed.contains(" waited "), "{printed}");
         assert_eq!(steps(&read(&file), 1), (1..=10).collect::<Vec<u64>>());
     }
