@@ -18,17 +18,22 @@ Examples:
   mpiburn launch 2x2 --restart 3 -- train --epochs 100 --out results/long
   mpiburn launch 2x1 --dry-run -- bench allreduce     print the command line
 
-launch forwards SIGTERM, SIGUSR1, SIGUSR2, SIGQUIT, Ctrl-C and the end of the terminal (SIGHUP) to the ranks. The ranks \
-write a checkpoint and exit with code 75. srun gets SIGUSR1 for each of these signals, because it ends its ranks at once \
-after SIGTERM. A second signal ends the job. launch exits with the code of mpirun or srun: 2 after an invalid \
-option or value; 75 after SIGUSR1, SIGUSR2, SIGQUIT and SIGHUP. After \
-SIGTERM and Ctrl-C, Open MPI's mpirun returns 1, although the ranks exited with 75.
+launch forwards these signals to the ranks: SIGTERM, SIGUSR1, SIGUSR2, SIGQUIT, SIGINT (Ctrl-C) and SIGHUP (the terminal \
+was closed). The ranks then write a checkpoint and exit with code 75. With --launcher srun, launch sends SIGUSR1 instead \
+of the signal, because srun kills its ranks after SIGTERM. A second signal ends the job.
 
---restart starts the job again after every exit code except 0, 2 (invalid option or value), 75 (stopped with a \
-checkpoint), 126 and 127 (program not executable or missing). It does not start the job again after a signal to launch, \
-after N restarts, if a fault repeats at the same step without a new checkpoint, if three attempts in a row do not reach \
-their first step, if another process writes to DIR, if launch cannot read DIR, or if DIR exists already. The exit code is then that of the last attempt. DIR must be \
-visible on this machine; failed_attempts in its run.json lists the faults."
+launch exits with the code of mpirun or srun: 0 after success, 2 after an invalid option or value, 75 after a stop with \
+a checkpoint. Open MPI's mpirun makes one exception: after SIGTERM or Ctrl-C, its code is 1.
+
+--restart N starts a failed job again from its last checkpoint. launch gives up, and exits with the code of the last \
+attempt, if
+  - N restarts are used, or launch received a signal
+  - the code is 2 (invalid option or value), or 126 or 127 (no such program)
+  - two attempts in a row fail at the same step, without a new checkpoint between them
+  - three attempts in a row do not reach their first step
+  - DIR has an older run, and the command has neither --overwrite nor --resume
+  - another process writes to DIR, or launch cannot read DIR
+DIR must be visible on this machine. failed_attempts in its run.json lists the faults."
 )]
 pub struct LaunchArgs {
     /// Machines x processes per machine: 1x1, 1x2, 2x1, 2x2, ...
@@ -49,8 +54,8 @@ pub struct LaunchArgs {
     /// Print the command line and exit.
     #[arg(long)]
     pub dry_run: bool,
-    /// A subcommand of mpiburn with its options; `--` may precede it. If the command has no -q or -v, those
-    /// given to launch apply to it.
+    /// A subcommand of mpiburn with its options; `--` may precede it. The -q or -v of launch also applies to
+    /// the subcommand, unless the subcommand has its own.
     #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
     pub program: Vec<String>,
 }

@@ -83,7 +83,7 @@ pub struct TraceArgs {
     #[arg(long, value_name = "FILE.json[.gz]")]
     pub trace: Option<PathBuf>,
     /// First and last step on the time line, counted as in the log; at most 1000 steps [default: 20..40, or
-    /// the last 21 of a shorter run].
+    /// the last 21 steps if the run has fewer than 40].
     #[arg(long, value_name = "FIRST..LAST", value_parser = steps, requires = "trace")]
     pub trace_steps: Option<RangeInclusive<usize>>,
 }

@@ -44,8 +44,9 @@ pub struct TrainArgs {
     pub overwrite: bool,
     /// Continue a run from its last checkpoint, with the options in its run.json.
     ///
-    /// Other options change the run from there on, and run.json records the change. The value none removes an
-    /// option: --clip-norm none. Options that the checkpoint depends on, such as --model, cannot change.
+    /// Options given beside --resume replace those of run.json, which records the change. The value none
+    /// removes an option: --clip-norm none. Options that the checkpoint depends on, such as --model, cannot
+    /// change.
     #[arg(long, value_name = "RUN", help_heading = "Results")]
     pub resume: Option<PathBuf>,
     /// Note each step in the run directory and tag lines on standard error. `launch --restart` adds this
@@ -63,7 +64,8 @@ pub struct TrainArgs {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Distribution")]
 pub struct StallArgs {
-    /// Name the missing ranks after a rank has waited for this many seconds, and up to 6 more, in a collective.
+    /// If a rank waits longer than this in a collective, print which ranks are missing, at most 6 seconds
+    /// later.
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
     pub stall_warning: f64,
 }

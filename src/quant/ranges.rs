@@ -78,8 +78,8 @@ pub enum QuantizeKind {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Args, Serialize, Deserialize)]
 #[command(next_help_heading = "Quantization")]
 pub struct Quantization {
-    /// 8-bit integers: qat (trained with fake quantization) or ptq (trained in floats; ranges of
-    /// activations from calibration samples). At each epoch's end the int8 model is tested on the test set.
+    /// Make a model of 8-bit integers: qat trains with fake quantization; ptq trains in floats and takes the
+    /// ranges of activations from calibration samples. After each epoch, the int8 model is tested too.
     #[arg(long, value_name = "KIND", default_value = "none", value_parser = one_of_or_none::<QuantizeKind>())]
     pub quantize: Optional<QuantizeKind>,
     /// The same as --quantize qat.
@@ -90,11 +90,11 @@ pub struct Quantization {
     #[arg(long, value_name = "SCHEME", default_value = "channel", value_parser = one_of::<WeightScheme>())]
     pub weight_scheme: WeightScheme,
     /// Freeze the ranges of weights and activations after this many epochs of qat.
-    #[arg(long, value_name = "EPOCH", default_value = "none", value_parser = or_none::<Positive>)]
+    #[arg(long, value_name = "EPOCHS", default_value = "none", value_parser = or_none::<Positive>)]
     pub freeze_after: Optional<Positive>,
-    /// Epochs of qat in which batch norm is folded into the weights with the statistics of the batch. After
-    /// these epochs, it is folded with its running statistics.
-    #[arg(long, value_name = "EPOCH", default_value = "none", value_parser = or_none::<Positive>)]
+    /// After this many epochs of qat, fold batch norm into the weights with its running statistics. Before,
+    /// batch norm is folded with the statistics of the batch.
+    #[arg(long, value_name = "EPOCHS", default_value = "none", value_parser = or_none::<Positive>)]
     pub fold_after: Optional<Positive>,
     /// Training samples that ptq observes at each epoch's end [default: 1024].
     #[arg(long, value_name = "N", default_value = "none", value_parser = or_none::<Positive>)]

@@ -107,8 +107,8 @@ pub struct RunConfig {
     /// Number of threads per rank.
     #[arg(long, value_name = "N", default_value = "1", help_heading = "Distribution")]
     pub threads: Threads,
-    /// Steps between log lines of training loss and accuracy. A line has the means over rank 0's samples
-    /// since the previous line of the epoch. After each epoch, another line has the means over all ranks.
+    /// Steps between log lines of training loss and accuracy. Each line averages rank 0's samples since the
+    /// line before. The line after an epoch averages the samples of all ranks.
     #[arg(long, value_name = "STEPS", default_value = "100", help_heading = "Results")]
     pub log_every: Positive,
     /// Steps between checkpoints, in addition to the one after each epoch.
@@ -120,8 +120,8 @@ pub struct RunConfig {
         help_heading = "Results"
     )]
     pub checkpoint_every: Optional<Positive>,
-    /// Keep the newest K checkpoints, and the one with the highest test accuracy [default: the newest 3
-    /// only].
+    /// Keep the newest K checkpoints, and the checkpoint with the highest test accuracy [default: keep only the
+    /// newest 3].
     #[arg(
         long,
         value_name = "K",
@@ -163,8 +163,8 @@ pub struct DataOptions {
     pub shuffle: bool,
     /// Where a rank keeps its samples.
     ///
-    /// With disk, a rank reads the samples of an imported data set again for each step. With auto, it does so
-    /// if the samples need more than half of a host's memory.
+    /// With disk, a rank reads the samples of an imported data set again for each step. auto means disk if
+    /// the samples of all ranks of a host need more than half of its memory, otherwise memory.
     #[arg(long, default_value = "auto", value_parser = one_of::<SamplesIn>())]
     pub samples_in: SamplesIn,
     /// Train on the first N samples only.
@@ -191,8 +191,8 @@ pub struct Recipe {
     /// --schedule onecycle uses --max-lr instead.
     #[arg(long, visible_alias = "optimizer-lr", value_name = "X", default_value = "0.0005")]
     pub lr: NotNegative,
-    /// Weight decay: an L2 penalty that is added to the gradient inside the optimizer. adamw instead decays
-    /// the weights by learning rate times X (decoupled).
+    /// Weight decay: the optimizer adds X times the weights to the gradient. adamw instead subtracts learning
+    /// rate times X times the weights from the weights (decoupled).
     #[arg(long, visible_alias = "optimizer-lr-decay", value_name = "X", default_value = "0.0005")]
     pub weight_decay: NotNegative,
     /// Optimizer, with PyTorch's defaults.
@@ -201,16 +201,17 @@ pub struct Recipe {
     /// Momentum of sgd and rmsprop, from 0 to below 1 [default: 0].
     #[arg(long, value_name = "X", default_value = "none", value_parser = or_none::<Below1>)]
     pub momentum: Optional<Below1>,
-    /// Learning rate schedule: step and cosine change the rate by epoch, onecycle by step.
+    /// Learning rate schedule. step and cosine change the rate after an epoch, onecycle after every training
+    /// step.
     #[arg(long, value_name = "NAME", default_value = "constant", value_parser = one_of::<ScheduleKind>())]
     pub schedule: ScheduleKind,
-    /// OneCycle: maximum learning rate.
+    /// --schedule onecycle: maximum learning rate.
     #[arg(long, value_name = "X", default_value = "none", value_parser = or_none::<Above0>)]
     pub max_lr: Optional<Above0>,
-    /// StepLR: epochs between decays [default: 30% of the epochs, at least 1].
+    /// --schedule step: epochs between decays [default: 30% of the epochs, at least 1].
     #[arg(long, value_name = "EPOCHS", default_value = "none", value_parser = or_none::<Positive>)]
     pub step_size: Optional<Positive>,
-    /// StepLR: factor of each decay [default: 0.1].
+    /// --schedule step: factor of each decay [default: 0.1].
     #[arg(long, value_name = "X", default_value = "none", value_parser = or_none::<Above0>)]
     pub gamma: Optional<Above0>,
     /// Gradient clipping: maximum norm of the gradients over all parameters.
@@ -227,8 +228,8 @@ pub struct Recipe {
     /// The test loss has no label smoothing.
     #[arg(long, value_name = "X", default_value = "0")]
     pub label_smoothing: Below1,
-    /// Weights of the classes in the training loss. With balanced, each class has the same total weight,
-    /// whatever its number of training samples. The test loss has no weights.
+    /// Weights of the classes in the training loss [default: none, so every sample weighs the same]. With
+    /// balanced, every class has the same total weight. The test loss has no weights.
     #[arg(long, default_value = "none", value_parser = one_of::<ClassWeights>())]
     pub class_weights: ClassWeights,
     /// Stop after N epochs without a lower test loss, and keep the checkpoint of the best epoch.
@@ -333,8 +334,8 @@ pub struct Communication {
     /// Overlap the all-reduce of gradients with backward.
     #[arg(long, value_name = "on|off", default_value = "on", value_parser = on_off())]
     pub overlap: Switch,
-    /// Maximum size of a gradient bucket in MB. The first bucket has at most 1 MB. In a small network, every
-    /// later bucket is limited to the larger of 1 MB and an eighth of all gradients.
+    /// Maximum size of a gradient bucket in MB. Other limits: 1 MB for the first bucket; for later buckets, an
+    /// eighth of all gradients, or 1 MB if that is more.
     #[arg(long, value_name = "MB", default_value = "25")]
     pub bucket_mb: Above0,
     /// Abort the job if a collective takes longer than this many seconds.
