@@ -29,7 +29,7 @@ a checkpoint. Open MPI's mpirun makes one exception: after SIGTERM or Ctrl-C, it
 attempt, if
   - N restarts are used, or launch received a signal
   - the code is 2 (invalid option or value), or 126 or 127 (no such program)
-  - two attempts in a row fail at the same step, without a new checkpoint between them
+  - two attempts in a row fail at the same step, without a new checkpoint
   - three attempts in a row do not reach their first step
   - DIR has an older run, and the command has neither --overwrite nor --resume
   - another process writes to DIR, or launch cannot read DIR
