@@ -1,4 +1,4 @@
-//! Activation functions as one operator.
+//! Activation functions, each as one operator with its backward.
 
 use burn::backend::TensorMetadata;
 use burn::backend::flex::FlexTensor;

@@ -15,7 +15,8 @@ use crate::ops::precision::cast;
 use crate::runtime::poll;
 
 impl DropoutMask {
-    /// Draws a new mask, with a key from the generator of `device`; `None` for a probability of 0.
+    /// Draws a new mask, with a key from the random generator of `device`. Returns `None` for a probability
+    /// of 0.
     ///
     /// # Panics
     /// If the probability is not in the range [0, 1).
@@ -44,8 +45,8 @@ pub(crate) fn dropout<const D: usize>(x: Tensor<D>, prob: f64) -> Tensor<D> {
     })
 }
 
-/// Applies [`dropout`] to `x` `[batch, ...]` with the masks of `place`. These masks are the same for all
-/// types and backends.
+/// Applies [`dropout`] to `x` `[batch, ...]` with one mask for each sample, from the seed, the step and the
+/// sample's index that `place` gives. These masks are the same for all types and backends.
 pub(crate) fn dropout_at<const D: usize>(x: Tensor<D>, prob: f64, place: &BatchPlace) -> Tensor<D> {
     let batch = x.dims()[0];
     let masks = || place.masks(prob, batch);
@@ -106,8 +107,9 @@ fn forward_added(
 /// Number of values computed between two calls of the poll callback.
 const PART: usize = 1 << 16;
 
-/// Computes `x * mask + residual`, in the memory of `x` if nothing else refers to it. `residual` may be
-/// empty. Each mask applies to an equal part of `x`; without masks, all values are kept.
+/// Computes `x * mask + residual`, in the memory of `x` if no other tensor shares it. An empty `residual`
+/// adds nothing. `x` is divided into equal parts, one for each mask; without masks, all values are kept as
+/// they are.
 fn apply(masks: &[DropoutMask], x: FlexTensor, residual: &[f32], poll: fn()) -> FlexTensor {
     let (level, (mut target, x)) = (Level::current(), target_of(x));
     let (all, mut unpolled) = (target.storage_mut::<f32>(), 0);

@@ -1,4 +1,4 @@
-//! Epilogues composed of Burn's operators.
+//! Epilogues (the ReLU and pooling after an operator) composed of Burn's operators.
 
 use burn::tensor::module::max_pool2d;
 use burn::tensor::ops::MaxPoolOptions;

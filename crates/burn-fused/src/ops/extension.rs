@@ -157,8 +157,8 @@ pub(crate) fn unsupported_tensors<const N: usize>(
     tensors
 }
 
-/// Returns the float tensor on flex, tracked by autodiff or not; `None` for a tensor of another type or
-/// backend.
+/// Returns the float tensor on flex, whether autodiff tracks it or not. Returns `None` for a tensor of
+/// another type or backend.
 pub(crate) fn primitive(tensor: &DispatchTensor) -> Option<&FlexTensor> {
     let kind = match &tensor.kind {
         DispatchTensorKind::Autodiff(kind) => kind,
@@ -180,8 +180,8 @@ impl<F: Saved, const N: usize> ops::Backward<Flex, N> for Fused<Backward<F, N>> 
     fn backward(self, ops: Ops<Backward<F, N>, N>, grads: &mut Gradients, _checkpointer: &mut Checkpointer) {
         let gradient = contiguous(grads.consume::<Flex>(&ops.node));
         let mut found = ops.state.run(gradient, ops.parents[0].is_some());
-        // In reverse order: the gradients of a layer's parameters before the gradient of its input, for which
-        // the earlier layers wait.
+        // In reverse order: the gradients of a layer's parameters first, then the gradient of its input, with
+        // which backward of the earlier layers continues.
         for n in (0..N).rev() {
             if let (Some(parent), Some(gradient)) = (&ops.parents[n], found[n].take()) {
                 grads.register::<Flex>(parent.id, gradient);

@@ -38,16 +38,16 @@ pub(crate) fn contiguous(tensor: FlexTensor) -> FlexTensor {
     if is_whole && tensor.is_contiguous() { tensor } else { tensor.to_contiguous() }
 }
 
-/// Returns a tensor that shares its memory with no other handle: the tensor itself, or a copy. The tensor is
-/// contiguous and f32.
+/// Returns a tensor that shares its memory with no other handle: the tensor itself, or a copy. `tensor` must
+/// be contiguous and f32.
 pub(crate) fn unshared(tensor: FlexTensor) -> FlexTensor {
     if tensor.is_unique() { tensor } else { Buffer::copy_of(values(&tensor)).into_tensor(&tensor.shape()) }
 }
 
 /// Returns the tensor to which an operator writes, and the tensor that it reads. If no other tensor shares
 /// the memory of `tensor`, the operator works in place: `(tensor, None)`. Otherwise, the first is a new
-/// tensor of the same shape with arbitrary values, and the second is `tensor`. `tensor` is contiguous and
-/// f32.
+/// tensor of the same shape with arbitrary values, and the second is `tensor`. `tensor` must be contiguous
+/// and f32.
 pub(crate) fn target_of(tensor: FlexTensor) -> (FlexTensor, Option<FlexTensor>) {
     if tensor.is_unique() {
         (tensor, None)
@@ -65,7 +65,7 @@ pub(crate) fn tensor(values: Vec<f32>, shape: &[usize]) -> FlexTensor {
     )
 }
 
-/// Returns `x` as a contiguous tensor without its graph; `None` if it is not f32 on flex.
+/// Returns `x` as a contiguous tensor without its autodiff graph. Returns `None` if `x` is not f32 on flex.
 pub(crate) fn f32_on_flex<const D: usize>(x: &Tensor<D>) -> Option<FlexTensor> {
     let x = x.clone().without_autodiff().try_into_primitive::<Flex>().ok()?;
     (x.dtype() == DType::F32).then(|| contiguous(x))

@@ -31,7 +31,8 @@ pub(crate) fn refuse(operation: &str, rule: &str, details: impl Display) -> ! {
 /// Returns the shape of the output of `conv` for images of this shape.
 ///
 /// # Panics
-/// If the convolution does not fit the images, or its parameters do not fit each other.
+/// If a stride, a dilation, the number of groups or a kernel size is 0, if the numbers of channels, groups
+/// and biases do not fit each other, or if the kernel is larger than the padded images.
 #[track_caller]
 pub(crate) fn of_conv([batch, channels, height, width]: [usize; 4], conv: &Conv2d) -> [usize; 4] {
     let Conv2d { stride, dilation, groups, .. } = *conv;

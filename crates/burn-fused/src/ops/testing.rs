@@ -1,4 +1,5 @@
-//! Compares a module with Burn's module: outputs, and the gradients of inputs and parameters.
+//! Helpers of tests that compare a module with Burn's module: outputs, and the gradients of inputs and
+//! parameters.
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Device, Gradients, Tensor, TensorData};
@@ -11,7 +12,7 @@ pub fn autodiff_devices() -> [Device; 2] {
     [device.clone(), device.gradient_checkpointing()]
 }
 
-/// Returns a tensor of [`numbers`].
+/// Returns a tensor of pseudo-random [`numbers`].
 pub fn random<const D: usize>(shape: [usize; D], seed: u64, device: &Device) -> Tensor<D> {
     Tensor::from_data(TensorData::new(numbers(shape.iter().product(), seed), shape), device)
 }

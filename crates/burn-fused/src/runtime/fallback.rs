@@ -1,10 +1,11 @@
-//! Debug lines that say why a module is composed of Burn's operators.
+//! Debug log lines that say why a module runs Burn's own operators instead of the fused operator of this
+//! crate.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
-/// Logs at level debug that the operator of `module` does not support `what`, once for each module and
-/// reason. `what` is a plural: the line ends with "are not supported".
+/// Logs at level debug that the operator of `module` does not support `what`. Logs each pair of `module` and
+/// `what` once. `what` is a plural noun, because the line ends with "are not supported".
 pub(crate) fn unsupported(module: &str, what: &str) {
     static LOGGED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
     if log::log_enabled!(log::Level::Debug) {
@@ -15,7 +16,8 @@ pub(crate) fn unsupported(module: &str, what: &str) {
     }
 }
 
-/// Calls [`unsupported`] with the first reason that holds, and returns whether a reason holds.
+/// A reason is a pair: whether it holds, and the plural noun for [`unsupported`]. Logs the first reason that
+/// holds, and returns true. Returns false if no reason holds.
 pub(crate) fn any_unsupported(module: &str, reasons: &[(bool, &str)]) -> bool {
     let reason = reasons.iter().find(|(holds, _)| *holds);
     reason.inspect(|(_, what)| unsupported(module, what)).is_some()

@@ -1,5 +1,5 @@
-//! State that a process has once: memory, the callback from backward passes, and the debug lines already
-//! logged.
+//! State that a process has once: memory pool and counters, the poll callback that backward passes call, and
+//! the debug lines that were already logged.
 
 pub(crate) mod fallback;
 pub mod memory;

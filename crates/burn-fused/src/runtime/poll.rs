@@ -1,4 +1,4 @@
-//! A callback from inside long backward passes.
+//! The poll callback: long backward passes call it, so that a program can send messages meanwhile.
 
 use std::sync::{PoisonError, RwLock};
 
@@ -10,9 +10,9 @@ fn nothing() {}
 /// `poll` replaces the previous callback; the default callback does nothing.
 ///
 /// The backward of one convolution takes milliseconds, and a message library such as MPI makes progress only
-/// inside its own calls. A `poll` that makes such a call overlaps communication with backward. It is called
-/// every few tens of microseconds, in attention every 200 µs, so it should return at once if there is nothing
-/// to do. It may use operators of this crate.
+/// inside its own calls. A `poll` that makes such a call overlaps communication with backward. Operators call
+/// `poll` every few tens of microseconds, in attention every 200 µs, so `poll` should return at once if there
+/// is nothing to do. `poll` may use operators of this crate.
 ///
 /// ```
 /// use std::sync::atomic::{AtomicUsize, Ordering};

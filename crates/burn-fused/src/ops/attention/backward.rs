@@ -1,10 +1,14 @@
-//! Backward of attention. It computes the weights again, from the statistics that forward saved.
+//! Backward of attention. It computes the attention weights again, from the softmax statistics that forward
+//! saved.
 //!
 //! The outer loop is over blocks of keys, which are packed once for all heads and queries that use them. The
-//! inner loop is over blocks of queries. For each pair of blocks it computes the scores, the weights, and the
-//! gradients of both, and adds their products to the gradients of queries, keys and values. The gradient of a
-//! score is `weight * (gradient of the weight - mean)`, where `mean` is the sum of the products of weights
-//! and their gradients in a row.
+//! inner loop is over blocks of queries. For each pair of blocks, the inner loop computes the weights and the
+//! gradients of the scores, and adds three products: gradients of scores with keys to the gradients of
+//! queries, gradients of scores with queries to the gradients of keys, and weights with gradients of the
+//! context to the gradients of values.
+//!
+//! The gradient of a score is `weight * (gradient of the weight - mean)`. `mean` is the sum, over the row, of
+//! each weight times its gradient.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -28,7 +32,7 @@ pub struct State {
     pub k: FlexTensor,
     /// For each row, the maximum score and the reciprocal of softmax's denominator.
     pub stats: Arc<Vec<[f32; 2]>>,
-    /// The context, or the weights.
+    /// The context (the weighted sums of values), or the weights in the backward of the weights.
     pub output: FlexTensor,
 }
 
@@ -78,7 +82,7 @@ struct Part<'a> {
     skips: bool,
     batch: usize,
     heads: Range<usize>,
-    /// Queries, keys and values; no values in the backward of the weights.
+    /// Queries, keys and values. The slice of values is empty in the backward of the weights.
     inputs: [&'a [f32]; 3],
     /// The context, or the weights if there are no values.
     output: &'a [f32],
@@ -131,8 +135,8 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// Returns for each row, `[heads, queries]`, the sum of the products of the weights and their gradients.
-    /// This sum equals the sum of the products of the output and its gradient.
+    /// Returns `[heads, queries]`: for each row, the sum of each weight times its gradient. This sum equals
+    /// the sum of each value of the output times its gradient.
     fn means(&self) -> Vec<f32> {
         let Sizes { queries, keys, heads, width, .. } = self.setup.sizes;
         let mut means = vec![0.0; self.heads.len() * queries];
@@ -149,7 +153,7 @@ impl<'a> Part<'a> {
         means
     }
 
-    /// Packs the keys `keys` of a head, and their values.
+    /// Packs the keys in the range `keys` of a head, and their values.
     fn pack(&self, kv_head: usize, keys: Range<usize>, buffers: &mut BlockBuffers) {
         let (Self { setup, inputs: [_, k, v], .. }, count) = (self, keys.len());
         let (Sizes { kv_heads, width, .. }, level) = (setup.sizes, setup.level);
@@ -197,8 +201,8 @@ impl<'a> Part<'a> {
     }
 
     /// Adds the products of a block to the gradients. The keys of the block are among the packed keys. If
-    /// `adds_queries` or `adds_keys` is false, the block is the first for these queries or keys: its products
-    /// replace the gradients.
+    /// `adds_queries` or `adds_keys` is false, the block is the first for its queries or keys: its products
+    /// replace what the gradients contain.
     fn add_block(
         &mut self,
         block: &Block,

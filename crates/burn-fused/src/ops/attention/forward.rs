@@ -1,4 +1,5 @@
-//! Forward of attention: scores, softmax and context of a few queries at a time.
+//! Forward of attention: scores, softmax and context (the weighted sums of values), for a few queries at a
+//! time.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use crate::ops::extension::{Backward, Saved};
 use crate::ops::flex_tensor::{contiguous, values};
 use crate::runtime::memory::Buffer;
 
-/// Returns the context, and the weights if `weights` is set, each with its backward.
+/// Returns the context, and the softmax weights if `weights` is set, each with its backward.
 pub fn forward(
     tensors: [FlexTensor; 3],
     setup: Setup,
@@ -70,11 +71,11 @@ struct Part<'a> {
     context: &'a mut [f32],
     /// `[heads, queries]`.
     stats: &'a mut [[f32; 2]],
-    /// `[heads, queries, keys]`, or empty.
+    /// `[heads, queries, keys]`; empty if the weights are not requested.
     weights: &'a mut [f32],
 }
 
-/// Maximum number of scores of a block: 256 KiB.
+/// Maximum number of scores of a block, 256 KiB. Blocks of 8 queries may have more.
 const SCORES: usize = 1 << 16;
 
 impl Part<'_> {

@@ -74,8 +74,8 @@ impl Masks {
         }
     }
 
-    /// Returns the range from the first to the last key that any row of the block sees, rounded to whole
-    /// chunks. If no row sees a key, returns all keys.
+    /// Returns the range from the first to the last key that at least one row of the block sees, rounded to
+    /// whole chunks. If no row sees a key, returns all keys.
     pub fn seen(&self, block: &Block, level: Level) -> Range<usize> {
         let keys = block.keys.end;
         let mut hidden = vec![true; keys.div_ceil(CHUNK)];
@@ -92,8 +92,8 @@ impl Masks {
 }
 
 kernel! {
-    /// Clears `hidden` for each chunk with a key that no mask hides. `rows` has one row of each mask, all of
-    /// the same query.
+    /// Sets `hidden` to false for each chunk with a key that no mask hides. `rows` has one row of each mask,
+    /// all of the same query.
     fn clear_shown<S>(_simd: S, rows: &[&[u8]], hidden: &mut [bool]) {
         for (chunk, hidden) in hidden.iter_mut().enumerate().filter(|(_, hidden)| **hidden) {
             let mut keys = [0; CHUNK];

@@ -1,10 +1,11 @@
 //! Scaled dot-product attention as one operator: Vaswani et al., "Attention is all you need" (2017).
 //!
 //! The operator reads queries, keys and values in the layout that linear layers write,
-//! `[batch, sequence, heads * width]`, and writes the context in this layout, so nothing is transposed. It
-//! computes the scores of a few queries at a time, which fit in the cache. Of each softmax, forward saves
-//! only the maximum and the reciprocal of the sum; backward computes the weights again (Dao et al.,
-//! "FlashAttention", 2022). Memory therefore grows with the length of a sequence, not with its square.
+//! `[batch, sequence, heads * width]`, and writes the context (the weighted sums of values) in this layout,
+//! so nothing is transposed. The operator computes the scores of a few queries at a time, which fit in the
+//! cache. Of each softmax, forward saves only the maximum and the reciprocal of the sum, from which backward
+//! computes the weights again (Dao et al., "FlashAttention", 2022). Memory therefore grows with the length of
+//! a sequence, not with its square.
 //!
 //! The work is divided into parts and blocks. A part is some heads of one sample, and one thread computes it.
 //! A block is some queries of one head. If masks hide a key from all queries of a block, as in a causal
@@ -59,7 +60,7 @@ impl Attention {
     /// `[batch, keys, kv_heads * width]`.
     ///
     /// # Panics
-    /// If shapes do not fit.
+    /// If the shapes of queries, keys, values and masks do not fit each other.
     pub fn run(&self, [q, k, v]: [Tensor<3>; 3], wants_weights: bool) -> (Tensor<3>, Option<Tensor<4>>) {
         let device = q.device();
         let factors = [q.clone(), k.clone()].map(Tensor::into_dispatch);
@@ -136,7 +137,7 @@ struct Sizes {
 }
 
 impl Sizes {
-    /// Returns `None` if a type is not f32, shapes do not fit each other, or something is empty.
+    /// Returns `None` if a type is not f32, shapes do not fit each other, or a tensor is empty.
     fn from_tensors(tensors: [&FlexTensor; 3], heads: usize, kv_heads: usize) -> Option<Self> {
         let [[batch, queries, all], k, v] = tensors.map(|tensor| tensor.shape().dims::<3>());
         let (keys, width) = (k[1], all.checked_div(heads)?);
@@ -242,7 +243,8 @@ impl Setup {
     }
 
     /// Returns whether blocks may leave out keys that are masked for all their queries and have weights of 0.
-    /// They must not if a value is not finite, because 0 times this value is NaN.
+    /// Returns false without masks, and if a number in `values` is not finite: 0 times this number is NaN,
+    /// which the output must show.
     fn skips(&self, values: &[&[f32]]) -> bool {
         !self.masks.is_empty() && values.iter().all(|values| all_finite(self.level, values))
     }
@@ -280,8 +282,8 @@ impl Setup {
         }
     }
 
-    /// Returns the distance between rows of scores: an odd number of the widest vectors, so that the rows do
-    /// not all fall into the same sets of a cache.
+    /// Returns the distance between rows of scores: an odd multiple of the widest vector's length, so that
+    /// the rows do not all fall into the same sets of a cache.
     fn step(keys: usize) -> usize {
         (keys.div_ceil(MAX_LANES) | 1) * MAX_LANES
     }

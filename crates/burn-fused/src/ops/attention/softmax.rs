@@ -18,7 +18,7 @@ kernel! {
         step: usize,
         // For each row, the maximum score and the reciprocal of softmax's denominator.
         stats: &mut [[f32; 2]],
-        // The weights of all keys, or empty.
+        // The weights of all keys; empty if they are not requested.
         weights: &mut [f32],
     ) {
         let mut factors = vec![0.0; if setup.dropout.is_some() { block.width() } else { 0 }];
@@ -66,7 +66,7 @@ pub struct SoftmaxBackward<'a> {
     pub step: usize,
     /// For each row, the maximum score and the reciprocal of softmax's denominator, from [`softmax`].
     pub stats: &'a [[f32; 2]],
-    /// For each row, the sum of the products of weights and their gradients.
+    /// For each row, the sum of each weight times its gradient.
     pub means: &'a [f32],
 }
 

@@ -1,4 +1,4 @@
-//! Checks attention against its composition of Burn's operators.
+//! Checks the operator of attention against attention that is composed of Burn's operators.
 
 use burn::tensor::TensorData;
 

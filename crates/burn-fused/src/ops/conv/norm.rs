@@ -1,7 +1,8 @@
 //! A convolution, the batch normalisation that follows it, and its epilogue, as one operator.
 //!
-//! The sums of the convolution stay in the layout of SIMD lanes in which they are computed, until backward
-//! has used them. Two separate operators would copy the sums to and from the layout of images several times.
+//! The sums (the outputs of the convolution) stay in the order of SIMD lanes in which they are computed,
+//! until backward has used them. Two separate operators would copy the sums to and from the order of images
+//! several times.
 
 use std::sync::Arc;
 

@@ -39,8 +39,8 @@ impl ConvLayer for Conv2d {
     }
 }
 
-/// Applies `conv` to `images` `[batch, channels, height, width]` without an epilogue: for a convolution that
-/// is followed by something other than ReLU, such as batch normalisation.
+/// Applies `conv` to `images` `[batch, channels, height, width]` without ReLU or pooling, for example before
+/// batch normalisation.
 ///
 /// A 3x3 convolution with padding 1, biases, stride 1, dilation 1 and one group is one operator on flex and
 /// libtorch. Other convolutions run Burn's operators.
@@ -59,8 +59,8 @@ impl ConvLayer for Conv2d {
 /// ```
 ///
 /// # Panics
-/// If the channels of `images`, of the weights and of the bias do not match, the kernel is larger than the
-/// padded images, or stride, dilation, groups or kernel size are 0.
+/// If the channels of `images`, weights, bias and groups do not match, if the kernel is larger than the
+/// padded images, or if a stride, a dilation, the number of groups or a kernel size is 0.
 #[track_caller]
 pub fn conv(images: Tensor<4>, conv: &impl ConvLayer) -> Tensor<4> {
     conv_with(images, &conv.as_burns(), Epilogue::Identity)
@@ -93,7 +93,7 @@ pub fn conv_relu(images: Tensor<4>, conv: &impl ConvLayer) -> Tensor<4> {
 /// Applies `conv` to `images` `[batch, channels, height, width]`, then ReLU and 2x2 max pooling, in one
 /// operator under the conditions of [`conv`](super::conv()). Returns
 /// `[batch, outputs, height / 2, width / 2]`. Of equal maxima in a window, the first in reading order gets
-/// the gradient. If height or width is odd, the last row or column gets none.
+/// the gradient. If height or width is odd, the last row or column gets no gradient.
 ///
 /// ```
 /// # use burn::nn::PaddingConfig2d;
@@ -123,7 +123,7 @@ pub fn conv_relu_pool(images: Tensor<4>, conv: &impl ConvLayer) -> Tensor<4> {
 pub(crate) fn conv_with(images: Tensor<4>, conv: &Conv2d, epilogue: Epilogue) -> Tensor<4> {
     shapes::of_conv(images.dims(), conv);
     let Some((weights, bias)) = parameters(conv) else {
-        // Burn's layer takes only one type.
+        // Burn's layer requires images and weights of one type.
         let dtype = conv.weight.val().dtype();
         return autocast(images, dtype, |x| epilogue.composed(conv.forward(x)));
     };
@@ -183,7 +183,7 @@ fn forward(
     let [height, width] = shape.output_size(epilogue);
     let size = [shape.batch, shape.outputs, height, width];
     let parameters = [&weights, &bias].map(values);
-    // There is one argmax for an f32 batch, and one for each block of 16-bit images.
+    // An f32 batch has one buffer of argmax, and 16-bit images have one for each block of images.
     let (output, argmax) = match Half::from_dtype(images.dtype()) {
         Some(half) => {
             let (output, argmax) = mixed::forward(half, conv, half.bits(&images), parameters, backward);

@@ -25,7 +25,8 @@ use crate::runtime::poll;
 /// Applies [`conv_relu_pool`] with `first`, then with `second`: `[batch, channels, height, width]` to
 /// `[batch, outputs, height / 4, width / 4]`.
 ///
-/// This is one operator on flex if height and width are multiples of 4 and if, in each layer, input channels
+/// On flex, this is one operator for f32 tensors if both layers meet the conditions of
+/// [`conv`](super::conv()), if height and width are multiples of 4, and if, in each layer, input channels
 /// times output channels is at most 128. Values and gradients are bit-identical to those of two calls of
 /// [`conv_relu_pool`].
 ///
@@ -49,7 +50,8 @@ use crate::runtime::poll;
 /// ```
 ///
 /// # Panics
-/// If the channels of `images`, `first` and `second` do not match, and as [`conv_relu_pool`] for each.
+/// If the channels of `images`, `first` and `second` do not match, or if one of the two calls of
+/// [`conv_relu_pool`] would panic.
 #[track_caller]
 pub fn conv_relu_pool_twice(images: Tensor<4>, first: &impl ConvLayer, second: &impl ConvLayer) -> Tensor<4> {
     pair(images, &first.as_burns(), &second.as_burns(), None)
@@ -57,9 +59,9 @@ pub fn conv_relu_pool_twice(images: Tensor<4>, first: &impl ConvLayer, second: &
 
 /// [`conv_relu_pool_twice`] with [fake quantization](fake_quantize) of the activations between the two
 /// convolutions. `quantize` gets the minimum and maximum of these activations over the batch, or the error if
-/// there are no activations or one is NaN or infinite. It returns the parameters of [`Scheme::Affine`], or
-/// `None` to leave the activations unquantized. Values and gradients are bit-identical to those of separate
-/// operators.
+/// there are no activations or one of them is NaN or infinite. It returns the parameters of
+/// [`Scheme::Affine`], or `None` to leave the activations unquantized. Values and gradients are bit-identical
+/// to those of separate operators.
 ///
 /// ```
 /// use burn::nn::PaddingConfig2d;

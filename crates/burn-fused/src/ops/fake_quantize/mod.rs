@@ -1,10 +1,10 @@
 //! Fake quantization as one operator, with straight-through gradients.
 //!
-//! Quantization-aware training computes with quantized and dequantized values, by the formulas of
-//! [`int8`](crate::int8). As in PyTorch's `fake_quantize`, the gradient of a value passes if the value is
-//! within the quantized range, and is 0 if the value is clipped. Forward saves only a list of the clipped
-//! values, which is short if the quantized range covers most values. Values and gradients are the same bits
-//! on every SIMD level.
+//! Quantization-aware training rounds values to the numbers that 8-bit integers can represent, by the
+//! formulas of [`int8`](crate::int8). As in PyTorch's `fake_quantize`, the gradient of a value passes if the
+//! value is within the quantized range, and is 0 if the value is clipped. Forward saves only a list of the
+//! clipped values, which is short if the quantized range covers most values. Values and gradients are the
+//! same bits on every SIMD level.
 
 use std::sync::Arc;
 
@@ -32,8 +32,8 @@ use crate::runtime::memory::Buffer;
 /// dimension `axis`. NaN stays NaN. The output has the type of `x`; 16-bit values are quantized in f32.
 ///
 /// # Panics
-/// If there is neither one pair of parameters nor one for each index of `axis`, if a pair is invalid, or if
-/// `x` has 2^32 values or more.
+/// If the number of pairs is neither 1 nor the size of the dimension `axis`, if a pair is invalid, or if `x`
+/// has 2^32 values or more.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};

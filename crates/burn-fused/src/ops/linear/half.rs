@@ -11,7 +11,8 @@ use crate::ops::extension::{Backward, Saved};
 use crate::ops::flex_tensor::{contiguous, tensor, values};
 use crate::ops::precision::{multiply, supported, tensor_of};
 
-/// Returns the sizes and the type of the operator if the types are supported. Only the bias may be empty.
+/// Returns the sizes and the 16-bit type of the operator. Returns `None` if a type is not supported, or if
+/// inputs or weights are empty.
 pub fn sizes_of([x, weights, bias]: [&FlexTensor; 3]) -> Option<(Sizes, Half)> {
     let sizes =
         Sizes::from_tensors(x, weights).filter(|sizes| sizes.batch > 0 && supported(x, &[weights, bias]))?;

@@ -43,8 +43,8 @@ struct Sizes {
 }
 
 impl Sizes {
-    /// Reads the sizes from inputs `[..., inputs]` and weights `[inputs, outputs]`; `None` if the weights are
-    /// empty.
+    /// Reads the sizes from inputs `[..., inputs]` and weights `[inputs, outputs]`. Returns `None` if the
+    /// weights are empty.
     fn from_tensors(x: &FlexTensor, weights: &FlexTensor) -> Option<Self> {
         let [inputs, outputs] = weights.shape().dims();
         let batch = x.shape().num_elements().checked_div(inputs)?;
@@ -62,8 +62,8 @@ impl Sizes {
 
 /// Applies `layer` to `x` `[..., inputs]`, and returns `[..., outputs]`.
 ///
-/// It is one operator on flex, for `x` in f32, and for `x` in bf16 or f16 beside parameters in f32 ([mixed
-/// precision](crate::precision)). The output has the type of `x`. Other types and backends run Burn's
+/// On flex, the layer is one operator for `x` in f32, and for `x` in bf16 or f16 beside parameters in f32
+/// ([mixed precision](crate::precision)). The output has the type of `x`. Other types and backends run Burn's
 /// operators.
 ///
 /// ```

@@ -74,7 +74,7 @@ pub fn forward(
     (output, backward)
 }
 
-/// Returns the gradient of the activation's input, and adds its sums over rows to `of_bias`. `known` has the
+/// Returns the gradient of the activation's input, and adds the sum of its rows to `of_bias`. `known` has the
 /// outputs of ReLU or the slopes of GELU; `None` stands for the identity.
 fn before_activation(
     level: Level,

@@ -1,8 +1,8 @@
 //! Cross entropy of scores against class indices, with class weights, label smoothing and padding.
 //!
-//! Forward reads the scores once. If nothing else refers to the scores, it writes their gradient over them.
-//! Otherwise it saves two numbers of each row, and backward computes the probabilities again. Burn's
-//! composition stores five matrices of the size of the scores.
+//! Forward reads the scores once. If no other tensor shares the memory of the scores, forward overwrites the
+//! scores with their gradient. Otherwise forward saves two numbers of each row, and backward computes the
+//! probabilities again. Burn's composition stores five matrices of the size of the scores.
 
 use burn::backend::TensorMetadata;
 use burn::backend::flex::FlexTensor;

@@ -19,7 +19,7 @@ use crate::runtime::poll;
 
 /// Normalises the rows of `x` `[..., width]` by `rule`, with `width` values of `gamma` and of `beta`. If the
 /// operator does not support the tensors, calls `burns` with `x` in the type of `gamma`, because Burn's
-/// layers take only one type.
+/// layers require one type for inputs and parameters.
 pub(crate) fn normalise_rows<const D: usize>(
     x: Tensor<D>,
     gamma: Tensor<1>,

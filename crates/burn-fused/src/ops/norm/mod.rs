@@ -15,10 +15,11 @@ pub(crate) use batch_norm::{batch_norm_inference, statistics};
 pub(crate) use layer_norm::normalise_rows;
 
 /// Returns a running statistic after one more batch: `running · (1 - momentum) + batch · factor · momentum`.
-/// Both statistics are `[channels]`. The result has no gradient.
+/// Both statistics are `[channels]`. `factor` corrects the statistic of the batch, for example to an unbiased
+/// variance. The result has no gradient.
 ///
-/// It is one operator for f32 on flex. Burn's four operators and their entries in autodiff's graph take
-/// longer than the arithmetic.
+/// For f32 on flex, this is one operator. Burn's four operators and their nodes in autodiff's graph would
+/// take longer than the arithmetic.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};

@@ -74,7 +74,7 @@ pub(crate) fn wide(level: Level, tensor: &FlexTensor) -> Cow<'_, [f32]> {
     }
 }
 
-/// Returns a tensor of `values`, rounded to `dtype` if that is a 16-bit type.
+/// Returns a tensor of `values`, rounded to `dtype` if `dtype` is a 16-bit type.
 pub(crate) fn tensor_of(dtype: DType, level: Level, values: Buffer, shape: &[usize]) -> FlexTensor {
     match Half::from_dtype(dtype) {
         Some(half) => half.tensor(half.narrowed(level, &values), shape),
@@ -107,10 +107,12 @@ pub(crate) fn multiply(level: Level, half: Half, a: Bits<'_>, b: Bits<'_>) -> Bu
 ///
 /// Of the layers with parameters, `Linear`, `Conv2d`, `BatchNorm`, `LayerNorm`, `RmsNorm` and
 /// `MultiHeadAttention` of `burn_fused::nn` take 16-bit activations beside parameters in f32. Layers without
-/// parameters, such as activations, poolings and dropout, take them too. Other layers, such as `Lstm` or
-/// `Conv1d`, panic: inside `model`, run these in f32 with `autocast(x, DType::F32, |x| layer.forward(x))`.
+/// parameters, such as activations, poolings and dropout, also take 16-bit activations. Other layers, such as
+/// `Lstm` or `Conv1d`, panic: inside `model`, run such layers in f32 with
+/// `autocast(x, DType::F32, |x| layer.forward(x))`.
 ///
-/// With f16, scale the loss: some gradients of activations are smaller than the smallest number of f16.
+/// With f16, scale the loss: some gradients of activations are smaller than the smallest positive number of
+/// f16.
 ///
 /// ```
 /// use burn::tensor::{DType, Device, Tensor};

@@ -14,11 +14,12 @@ use crate::ops::extension::{Backward, Saved, on_flex, unsupported_tensors};
 use crate::ops::flex_tensor::{contiguous, values};
 use crate::runtime::memory::Buffer;
 
-/// Number of the operator's tensors: inputs, the hidden states before the first step, and four for each gate.
+/// Number of the operator's tensors: inputs, the hidden states before the first step, and four parameters for
+/// each gate.
 const TENSORS: usize = 2 + 4 * GATES;
 
-/// Returns the hidden states of all steps, in the order of `x`, of a GRU with sigmoid gates and tanh
-/// candidates.
+/// Runs a GRU with sigmoid gates and tanh candidates. Returns the hidden states of all steps, with the axes
+/// in the order of `x`.
 ///
 /// `state` has the hidden states before the first step. `gates` are the update, reset and new gate. `clip` is
 /// the maximum magnitude of a hidden state.
@@ -84,7 +85,7 @@ fn forward(
         let mut gradients = [const { None }; TENSORS];
         gradients[0] = of_input.then(|| parameters.of_inputs(level, &gates, &x, sequences));
         gradients[1] = of_state.then(|| sequences.state(&of_hidden));
-        // The gradients have rows for the padding after the rows of the hidden units; leave them out.
+        // After the rows of the hidden units, the gradients have rows for the padding; leave out the latter.
         let of_states = &of_states[..sequences.hidden * GATES * width];
         let of_gates =
             of_gates(GATES, [&of_inputs, of_states], of_biases.each_ref().map(|of| &**of), sequences);

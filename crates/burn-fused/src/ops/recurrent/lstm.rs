@@ -1,9 +1,10 @@
 //! LSTM: Hochreiter and Schmidhuber, "Long short-term memory" (1997).
 //!
 //! An LSTM has two outputs, the hidden states of all steps and the last cells, but an operator of autodiff
-//! has one. The hidden states are therefore the output of a first operator, which computes everything. The
-//! last cells are the output of a second operator on the first one's output. Backward runs the second
-//! operator first: it stores the gradient of the last cells for the first operator's backward.
+//! can have only one. The hidden states are therefore the output of a first operator, which computes
+//! everything. The last cells are the output of a second operator on the first one's output. Backward runs
+//! the backward of the second operator first, which stores the gradient of the last cells for the backward of
+//! the first operator.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -20,12 +21,12 @@ use crate::ops::extension::{Backward, Saved, on_flex, unsupported_tensors};
 use crate::ops::flex_tensor::{contiguous, values};
 use crate::runtime::memory::Buffer;
 
-/// Number of the operator's tensors: inputs, hidden and cell states before the first step, and four for each
-/// gate.
+/// Number of the operator's tensors: inputs, hidden and cell states before the first step, and four
+/// parameters for each gate.
 const TENSORS: usize = 3 + 4 * 4;
 
-/// Returns the hidden states of all steps, in the order of `x`, and the last cells, of an LSTM with sigmoid
-/// gates and tanh states.
+/// Runs an LSTM with sigmoid gates and tanh states. Returns the hidden states of all steps, with the axes in
+/// the order of `x`, and the last cells.
 ///
 /// `states` has the hidden states and cells before the first step. `gates` are the input, output, cell and
 /// forget gate. Without a forget gate, the cell is multiplied by 1 minus the input gate. `clip` is the

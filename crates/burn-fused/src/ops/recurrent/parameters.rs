@@ -1,5 +1,5 @@
 //! The parameters of a recurrent layer. The parameters of all gates are side by side, so that one product
-//! serves all gates.
+//! serves all gates. `width` is the number of hidden units, padded to whole vectors.
 
 use burn::backend::flex::FlexTensor;
 use burn::backend::{DispatchTensor, TensorMetadata};
@@ -23,8 +23,8 @@ pub const INPUT_BIAS: usize = 1;
 pub const HIDDEN_WEIGHTS: usize = 2;
 pub const HIDDEN_BIAS: usize = 3;
 
-/// Returns the tensors of an operator: inputs, states before the first step, and four of each gate. An absent
-/// tensor is an empty one.
+/// Returns the tensors of an operator: inputs, states before the first step, and four of each gate. An empty
+/// tensor stands for an absent state, bias or gate.
 ///
 /// # Panics
 /// If there are more than `N` tensors.

@@ -9,7 +9,7 @@ use crate::runtime::memory::Buffer;
 
 impl Sequences {
     /// Reads the sizes from inputs `[batch, steps, inputs]`, or `[steps, batch, inputs]`, and hidden weights
-    /// `[hidden, hidden]`. Returns `None` if the inputs are not f32 or something is empty.
+    /// `[hidden, hidden]`. Returns `None` if the inputs are not f32 or a size is 0.
     pub fn from_tensors(
         x: &FlexTensor,
         hidden: &FlexTensor,
@@ -23,8 +23,8 @@ impl Sequences {
         any.then_some(Self { batch, steps, inputs, hidden, order, clip: clip.unwrap_or(f32::INFINITY) })
     }
 
-    /// Returns whether `parameters` fit a gate: weights and bias of the input, then of the hidden state. Each
-    /// may be absent, which is a tensor of shape `[0]`.
+    /// Returns whether `parameters` fit a gate: weights and bias of the input, then of the hidden state. A
+    /// tensor of shape `[0]` stands for an absent parameter.
     pub fn has_gate(self, parameters: &[&FlexTensor]) -> bool {
         let Self { inputs, hidden, .. } = self;
         let shapes: [&[usize]; 4] = [&[inputs, hidden], &[hidden], &[hidden, hidden], &[hidden]];
@@ -34,7 +34,7 @@ impl Sequences {
         })
     }
 
-    /// Returns whether `state` is a state `[batch, hidden]`, or an absent one, of shape `[0, 0]`.
+    /// Returns whether `state` is f32 and has the shape `[batch, hidden]`, or `[0, 0]` for an absent state.
     pub fn has_state(self, state: &FlexTensor) -> bool {
         let shape = state.shape();
         state.dtype() == DType::F32 && (*shape == [0, 0] || *shape == [self.batch, self.hidden])

@@ -1,10 +1,11 @@
 //! A pool of tensor buffers: a buffer that one step frees is used again by the next step.
 //!
 //! The pool keeps freed buffers because the operating system would otherwise clear their pages again at the
-//! next use. Buffers in use and idle buffers of the pool together never exceed 1.5 times the maximum that was
-//! in use at one time. The factor is above 1 because gradients have other sizes than the activations that
-//! backward frees before them, so an idle buffer often does not fit. The counters of allocated and live bytes
-//! count a buffer that is taken from the pool as allocated, and a buffer that returns to the pool as freed.
+//! next use. The bytes of used and idle buffers together never exceed 1.5 times the maximum of used bytes so
+//! far. The factor is above 1 because gradients have other sizes than the activations that backward frees
+//! before them, so an idle buffer often does not fit. The counters of
+//! [`counting_allocator`](super::counting_allocator) count a buffer that is taken from the pool as allocated,
+//! and a buffer that returns to the pool as freed.
 
 use std::alloc::Layout;
 use std::fmt;
@@ -90,7 +91,8 @@ impl fmt::Debug for Buffer {
 /// Lets a tensor own a buffer as its memory.
 impl AllocationController for Buffer {
     fn alloc_align(&self) -> usize {
-        // The default allocator makes copies of this memory, and cannot align them to more bytes than this.
+        // Copies of this memory come from the default allocator of `Bytes`, whose largest alignment is that
+        // of `u128`.
         align_of::<u128>()
     }
 
@@ -121,7 +123,7 @@ fn lock() -> impl DerefMut<Target = Pool> {
     POOL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Idle buffers, and how much is in use. All sizes are in lines of 64 bytes.
+/// Idle buffers, and the total size of the buffers in use. All sizes are in lines of 64 bytes.
 struct Pool {
     /// Buffers that are not in use, the most recently used at the end.
     idle: Vec<Box<[Line]>>,
@@ -129,7 +131,7 @@ struct Pool {
     used: usize,
     /// The maximum of `used` so far.
     most: usize,
-    /// Whether the program's allocator counts allocations.
+    /// Whether the program's global allocator is a `CountingAllocator`.
     is_counted: bool,
 }
 

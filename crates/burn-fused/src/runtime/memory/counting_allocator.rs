@@ -31,14 +31,15 @@ thread_local! {
     };
 }
 
-/// Returns the number of allocations and reallocations that this thread has made; 0 if the global allocator
-/// is not a [`CountingAllocator`].
+/// Returns the number of allocations and reallocations that this thread has made. Returns 0 if the global
+/// allocator is not a [`CountingAllocator`].
 pub fn allocations() -> u64 {
     COUNTS.with(|counts| counts.allocations.get())
 }
 
-/// Returns the bytes of all allocations and reallocations that this thread has made so far, and of all
-/// buffers that its operators took from the pool; 0 if the global allocator is not a [`CountingAllocator`].
+/// Returns the bytes of all allocations and reallocations that this thread has made so far, and of all tensor
+/// buffers that its operators took from the pool. Returns 0 if the global allocator is not a
+/// [`CountingAllocator`].
 pub fn allocated_bytes() -> u64 {
     COUNTS.with(|counts| counts.bytes.get())
 }
@@ -57,7 +58,7 @@ pub fn peak() -> i64 {
 
 /// Sets the maximum that [`peak`] returns. To measure an operator, set it to [`live_bytes`] when the operator
 /// begins. To measure an operator inside another, save [`peak`] before the inner operator, and set the larger
-/// of the saved and the new peak after it.
+/// of the saved and the new peak after the inner operator.
 pub fn set_peak(bytes: i64) {
     COUNTS.with(|counts| counts.peak.set(bytes));
 }
@@ -72,7 +73,7 @@ fn count(layout: Layout) {
     add(layout);
 }
 
-/// Counts the bytes of memory that is allocated, or taken from the pool.
+/// Counts the bytes of memory that is allocated, or of a tensor buffer that is taken from the pool.
 #[inline]
 pub(super) fn add(layout: Layout) {
     COUNTS.with(|counts| {
@@ -91,8 +92,8 @@ pub(super) fn uncount(layout: Layout) {
     freed(layout);
 }
 
-/// Undoes [`uncount`] for a buffer of the pool: the allocator counts the buffer as freed again when the pool
-/// frees its memory.
+/// Undoes [`uncount`] for an idle buffer of the pool before the pool frees its memory. The buffer was counted
+/// as freed when it returned to the pool, and the allocator counts its memory as freed once more.
 pub(super) fn recount(layout: Layout) {
     COUNTS.with(|counts| counts.freed.set(counts.freed.get().wrapping_sub(layout.size() as u64)));
     kept(layout);

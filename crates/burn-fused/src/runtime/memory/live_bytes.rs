@@ -1,8 +1,9 @@
 //! Bytes of live tensors, counted by [`CountingAllocator`](super::counting_allocator::CountingAllocator).
 //!
-//! Counting is always on, so it must be cheap: only large allocations count, and a step makes only a few
-//! dozen of them. Tensors contain floats of at least 16 bits, so their memory is aligned to two bytes or
-//! more. Samples, labels, files and text are bytes and are not counted.
+//! Counting is always on, so it must be cheap: only allocations of a page or more count, and a step makes
+//! only a few dozen of them. Only memory that is aligned to two bytes or more counts, as the memory of
+//! tensors is: tensors contain floats of at least 16 bits. Samples, labels, files and text are bytes and are
+//! not counted.
 //!
 //! One thread may free a buffer that another allocated, so all threads share the counters. No other memory
 //! access depends on the counters, so `Relaxed` is enough.
@@ -42,8 +43,8 @@ pub(super) fn freed(layout: Layout) {
     }
 }
 
-/// Undoes [`freed`] for a buffer of the pool: the allocator counts the buffer as freed again when the pool
-/// frees its memory.
+/// Undoes [`freed`] for an idle buffer of the pool before the pool frees its memory. The buffer was counted
+/// as freed when it returned to the pool, and the allocator counts its memory as freed once more.
 pub(super) fn kept(layout: Layout) {
     if counts(layout) {
         LIVE.fetch_add(layout.size(), Relaxed);
@@ -61,14 +62,16 @@ pub fn live() -> usize {
 }
 
 /// Marks the end of the training step that [`begin_step`] began. `others` are live bytes that do not belong
-/// to the step, such as indices of samples and buffers that an evaluation has kept; they do not count.
+/// to the step, such as indices of samples and buffers that an evaluation has kept; they are subtracted from
+/// the step's maximum.
 pub fn end_step(others: usize) {
     MOST_OF_STEPS.fetch_max(MOST.load(Relaxed).saturating_sub(others), Relaxed);
 }
 
 /// Returns the largest number of live bytes in any training step of this process: weights, gradients,
-/// moments, activations and message buffers. Returns 0 before the first step, and if the compute backend
-/// (such as libtorch) allocates by other means.
+/// moments, activations and message buffers. Returns 0 before the first step, and if the global allocator is
+/// not a `CountingAllocator`. Memory that a compute backend such as libtorch allocates by other means is not
+/// counted.
 pub fn peak_of_steps() -> usize {
     MOST_OF_STEPS.load(Relaxed)
 }

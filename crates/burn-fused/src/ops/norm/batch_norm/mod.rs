@@ -38,8 +38,9 @@ pub struct Normalised<const D: usize> {
 /// `epsilon` added to the variance. Then multiplies by `scale`, adds `shift`, both `[channels]`, and applies
 /// `epilogue`.
 ///
-/// It is one operator on flex, for `x` in f32, bf16 or f16. 16-bit values are normalised in f32, and the
-/// output has the type of `x`. For other backends and types it is composed of Burn's operators.
+/// On flex, the normalisation is one operator for `x` in f32, bf16 or f16. 16-bit values are normalised in
+/// f32, and the output has the type of `x`. For other backends and types, the normalisation is composed of
+/// Burn's operators.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
