@@ -28,8 +28,8 @@
 //! Results then differ by rounding only. If operands do not fit each other, an operator panics before it
 //! computes anything, on every backend, with the text of Burn's own checks.
 //!
-//! A module that is composed logs the reason with the [`log`] crate, at level debug, once for each module and
-//! reason. With `env_logger`, `RUST_LOG=burn_fused=debug` shows these lines:
+//! A module that is composed of Burn's operators logs the reason with the [`log`] crate, at level debug, once
+//! for each module and reason. With `env_logger`, `RUST_LOG=burn_fused=debug` shows these lines:
 //!
 //! ```text
 //! lstm is composed of Burn's operators: activations other than sigmoid and tanh are not supported

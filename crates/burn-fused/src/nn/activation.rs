@@ -93,8 +93,8 @@ layers!(
 );
 
 impl Activation {
-    /// Returns the activation for the epilogue of an operator; `None` if operators do not compute it in their
-    /// epilogue.
+    /// Returns the activation if the operator of a linear layer can compute it. Returns `None` for
+    /// activations that only their own layer computes.
     pub(crate) fn epilogue(&self) -> Option<ActivationFunction> {
         match self {
             Self::Identity(_) => Some(ActivationFunction::Identity),
@@ -160,7 +160,8 @@ mod tests {
     use crate::kernels::simd::Level;
     use crate::ops::testing::{Part, assert_close, autodiff_devices, random, results};
 
-    /// Returns outputs and gradients. If `kept`, another tensor shares the memory of the layer's input.
+    /// Returns outputs and gradients. If `kept` is set, another tensor shares the memory of the layer's
+    /// input.
     fn run<M: Module>(
         layer: &M,
         x: &Tensor<3>,

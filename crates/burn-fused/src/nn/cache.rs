@@ -46,7 +46,8 @@ pub(super) fn last(tensor: Tensor<3>) -> Tensor<3> {
     tensor.narrow(1, length - 1, 1)
 }
 
-/// Returns `compute` of `tensor`, [from the cache](TensorCache::extend) if there is one.
+/// Returns `compute` of `tensor`. With a `cache`, computes only what the cache does not have, as
+/// [`TensorCache::extend`] does.
 pub(super) fn cached(
     cache: Option<&mut TensorCache<3>>,
     tensor: Tensor<3>,

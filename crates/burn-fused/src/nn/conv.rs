@@ -50,9 +50,9 @@ config! {
 module! {
     /// A convolution of images; replaces [`burn::nn::conv::Conv2d`].
     ///
-    /// It is one operator for 3x3 kernels with padding 1, a bias, stride 1, dilation 1 and one group. Other
-    /// convolutions are composed of Burn's operators; the reason is logged at level debug, once for each
-    /// reason.
+    /// The convolution is one operator for 3x3 kernels with padding 1, a bias, stride 1, dilation 1 and one
+    /// group. Other convolutions are composed of Burn's operators, and each reason for this is logged once,
+    /// at level debug.
     pub struct Conv2d of burn::nn::conv::Conv2d {
         /// Weights `[outputs, inputs / groups, height, width]`.
         pub weight: Param<Tensor<4>>,
@@ -108,10 +108,14 @@ impl Conv2d {
 
     /// Returns the outputs, normalised by `norm`, after `epilogue`.
     ///
-    /// In training in f32, this is one operator if the convolution runs directly on 12 to 16, 24 to 32, or at
-    /// least 36 images, or runs Winograd with one of these numbers of output channels. The images or channels
-    /// then fill at least 3/4 of the lanes of vectors of 16 values. Outputs and gradients differ from the two
-    /// separate operators by rounding.
+    /// In training in f32, this is one operator in two cases:
+    ///
+    /// - a direct convolution (few channels) of 12 to 16, of 24 to 32, or of at least 36 images;
+    /// - a Winograd convolution (16 or more input channels) with 12 to 16, 24 to 32, or at least 36 output
+    ///   channels.
+    ///
+    /// In these cases, images or channels fill at least 3/4 of the lanes of vectors of 16 values. Outputs and
+    /// gradients differ from those of two separate operators only by rounding.
     ///
     /// # Panics
     /// As [`forward`](Self::forward), or if the layer and `norm` have different numbers of channels.

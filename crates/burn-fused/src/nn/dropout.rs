@@ -49,8 +49,8 @@ impl Dropout {
     }
 
     /// As [`forward`](Self::forward) for `input` `[batch, ...]`, but with one mask for each sample. A mask
-    /// depends only on the sample's `place` in the training; the generator of the device is not used. The
-    /// masks are the same for all types and on all backends.
+    /// depends only on seed, step and the sample's index in the step's batch, which `place` gives. The
+    /// generator of the device is not used. The masks are the same for all types and on all backends.
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};
@@ -81,7 +81,8 @@ impl Dropout {
         add_dropped(residual, input, prob)
     }
 
-    /// Returns the probability with which values on `device` are dropped: 0 if the layer is inactive there.
+    /// Returns the probability with which values on `device` are dropped; 0 if the layer is inactive on
+    /// `device`.
     pub(crate) fn active_prob(&self, device: &Device) -> f64 {
         if device.is_autodiff() && self.training.is_enabled() { self.prob } else { 0.0 }
     }

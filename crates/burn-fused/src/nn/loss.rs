@@ -15,9 +15,9 @@ config! {
         pub pad_tokens: Option<Vec<usize>>,
         /// Class weights, all positive.
         pub weights: Option<Vec<f32>>,
-        /// Label smoothing: the share of each target, from 0 to 1, that is distributed uniformly over all classes. If
-        /// the score of another class is -∞, the loss is NaN with `Some(0.0)`, as in Burn, and finite with
-        /// `None`.
+        /// Label smoothing: the share of each target, from 0 to 1, that is distributed uniformly over all
+        /// classes. If a class that is not the target has the score -∞, the loss is NaN with `Some(0.0)`, as
+        /// in Burn, and finite with `None`.
         pub smoothing: Option<f32>,
         /// Whether inputs are logits rather than probabilities.
         #[config(default = true)]
@@ -34,7 +34,7 @@ config! {
 module! {
     /// Mean cross entropy of class scores, as one operator. Replaces [`burn::nn::loss::CrossEntropyLoss`].
     ///
-    /// For probabilities (`logits` is false), it is composed of Burn's operators.
+    /// For probabilities (`logits` is false), the loss is composed of Burn's operators.
     pub struct CrossEntropyLoss of burn::nn::loss::CrossEntropyLoss {
         /// Rows with one of these targets do not count.
         pub pad_tokens: Option<Vec<usize>>,

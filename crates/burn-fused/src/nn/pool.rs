@@ -44,10 +44,11 @@ impl MaxPool2dConfig {
 module! {
     /// Max pooling of images; replaces [`burn::nn::pool::MaxPool2d`].
     ///
-    /// It is one operator for 2x2 windows with stride 2 and without padding, if no window reaches beyond the
-    /// image. Other poolings are composed of Burn's operators.
+    /// The pooling is one operator for 2x2 windows with stride 2, dilation 1 and no padding, if all windows
+    /// are inside the image. Other poolings are composed of Burn's operators.
     /// [`Conv2d::forward_relu_pool`](crate::nn::conv::Conv2d::forward_relu_pool) and
-    /// [`BatchNorm::forward_with`](crate::nn::BatchNorm::forward_with) include the pooling of their outputs.
+    /// [`BatchNorm::forward_with`](crate::nn::BatchNorm::forward_with) compute a convolution or normalisation
+    /// and its pooling in one operator.
     pub struct MaxPool2d of burn::nn::pool::MaxPool2d {
         /// Stride: pixels from one window to the next.
         pub stride: [usize; 2],

@@ -32,7 +32,7 @@ impl ModuleMapper for Freeze {
     }
 }
 
-/// Asserts that a module gives the same results as Burn's. Both are used twice in a step.
+/// Asserts that a module gives the same results as Burn's module. Each module is used twice in a step.
 #[track_caller]
 fn compare<B: Module, O: Module + From<B>, const D: usize, const E: usize>(
     burns: B,

@@ -1,4 +1,5 @@
-//! Cross-attention. Several heads of queries may share one head of keys and values.
+//! The cross-attention layer: queries attend to a second sequence, the context. Several heads of queries may
+//! share one head of keys and values.
 
 use burn::module::Module;
 use burn::nn::Initializer;
@@ -36,8 +37,8 @@ config! {
 
 /// Attention of queries to the elements of a context; replaces [`burn::nn::attention::CrossAttention`].
 ///
-/// The fields of Burn's module are private, so there is no `From`. Records convert parameters between the two
-/// modules.
+/// The fields of Burn's module are private, so there is no `From`. A record of either module loads into the
+/// other.
 #[derive(Module, Debug)]
 pub struct CrossAttention {
     query: Linear,
@@ -78,7 +79,7 @@ impl CrossAttentionConfig {
     /// Creates a cross-attention with new parameters.
     ///
     /// # Panics
-    /// If `n_heads_kv` does not divide `n_heads`, or `dropout` is not in the range [0, 1).
+    /// If `n_heads_kv` is 0 or does not divide `n_heads`, or `dropout` is not in the range [0, 1).
     pub fn init(&self, device: &Device) -> CrossAttention {
         assert_eq!(self.n_heads % self.n_heads_kv, 0, "Query heads must be divisible by KV heads");
         let root = (self.d_head as f64).sqrt();
@@ -105,12 +106,12 @@ impl CrossAttentionConfig {
 
 impl CrossAttention {
     /// Returns the outputs `[batch, queries, d_model]`. `query` has the same shape, and `context` is
-    /// `[batch, context, d_context]`. `mask` `[batch, context]` is true for elements of the context that are
-    /// hidden.
+    /// `[batch, context, d_context]`. `mask` `[batch, context]` is true for the elements of the context that
+    /// it hides.
     ///
     /// # Panics
     /// If `query` and `context` have different batch sizes, if their last axes are not `d_model` and
-    /// `d_context`, or if `mask` does not fit.
+    /// `d_context`, or if `mask` has another shape.
     pub fn forward(&self, query: Tensor<3>, context: Tensor<3>, mask: Option<Tensor<2, Bool>>) -> Tensor<3> {
         let batch = query.dims()[0];
         assert_shape!(context, [batch, _, _]);

@@ -1,5 +1,5 @@
-//! Attention: everything in [`burn::nn::attention`], with fused modules. The scores of a few queries at a
-//! time stay in cache.
+//! Attention: everything in [`burn::nn::attention`], with fused modules. The fused modules compute the scores
+//! of a few queries at a time, which stay in cache.
 
 mod cross;
 mod multi_head;

@@ -1,4 +1,4 @@
-//! Multi-head attention.
+//! The multi-head attention layer, its input with masks, and its cache for inference.
 
 use burn::nn::Initializer;
 use burn::nn::attention as burns;

@@ -46,7 +46,8 @@ macro_rules! input {
     }};
 }
 
-/// Returns the context, if `both` also the weights, and the gradients.
+/// Returns the output, and the gradients. The output is the context, followed by the weights if `both` is
+/// set.
 fn burns_results(burns: &burns::MultiHeadAttention, x: &[Tensor<3>], masks: &Masks, both: bool) -> Vec<Part> {
     results(burns, x, |layer, x| {
         let found = layer.forward(input!(burns, x, masks));
@@ -71,8 +72,8 @@ fn outputs(context: Tensor<3>, weights: Tensor<4>, both: bool) -> Tensor<1> {
 }
 
 fn config(d_model: usize, heads: usize) -> MultiHeadAttentionConfig {
-    // Softmax does not depend on a bias of the keys, and quiet softmax only little: the gradient of this bias
-    // is mostly rounding errors.
+    // The layers have no key bias: softmax does not depend on it, and quiet softmax depends on it little, so
+    // the gradient of a key bias would be mostly rounding errors.
     MultiHeadAttentionConfig::new(d_model, heads).with_dropout(0.0).with_key_bias(false)
 }
 

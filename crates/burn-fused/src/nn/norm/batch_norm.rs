@@ -38,9 +38,10 @@ module! {
     ///
     /// Forward updates the running statistics with its batch before it returns. In Burn's layer, a batch
     /// changes the running statistics only at the next batch or when `valid` is called, and batches of
-    /// several threads are averaged into one. An empty batch, such as the batch of a process without samples
-    /// in a step, leaves the running statistics unchanged. In Burn's layer, an empty batch turns the running
-    /// statistics into NaN.
+    /// several threads are averaged into one.
+    ///
+    /// An empty batch, such as the batch of a process without samples in a step, leaves the running
+    /// statistics unchanged. In Burn's layer, an empty batch turns the running statistics into NaN.
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};
@@ -73,9 +74,10 @@ module! {
         /// Number that is added to the variance.
         pub epsilon: f64,
     } and {
-        /// Whether the running variance is unbiased, as in PyTorch: the variance of a batch has the divisor
-        /// `values - 1`, and a batch with one value in each channel does not change the running variance.
-        /// Otherwise the divisor is `values`, as in Burn.
+        /// Whether the running variance is unbiased, as in PyTorch. If true, the variance of a batch is
+        /// divided by `values - 1`, and a batch with one value in each channel does not change the running
+        /// variance. If false, the variance is divided by `values`, as in Burn. `values` is the number of
+        /// values in a channel.
         pub unbiased: bool,
     }
 }
@@ -84,7 +86,7 @@ impl BatchNorm {
     /// Normalises `input` `[batch, channels, ...]`.
     ///
     /// # Panics
-    /// If `input` has fewer than two dimensions, or other channels than the layer.
+    /// If `input` has fewer than two dimensions, or another number of channels than the layer.
     #[track_caller]
     pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
         self.forward_with(input, Epilogue::Identity)
@@ -112,8 +114,8 @@ impl BatchNorm {
                 "inference on an autodiff device, empty outputs, and types other than f32, bf16 and f16 on flex",
             );
             let burns = burn::nn::BatchNorm::from(self.clone());
-            // Burn's layer takes only one type. In training, too, Burn computes a batch in the type of the
-            // parameters.
+            // Burn's layer requires one type for input and parameters. In training, too, Burn computes a
+            // batch in the type of the parameters.
             let dtype = self.gamma.val().dtype();
             return epilogue.composed(autocast(input, dtype, |input| burns.forward(input)));
         }
@@ -122,7 +124,7 @@ impl BatchNorm {
     }
 
     /// Returns `epilogue` of the normalised outputs of `conv`. In training, this is one operator if
-    /// [`conv_norm`] supports the tensors and the layer, otherwise two.
+    /// [`conv_norm`] supports the tensors and the layer; in all other cases, two operators run.
     ///
     /// # Panics
     /// As [`Conv2d::forward`], and as [`forward`](Self::forward) for the output of `conv`.

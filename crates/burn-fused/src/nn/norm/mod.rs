@@ -60,7 +60,7 @@ pub struct LayerNorm {
 impl From<LayerNorm> for burn::nn::LayerNorm {
     fn from(ours: LayerNorm) -> Self {
         // The size 1 does not matter: parameters are initialised at their first use, and the next lines
-        // replace them before that.
+        // replace them before their first use.
         let config = burn::nn::LayerNormConfig::new(1).with_epsilon(ours.epsilon);
         let mut burns = config.with_bias(false).init(&Device::flex());
         (burns.gamma, burns.beta) = (ours.gamma, ours.beta);
@@ -68,12 +68,13 @@ impl From<LayerNorm> for burn::nn::LayerNorm {
     }
 }
 
-/// Burn's field `epsilon` is private. The conversion reads it from the layer's display, which shows all its
-/// digits.
+/// Burn's field `epsilon` is private. The conversion reads `epsilon` from the layer's display, which shows
+/// all digits.
 impl From<burn::nn::LayerNorm> for LayerNorm {
     fn from(burns: burn::nn::LayerNorm) -> Self {
-        // Display the layer with other parameters. Displaying its own would initialise them, and an
-        // initialised parameter is no longer a leaf of the graph after it moves to another device.
+        // Display a copy of the layer with other parameters. To display the layer's own parameters would
+        // initialise them, and an initialised parameter is no longer a leaf of the graph after it moves to
+        // another device.
         let mut shown = burns.clone();
         shown.gamma = Param::from_tensor(Tensor::empty([0], &Device::flex()));
         let content = shown.custom_content(Content::new(DisplaySettings::new()));

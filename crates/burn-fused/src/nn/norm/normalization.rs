@@ -1,4 +1,4 @@
-//! An enum of the normalisation layers.
+//! An enum of all normalisation layers, for models whose configuration selects the layer.
 
 use burn::config::Config;
 use burn::module::Module;
@@ -61,7 +61,7 @@ macro_rules! normalisations {
             /// Creates a layer with new parameters.
             ///
             /// # Panics
-            /// As `init` of the layer's configuration.
+            /// If `init` of the layer's configuration panics.
             pub fn init(&self, device: &Device) -> Normalization {
                 match self {
                     Self::Identity => Identity::new().into(),

@@ -97,7 +97,7 @@ impl Lstm {
     /// - states: `[batch, d_hidden]`
     ///
     /// # Panics
-    /// If shapes do not match, or there is neither a forget gate nor `input_forget`.
+    /// If shapes do not match, or if `input_forget` is false and there is no forget gate.
     pub fn forward(
         &self,
         batched_input: Tensor<3>,
@@ -109,7 +109,7 @@ impl Lstm {
     }
 
     /// As [`forward`](Self::forward), but the input comes from an iterator, which yields the number of each
-    /// step and its input `[batch, 1, d_input]`. Burn's operators compute it.
+    /// step and the input `[batch, 1, d_input]` of this step. The layer runs Burn's operators.
     ///
     /// # Panics
     /// As [`forward`](Self::forward), or if the number of a step is not below `seq_length`.

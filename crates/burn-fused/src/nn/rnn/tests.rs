@@ -24,8 +24,8 @@ fn inputs(shape @ [first, second, width]: [usize; 3], repeat: bool, device: &Dev
     random([1, rows.div_ceil(3), width], 1, device).select(1, numbers).reshape(shape)
 }
 
-/// Returns the state in `tensors`, which are inputs, hidden states and cells, all with three dimensions;
-/// `None` if there are only inputs.
+/// Returns the state in `tensors`, which are inputs, hidden states and cells, all with three dimensions.
+/// Returns `None` if there are only inputs.
 fn state(tensors: &[Tensor<3>]) -> Option<LstmState<2>> {
     let [_, hidden, cell] = tensors else { return None };
     Some(LstmState::new(cell.clone().squeeze_dim(0), hidden.clone().squeeze_dim(0)))

@@ -115,11 +115,12 @@ module! {
         pub norm_1: LayerNorm,
         /// Normalisation before the feed-forward network.
         pub norm_2: LayerNorm,
-        /// Normalisation before self-attention if `norm_first`, otherwise of the output.
+        /// Normalisation before self-attention if `norm_first` is true; of the layer's output if `norm_first`
+        /// is false.
         pub norm_3: LayerNorm,
         /// Dropout of the outputs of attention and feed-forward network.
         pub dropout: Dropout,
-        /// Whether normalisation is before attention and feed-forward network.
+        /// Whether normalisation is before attention and feed-forward network rather than after them.
         pub norm_first: bool,
     }
 }

@@ -60,7 +60,7 @@ macro_rules! stack {
             pub n_layers: usize,
             /// Probability of dropout.
             pub dropout: f64,
-            /// Whether normalisation comes before attention and feed-forward networks.
+            /// Whether normalisation comes before attention and feed-forward networks rather than after them.
             pub norm_first: bool,
             /// Whether softmax adds 1 to its denominator.
             pub quiet_softmax: bool,

@@ -3,9 +3,11 @@
 //!
 //! The outer loop is over blocks of keys, which are packed once for all heads and queries that use them. The
 //! inner loop is over blocks of queries. For each pair of blocks, the inner loop computes the weights and the
-//! gradients of the scores, and adds three products: gradients of scores with keys to the gradients of
-//! queries, gradients of scores with queries to the gradients of keys, and weights with gradients of the
-//! context to the gradients of values.
+//! gradients of the scores. It then adds three products:
+//!
+//! - to the gradients of queries: gradients of scores times keys;
+//! - to the gradients of keys: gradients of scores times queries;
+//! - to the gradients of values: weights times gradients of the context (the weighted sums of values).
 //!
 //! The gradient of a score is `weight * (gradient of the weight - mean)`. `mean` is the sum, over the row, of
 //! each weight times its gradient.

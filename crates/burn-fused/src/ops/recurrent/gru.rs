@@ -85,7 +85,8 @@ fn forward(
         let mut gradients = [const { None }; TENSORS];
         gradients[0] = of_input.then(|| parameters.of_inputs(level, &gates, &x, sequences));
         gradients[1] = of_state.then(|| sequences.state(&of_hidden));
-        // After the rows of the hidden units, the gradients have rows for the padding; leave out the latter.
+        // The gradients have rows for the hidden units, then rows for the padding. Leave out the rows for the
+        // padding.
         let of_states = &of_states[..sequences.hidden * GATES * width];
         let of_gates =
             of_gates(GATES, [&of_inputs, of_states], of_biases.each_ref().map(|of| &**of), sequences);
