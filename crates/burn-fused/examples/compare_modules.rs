@@ -15,7 +15,8 @@ use burn_fused::nn as fused;
 /// Number of measurements of each module.
 const REPEATS: usize = 21;
 
-/// Runs forward and returns the sum of the output, or the loss. The measured time includes its backward.
+/// Runs forward and returns the sum of the output, or the loss. The measured time includes the backward of
+/// the sum or the loss.
 type Output = Box<dyn Fn() -> Tensor<1>>;
 
 fn main() {

@@ -1,7 +1,7 @@
-//! The steps of an integer model on a block of images.
+//! Runs an integer model on a block of images, step by step.
 //!
-//! There are two layouts. Images in [`lanes`] are faster for small models of one input channel. Images in
-//! [`rows`] support all layers.
+//! Images are stored in one of two memory layouts. Images in [`lanes`] are faster for small models of one
+//! input channel. Images in [`rows`] support all layers. A map is the input or output of a layer in memory.
 
 use std::ops::Range;
 
@@ -10,13 +10,13 @@ use super::model::Stage;
 use super::words::{Block, Instructions, LANES, Task, Words};
 use super::{lanes, rows};
 
-/// A model's layers, prepared for a layout.
+/// A model's layers, prepared for one memory layout.
 #[derive(Debug, Clone)]
 pub(super) struct Plan {
     in_lanes: bool,
     /// Each step, with the layers that it computes.
     steps: Vec<(Range<usize>, Step)>,
-    /// The layouts of each step's input, and of the last output.
+    /// The map of each step's input, then the map of the last output.
     maps: Vec<Map>,
     /// Maximum number of images in a block.
     pub images: usize,
@@ -32,7 +32,8 @@ enum Step {
 
 impl Plan {
     /// Makes a plan from valid layers, the maps before and after each layer, and biases that include the
-    /// input's zero point. Images are in lanes if `lanes` is set and lanes support the layers.
+    /// input's zero point. Images are in lanes if `lanes` is true and [`lanes::support`] accepts the layers,
+    /// and otherwise in rows.
     pub fn new(maps: &[Map], layers: &[Layer], biases: &[Vec<i32>], lanes: bool) -> Self {
         let in_lanes = lanes && lanes::support(layers);
         let mut plan = Self { in_lanes, steps: Vec::new(), maps: vec![maps[0]], images: LANES };
@@ -70,8 +71,8 @@ impl Plan {
         self.steps.iter().map(|(layers, _)| layers.clone())
     }
 
-    /// Allocates the maps, filled with their zero points, which the borders keep. With images in lanes, also
-    /// allocates the words of the images.
+    /// Allocates a buffer for each map, filled with the map's zero point. The borders keep this value. For
+    /// images in lanes, also allocates the scratch buffer of [`lanes::Fill`].
     pub fn buffers(&self) -> Vec<Vec<Block>> {
         let blocks =
             |map: &Map| if self.in_lanes { map.len() } else { (map.len() * self.images).div_ceil(LANES) };

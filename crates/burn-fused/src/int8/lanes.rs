@@ -1,7 +1,8 @@
-//! The layout with 16 images in the lanes of vectors, for one input channel and few channels in each layer.
+//! The memory layout with 16 images in the lanes of vectors, for one input channel and few channels in each
+//! layer.
 //!
-//! A map is `[channels / 4][height][width]` blocks. Each lane of a block has a word with four channels of one
-//! image. Maps are padded as the next layer requires.
+//! A map, the input or output of a layer, is `[channels / 4][height][width]` blocks. Each lane of a block has
+//! a word: four channels of a pixel of one image. Maps are padded as the next layer requires.
 //!
 //! The input has only one channel, so its words are windows of four pixels instead, two pixels apart. One
 //! word then has the pixels of two neighbouring outputs of a kernel of width 3.
@@ -21,7 +22,8 @@ pub(super) const POOL: Layer = Layer::MaxPool(MaxPool { kernel: [2; 2], stride: 
 
 /// Whether this layout supports the layers of a model. The first layer has to be a convolution of one
 /// channel, with a horizontal stride of 1 and [`POOL`] after it: each window of pixels then serves two
-/// neighbouring outputs, which are pooled together.
+/// neighbouring outputs, which are pooled together. No layer may have more than [`MOST_OUTPUTS`] outputs or
+/// be an average pooling.
 pub(super) fn support(layers: &[Layer]) -> bool {
     let fits = |layer: &Layer| match layer {
         Layer::Conv(conv) => conv.outputs <= MOST_OUTPUTS,
@@ -67,7 +69,7 @@ impl Task for Fill<'_> {
                 if mask == 0 {
                     continue;
                 }
-                // Position of a pixel, counted from the start of the block before the image.
+                // Position of the window's first pixel, counted from the start of the block before the image.
                 let at = 4 + y * width + 2 * x - border[1];
                 let [low, high] = [flat[at / 4].0, flat[at / 4 + 1].0];
                 let right = 8 * (at % 4) as u32;
@@ -82,8 +84,8 @@ impl Task for Fill<'_> {
     }
 }
 
-/// Returns a mask of the four pixels from `x` on, with a byte for each pixel: 0xff if it is inside the row,
-/// else 0.
+/// Returns a mask of the four pixels that begin at `x`, with a byte for each pixel: 0xff if the pixel is
+/// inside the row, and 0 if it is outside.
 #[inline(always)]
 fn inside(x: isize, width: isize) -> u32 {
     if x >= 0 && x + 4 <= width {
@@ -115,7 +117,7 @@ fn into_lanes<W: Words>(words: W, size: usize, images: &[u8], flat: &mut [Block]
     }
 }
 
-/// Transposes blocks to `outputs`, with images outermost, and then channels.
+/// Copies the blocks to `outputs`, `[images, channels, height, width]`.
 pub(super) fn store(map: Map, blocks: &[Block], outputs: &mut [u8]) {
     let [channels, height, width] = map.shape;
     for (lane, image) in outputs.chunks_exact_mut(channels * height * width).enumerate() {
@@ -151,8 +153,8 @@ pub(super) struct Product {
 }
 
 impl Product {
-    /// Makes a layer between two maps. If `first`, the input has windows of pixels, otherwise words of
-    /// channels. If `pooled`, the layer includes [`POOL`].
+    /// Makes a layer between two maps. If `first` is true, the input has windows of pixels; if false, words
+    /// of four channels. If `pooled` is true, the layer includes [`POOL`].
     pub fn new(
         geometry: Geometry,
         weights: &Weights,

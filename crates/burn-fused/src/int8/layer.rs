@@ -21,8 +21,8 @@ pub enum Layer {
 }
 
 /// A convolution from `[inputs, height, width]` to
-/// `[outputs, (height + 2 padding - kernel) / stride + 1, …]`. Padding is the real 0, which is the input's
-/// zero point as a byte.
+/// `[outputs, (height + 2 padding - kernel) / stride + 1, …]`. Padding pixels are the real number 0; their
+/// byte is the input's zero point.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Conv {
     /// Input channels.
@@ -85,8 +85,7 @@ pub struct Linear {
     pub output: QParams,
 }
 
-/// Quantized weights and biases, and the fixed-point ratio of scales
-/// ([`fixed_point`]).
+/// Quantized weights and biases, and the ratio of scales as a fixed-point number ([`fixed_point`]).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Weights {
     /// Quantized weights, each -127 to 127, outputs first.
@@ -102,10 +101,10 @@ pub struct Weights {
 }
 
 impl Weights {
-    /// Quantizes real weights (outputs first) and `bias` (one for each output) with
-    /// the weight scales of a [`Scheme::Symmetric`], one for each output or one for
-    /// all. `input` and `output` are the activations' parameters. Biases are rounded
-    /// to multiples of input scale · weight scale, half to even.
+    /// Quantizes real weights (outputs first) and `bias` (one for each output). `scales` are weight scales of
+    /// [`Scheme::Symmetric`], one for each output or one for all. `input` and `output` are the parameters of
+    /// the activations before and after the layer. Biases are rounded to multiples of input scale · weight
+    /// scale, half to even.
     ///
     /// # Errors
     /// If there are no weights or no biases, lengths do not match, values are not finite, parameters are
@@ -158,8 +157,8 @@ impl Weights {
         self.values.len() + 4 * self.scales.len() + 4 * self.bias.len() + 5 * self.shifts.len()
     }
 
-    /// Returns the biases minus the products of the weights and the input's zero point. Also checks all other
-    /// fields.
+    /// Returns, for each output, the bias minus the sum of the weights times the input's zero point. Returns
+    /// an error if a field is invalid or a sum may overflow 32 bits.
     pub(super) fn checked_bias(
         &self,
         Geometry { inputs, outputs, kernel, output, .. }: Geometry,
@@ -216,10 +215,13 @@ pub(super) struct Geometry {
     pub relu: bool,
 }
 
-/// Layout of the input or output of a layer: words of four channels, padded as the next layer requires.
+/// A map: the input or output of a layer in memory. It consists of words of four channels, and is padded as
+/// the next layer requires.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Map {
+    /// Channels, height and width without the border.
     pub shape: [usize; 3],
+    /// Rows of padding above and below, and columns of padding to the left and to the right.
     pub border: [usize; 2],
     /// The byte of the padding: the zero point.
     pub zero: u8,
@@ -252,7 +254,7 @@ impl Map {
     }
 }
 
-/// A layer as executors see it.
+/// The operation of a layer, as the executor runs it.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Operation<'a> {
     Product(Geometry, &'a Weights),
@@ -342,7 +344,7 @@ pub(super) fn is_sensible(shape: [usize; 3]) -> bool {
 }
 
 /// Returns the number of windows of `kernel` pixels in `size` pixels. Returns `None` if no window fits, if
-/// `padding` is not less than `kernel`, or if another number is 0 or above [`MOST`].
+/// `padding` is not less than `kernel`, or if `size`, `kernel` or `stride` is 0 or above [`MOST`].
 fn windows(size: usize, kernel: usize, stride: usize, padding: usize) -> Option<usize> {
     let sensible =
         [size, kernel, stride].iter().all(|number| (1..=MOST).contains(number)) && padding < kernel;

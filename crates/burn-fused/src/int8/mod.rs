@@ -15,16 +15,16 @@
 //! # The integer model
 //!
 //! A layer with weights computes, in 32 bits, bias + Σ weight · (input - zero point). Pixels of the border
-//! are the zero point. A fixed-point formula turns the sum into the output's byte, with 64-bit products and
-//! without floating-point numbers ([`fixed_point`] gives m and s):
+//! have the zero point as their value. A fixed-point formula turns the sum into the output's byte, with
+//! 64-bit products and without floating-point numbers ([`fixed_point`] gives m and s):
 //!
 //! ```text
 //! ratio = input scale · weight scale / output scale = m / 2^s, 2^30 <= m < 2^31
 //! q = clamp(zero point + floor((sum · m + 2^(s-1)) / 2^s), lowest, 255)
 //! ```
 //!
-//! `lowest` is the output's zero point if ReLU follows, else 0. Ties are rounded up. Ratios below 2^-24 have
-//! s = 54 and a smaller m. Max pooling takes the maximum of bytes. [`Model::new`] checks that no sum
+//! `lowest` is the output's zero point if ReLU follows, and 0 if not. Ties are rounded up. Ratios below 2^-24
+//! have s = 54 and a smaller m. Max pooling takes the maximum of bytes. [`Model::new`] checks that no sum
 //! overflows, whatever the input.
 //!
 //! # Quantization-aware training

@@ -194,8 +194,8 @@ impl Model {
         self.outputs
     }
 
-    /// The instructions that inference currently uses: `avx512-vnni`, `avx2` or `portable`,
-    /// depending on the SIMD level. All compute the same bits.
+    /// The instructions that inference currently uses: `avx512-vnni`, `avx2` or `portable`, depending on the
+    /// SIMD level. All instructions compute the same bits.
     pub fn instructions(&self) -> &'static str {
         Instructions::for_level(Level::current()).name()
     }
@@ -211,13 +211,13 @@ impl Model {
     }
 
     /// Ranges of [`layers`](Self::layers) that are computed together: a convolution and its pooling if the
-    /// executor fuses them, otherwise one layer.
+    /// executor fuses them; any other layer alone.
     pub fn steps(&self) -> Vec<Range<usize>> {
         self.plan.steps().collect()
     }
 
     /// Computes the class scores, `[batch, outputs]`, of `images`, `[batch, channels, height, width]`.
-    /// Allocates nothing. NaN in an image counts as the lowest value that its bytes represent.
+    /// Allocates nothing. NaN in an image counts as the lowest value that a byte of the input represents.
     ///
     /// # Panics
     /// If lengths do not match, or the workspace belongs to another model.

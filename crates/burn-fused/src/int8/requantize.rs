@@ -8,8 +8,8 @@
 //! ```
 //!
 //! The product has 64 bits. Results are rounded to nearest, ties up. `lowest` is the zero point if ReLU
-//! follows, otherwise 0. The shift is 13 to 54. The multiplier has 31 bits, 2^30 <= m < 2^31, except for
-//! ratios that would need a shift above 54: these have s = 54 and a smaller multiplier.
+//! follows, and 0 if not. The shift is 13 to 54. The multiplier has 31 bits, 2^30 <= m < 2^31, except for
+//! ratios that would need a shift above 54: such ratios have s = 54 and a smaller multiplier.
 
 use super::layer::Geometry;
 use super::words::Words;
@@ -54,8 +54,8 @@ pub fn fixed_point(ratio: f64) -> Result<(i32, u8), Int8Error> {
 /// The formula as kernels compute it in 32-bit lanes: clamp, shift left, take the high 32 bits of the
 /// product, add, shift right, and take the maximum with `lowest`.
 ///
-/// Kernels use only the high 32 bits of the product, so a shift has to be at least [`NARROW`]. If it is
-/// smaller, the accumulator is shifted left by the difference. Before that, the accumulator is clamped to the
+/// Kernels use only the high 32 bits of the product, so a shift has to be at least [`NARROW`]. If the shift
+/// is smaller, the accumulator is shifted left by the difference. The accumulator is first clamped to the
 /// range beyond which the result saturates, so that the shift left does not overflow.
 #[derive(Debug, Clone)]
 pub(super) struct Requantization {
@@ -74,7 +74,7 @@ pub(super) const NUMBERS: usize = 6;
 
 impl Requantization {
     /// Makes the formula of a layer. The result of each additional output is the zero point if ReLU follows,
-    /// else 0.
+    /// and 0 if not.
     pub fn new(Geometry { outputs, output, relu, .. }: Geometry, weights: &Weights) -> Self {
         let Weights { multipliers, shifts, .. } = weights;
         let zero_point = output.zero_point as u8;

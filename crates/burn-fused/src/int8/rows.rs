@@ -1,8 +1,8 @@
-//! The layout with images in rows: channels innermost, and output channels in the lanes of vectors. It
-//! supports any layer and batch.
+//! The memory layout with images in rows: the channels of a pixel are adjacent, and the lanes of a vector are
+//! 16 output channels. This layout supports any layer and any number of images.
 //!
-//! A map is `[height][width][channels / 4]` words of four channels, padded as the next layer requires. A
-//! linear layer is a convolution with a kernel that covers the map.
+//! A map, the input or output of a layer, is `[height][width][channels / 4]` words of four channels, padded
+//! as the next layer requires. A linear layer is a convolution with a kernel that covers the map.
 
 use super::layer::{Geometry, Map, Weights};
 use super::requantize::{NUMBERS, Requantization};
@@ -21,7 +21,7 @@ pub(super) fn images(maps: &[Map]) -> usize {
     if images > PIXELS { images - images % PIXELS } else { images }
 }
 
-/// Transposes images so that channels are innermost.
+/// Copies images `[images, channels, height, width]` to a map.
 pub(super) fn load(map: Map, inputs: &[u8], words: &mut [u32]) {
     let [channels, height, width] = map.shape;
     let images = inputs.chunks_exact(channels * height * width);
@@ -42,7 +42,7 @@ pub(super) fn load(map: Map, inputs: &[u8], words: &mut [u32]) {
     }
 }
 
-/// Transposes images so that channels are outermost.
+/// Copies a map to `outputs`, `[images, channels, height, width]`.
 pub(super) fn store(map: Map, words: &[u32], outputs: &mut [u8]) {
     let [channels, height, width] = map.shape;
     let images = outputs.chunks_exact_mut(channels * height * width);
@@ -170,7 +170,7 @@ impl Task for Multiply<'_> {
 
 #[allow(clippy::needless_range_loop, reason = "the index names a register")]
 impl Multiply<'_> {
-    /// Computes `N` vectors of outputs, from vector `first` on, for all pixels of all images.
+    /// Computes `N` vectors of outputs, beginning with vector `first`, for all pixels of all images.
     #[inline(always)]
     fn outputs<W: Words, const N: usize>(&mut self, words: W, weights: &[Block], first: usize) {
         let Self { product, maps: [from, to], images, .. } = *self;

@@ -5,7 +5,7 @@ use super::*;
 use crate::kernels::simd::Level;
 use crate::kernels::testing::Random;
 
-/// Returns scales of random weights, per channel or per tensor.
+/// Returns the scales of `weights`: at random, one for each output channel or one for all.
 fn scales(random: &mut Random, weights: &[f32], outputs: usize) -> Vec<f32> {
     let channels = if random.below(2) == 0 { outputs } else { 1 };
     let ranges = min_max_by_channel(weights, channels).unwrap();

@@ -25,8 +25,8 @@ pub struct AdamWConfig {
     /// Weight decay: a step multiplies parameters by `1 - lr * weight_decay`.
     #[config(default = 1e-4)]
     weight_decay: f32,
-    /// Whether a weight decays only if it has the sign of its update: "Cautious weight decay" (2025), arXiv
-    /// 2510.12402.
+    /// Whether a weight decays only if it has the sign of its first moment: "Cautious weight decay" (2025),
+    /// arXiv 2510.12402.
     #[config(default = false)]
     cautious_weight_decay: bool,
     /// Whether updates are divided by the root of the largest second moment so far: Reddi et al., "On the

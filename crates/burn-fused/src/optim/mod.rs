@@ -25,8 +25,8 @@
 //!
 //! # Differences to PyTorch
 //!
-//! The formulas are those of `torch.optim`: epsilon is added after the bias correction, and [`AdamW`] decays the
-//! parameter by `1 - lr * weight_decay` before the update. Defaults differ:
+//! The formulas are those of `torch.optim`: epsilon is added after the bias correction, and [`AdamW`]
+//! multiplies the parameter by `1 - lr * weight_decay` before the update. Defaults differ:
 //!
 //! | option | Burn, and here | PyTorch |
 //! | --- | --- | --- |
@@ -34,8 +34,8 @@
 //! | weight decay of AdamW | 1e-4 | 1e-2 |
 //! | dampening of momentum in SGD | 0.1 | 0 |
 //!
-//! Decay rates are f32, as in Burn. Bias corrections are computed in f64, as in PyTorch. Burn computes them
-//! in f32, with a relative error of up to 7e-5 in the correction of the second moment.
+//! Decay rates are f32, as in Burn. Bias corrections are computed in f64, as in PyTorch. Burn computes bias
+//! corrections in f32, with a relative error of up to 7e-5 in the correction of the second moment.
 
 use burn::grad_clipping::GradientClippingConfig;
 

@@ -1,4 +1,4 @@
-//! Stochastic gradient descent (SGD).
+//! The SGD optimizer (stochastic gradient descent).
 
 use burn::config::Config;
 use burn::grad_clipping::GradientClippingConfig;

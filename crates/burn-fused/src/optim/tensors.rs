@@ -1,8 +1,11 @@
 //! The passes of [`flat`] on Burn's tensors.
 //!
-//! A step does not allocate memory for the parameter if it can avoid it. It writes the new values over the
-//! parameter if nothing else refers to the parameter, otherwise over the gradient if nothing else refers to
-//! the gradient, and otherwise to a copy.
+//! A step avoids allocating memory for the parameter. It writes the new values to the first of these that is
+//! possible:
+//!
+//! 1. over the parameter, if no other tensor shares its memory;
+//! 2. over the gradient, if no other tensor shares its memory;
+//! 3. to a copy.
 
 use burn::backend::flex::FlexTensor;
 use burn::backend::{Flex, TensorMetadata};
@@ -49,8 +52,8 @@ pub fn update_tensors<const D: usize, const M: usize>(
         parameter
     } else if gradient.is_unique() && gradient.storage::<f32>().len() == values(&gradient).len() {
         // A training loop may hold the module during the step and drop the old values afterwards, so write
-        // the new values over the gradient. A gradient that is a view does not qualify: the result would keep
-        // the gradients of all parameters in memory.
+        // the new values over the gradient. A gradient that is a view into a larger buffer does not qualify:
+        // the parameter would keep the whole buffer, with the gradients of other parameters, in memory.
         flat::update(Swapped(rule), slice_mut(&mut gradient), values(&parameter), slices);
         gradient
     } else {

@@ -24,7 +24,7 @@ struct Parameters {
     five: Param<Tensor<5>>,
     single: Param<Tensor<1>>,
     empty: Param<Tensor<2>>,
-    /// Larger than a block, and not a multiple of a block.
+    /// Larger than the other parameters, and not a multiple of a SIMD vector.
     large: Param<Tensor<2>>,
     /// Stored by column.
     transposed: Param<Tensor<2>>,
@@ -139,7 +139,8 @@ fn assert_steps_equal(
             assert_eq!(values(&module), before, "{context}: a copy of the module");
         }
         if let Some([ours, burns]) = &mut copies {
-            // The copies shared the moments with the optimizers that have made a step since.
+            // Until the step above, the copies shared their moments with the optimizers. The step must not
+            // have changed the moments of the copies.
             both(ours, burns, lr, [our_module.clone(), burns_module.clone()]);
         }
         if step == 20 {
@@ -261,7 +262,8 @@ fn values_stay_where_they_are_unless_they_are_shared() {
     let [now, held, of_gradient] = [&x, &held, &g].map(|tensor| addresses([tensor]));
     assert!(now != held && now != of_gradient);
     assert_eq!(g.to_data(), gradient(5).to_data());
-    // The gradient is the last view into the gradients of all parameters.
+    // The gradient is a view into a larger buffer, to which no other tensor refers. The step must not write
+    // into this buffer, because the parameter would then keep all of it in memory.
     let (_held, view) = (x.clone(), random([70, 65], 6, &device).narrow(0, 0, 64));
     let (x, _) = optimizer.step(0.1, x, view, state);
     let x = x.try_into_primitive::<Flex>().expect("on flex");

@@ -19,7 +19,7 @@ use crate::ops::linear::linear;
 use crate::ops::loss::smoothed_cross_entropy;
 use crate::ops::norm::{batch_norm, moving_average};
 
-/// Shape and values of an output, and of each gradient of a weighted sum of it.
+/// Shape and values of an output, then of each gradient of a weighted sum of the output.
 type Values = Vec<(Vec<usize>, Vec<f32>)>;
 /// What an operator returns, or the message of its panic.
 type Outcome = Result<Values, String>;
@@ -236,7 +236,8 @@ fn layers_of_any_parameters_are_burns_or_are_refused() {
             {
                 let mut layer = layer(channels, &device);
                 apply(&mut layer, channels, &device);
-                // Composed operators round before they pool, which makes several values the largest.
+                // Composed operators round before they pool. Rounding can make several values of a window
+                // equal, and then another value gets the gradient.
                 let dtype = if name == "conv_relu_pool" { DType::F32 } else { dtype };
                 let x = || tensor([3, channels[0], 8, 7], &device);
                 let found = convolved(x().cast(dtype), &layer, ours);

@@ -1,4 +1,4 @@
-//! AVX2 instructions.
+//! The instructions of integer kernels, for AVX2.
 
 use std::arch::x86_64::*;
 

@@ -1,5 +1,5 @@
-//! Vectors of 16 words of four bytes: the instructions that integer kernels need, for
-//! each SIMD level. All levels compute the same bits.
+//! Vectors of 16 words of four bytes: the instructions that integer kernels need, for each SIMD level. All
+//! levels compute the same bits.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -65,9 +65,9 @@ pub(super) trait Words: Copy {
         addend: Self::Word,
         right: Self::Word,
     ) -> Self::Word;
-    /// Clamps i32 to u8. The values of `channels[i]` become byte `i` of each word.
+    /// Clamps each i32 to u8. The values of `channels[i]` become byte `i` of each word.
     fn pack(self, channels: [Self::Word; 4]) -> Self::Word;
-    /// Clamps i32 to u8, and stores them in `bytes`.
+    /// Clamps each i32 to u8, and stores the results in `bytes`.
     fn store_bytes(self, word: Self::Word, bytes: &mut [u8; LANES]);
     /// Transposes 16x16 words.
     #[inline(always)]
@@ -99,7 +99,8 @@ pub(super) enum Instructions {
 }
 
 impl Instructions {
-    /// Returns the instructions of a SIMD level. At AVX-512 without VNNI, these are AVX2's.
+    /// Returns the instructions of a SIMD level. At AVX-512 on a processor without VNNI, returns the
+    /// instructions of AVX2.
     pub fn for_level(level: Level) -> Self {
         match level {
             #[cfg(target_arch = "x86_64")]

@@ -1,4 +1,4 @@
-//! Portable instructions.
+//! The instructions of integer kernels, in portable code.
 
 use super::{LANES, Words};
 

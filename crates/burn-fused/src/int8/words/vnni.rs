@@ -1,4 +1,4 @@
-//! AVX-512 VNNI instructions.
+//! The instructions of integer kernels, for AVX-512 with VNNI.
 
 use std::arch::x86_64::*;
 
@@ -28,8 +28,8 @@ impl Vnni {
     }
 }
 
-// SAFETY of all blocks below: a `Vnni` exists only if `detect` found the
-// instructions, and references are valid for the bytes of their type.
+// SAFETY of all blocks below: a `Vnni` exists only if `detect` found the instructions, and references are
+// valid for the bytes of their type.
 impl Words for Vnni {
     type Word = __m512i;
 
@@ -69,7 +69,7 @@ impl Words for Vnni {
         unsafe {
             let even = _mm512_mul_epi32(sum, multiplier);
             let odd = _mm512_mul_epi32(_mm512_srli_epi64::<32>(sum), _mm512_srli_epi64::<32>(multiplier));
-            // The high halves of the products. Those of `odd` are already in position.
+            // The high halves of the products. The high halves of `odd` are already in position.
             let high = _mm512_mask_shuffle_epi32::<0b11_11_01_01>(odd, 0x5555, even);
             _mm512_srav_epi32(_mm512_add_epi32(high, addend), right)
         }

@@ -8,8 +8,8 @@ use crate::kernels::simd::Level;
 pub enum Decay {
     /// Adds this multiple of the weight to its gradient, as Adam does.
     L2(f64),
-    /// Multiplies the weight by `1 - lr * decay` before the update, as AdamW does: Loshchilov and Hutter, "Decoupled
-    /// weight decay regularization" (2019).
+    /// Multiplies the weight by `1 - lr * decay` before the update, as AdamW does: Loshchilov and Hutter,
+    /// "Decoupled weight decay regularization" (2019).
     Decoupled(f64),
     /// As [`Decoupled`](Self::Decoupled), but only for weights that have the sign of their first moment:
     /// "Cautious weight decay" (2025), arXiv 2510.12402.
@@ -89,7 +89,7 @@ struct AdamRule {
 
 impl AdamRule {
     /// Returns the weight and both moments after the step. `largest` maps the second moment to the moment by
-    /// whose root the update is divided.
+    /// whose root the update is divided: for AMSGrad, the largest second moment so far.
     #[inline(always)]
     fn step(
         self,
@@ -171,8 +171,8 @@ pub struct SgdOptions {
     /// Dampening: the gradient enters the velocity with the factor `1 - dampening`. PyTorch and Burn do not
     /// dampen the first gradient: set 0 in the first step.
     pub dampening: f64,
-    /// Whether the momentum is Nesterov's: the step looks ahead by the next velocity (Sutskever et al.,
-    /// 2013).
+    /// Whether the momentum is Nesterov's: a step uses `gradient + momentum * velocity` instead of the
+    /// velocity (Sutskever et al., 2013).
     pub nesterov: bool,
     /// L2 penalty: this multiple of the weight is added to its gradient.
     pub weight_decay: f64,
