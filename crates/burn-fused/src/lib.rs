@@ -83,10 +83,10 @@
 //! The shape of a convolution determines its algorithm. The first that applies runs:
 //!
 //! - Direct convolution, if input channels times output channels is at most 128.
-//! - Winograd F(4x4, 3x3), if there are at least 16 input channels and at least 64 pixels in the batch, and if
-//!   4x4 tiles, some of which extend past the image's edge, cover at least 4 pixels on average. Winograd is
-//!   three times as fast as im2col + GEMM and less exact; with [`conv::Algorithm::Gemm`], im2col + GEMM runs
-//!   instead.
+//! - Winograd F(4x4, 3x3), if there are at least 16 input channels and at least 64 pixels in the batch, and
+//!   if 4x4 tiles, some of which extend past the image's edge, cover at least 4 pixels on average. Winograd
+//!   is three times as fast as im2col + GEMM and less exact; with [`conv::Algorithm::Gemm`], im2col + GEMM
+//!   runs instead.
 //! - im2col + GEMM.
 //!
 //! If the processor has AMX, bf16 images with at least 16 input and 16 output channels run on AMX tiles

@@ -1,7 +1,7 @@
 //! Runs an integer model on a block of images, step by step.
 //!
 //! Images are stored in one of two memory layouts. Images in [`lanes`] are faster for small models of one
-//! input channel. Images in [`rows`] support all layers. A map is the input or output of a layer in memory.
+//! input channel. Images in [`rows`] support all layers. A map is the memory of a layer's input or output.
 
 use std::ops::Range;
 

@@ -4,8 +4,9 @@
 //! A map, the input or output of a layer, is `[channels / 4][height][width]` blocks. Each lane of a block has
 //! a word: four channels of a pixel of one image. Maps are padded as the next layer requires.
 //!
-//! The input has only one channel, so its words are windows of four pixels instead, two pixels apart. One
-//! word then has the pixels of two neighbouring outputs of a kernel of width 3.
+//! The model's input has only one channel, so its words are windows instead: four neighbouring pixels of a
+//! row. Windows begin two pixels apart. One word then has the pixels of two neighbouring outputs of a kernel
+//! of width 3.
 //!
 //! Pooling takes the maximum of accumulators before requantization. Requantization is monotonic, so the
 //! result is the same, and only a quarter of the accumulators is requantized.
@@ -40,7 +41,8 @@ fn windows(input: Map) -> usize {
     input.row().div_ceil(2)
 }
 
-/// Number of blocks for all pixels of a map's images, with one more block before and one after them.
+/// Number of blocks for all pixels of 16 images of a map, and for one more block before and one after the
+/// images.
 pub(super) fn words(map: Map) -> usize {
     (map.shape[1] * map.shape[2]).div_ceil(4).next_multiple_of(LANES) + 2
 }

@@ -215,8 +215,8 @@ pub(super) struct Geometry {
     pub relu: bool,
 }
 
-/// A map: the input or output of a layer in memory. It consists of words of four channels, and is padded as
-/// the next layer requires.
+/// Sizes of a map, which is the memory of a layer's input or output. A map consists of words of four
+/// channels, and is padded as the next layer requires.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Map {
     /// Channels, height and width without the border.

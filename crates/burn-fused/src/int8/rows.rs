@@ -21,7 +21,7 @@ pub(super) fn images(maps: &[Map]) -> usize {
     if images > PIXELS { images - images % PIXELS } else { images }
 }
 
-/// Copies images `[images, channels, height, width]` to a map.
+/// Copies `inputs`, `[images, channels, height, width]`, to the maps `words` of these images.
 pub(super) fn load(map: Map, inputs: &[u8], words: &mut [u32]) {
     let [channels, height, width] = map.shape;
     let images = inputs.chunks_exact(channels * height * width);
@@ -42,7 +42,7 @@ pub(super) fn load(map: Map, inputs: &[u8], words: &mut [u32]) {
     }
 }
 
-/// Copies a map to `outputs`, `[images, channels, height, width]`.
+/// Copies the maps `words` of all images to `outputs`, `[images, channels, height, width]`.
 pub(super) fn store(map: Map, words: &[u32], outputs: &mut [u8]) {
     let [channels, height, width] = map.shape;
     let images = outputs.chunks_exact_mut(channels * height * width);

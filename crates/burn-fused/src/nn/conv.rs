@@ -108,13 +108,14 @@ impl Conv2d {
 
     /// Returns the outputs, normalised by `norm`, after `epilogue`.
     ///
-    /// In training in f32, this is one operator in two cases:
+    /// If the convolution is one operator by itself, convolution and normalisation in f32 training are one
+    /// operator in two cases:
     ///
     /// - a direct convolution (few channels) of 12 to 16, of 24 to 32, or of at least 36 images;
     /// - a Winograd convolution (16 or more input channels) with 12 to 16, 24 to 32, or at least 36 output
     ///   channels.
     ///
-    /// In these cases, images or channels fill at least 3/4 of the lanes of vectors of 16 values. Outputs and
+    /// In both cases, images or channels fill at least 3/4 of the lanes of vectors of 16 values. Outputs and
     /// gradients differ from those of two separate operators only by rounding.
     ///
     /// # Panics

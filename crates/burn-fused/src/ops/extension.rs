@@ -1,9 +1,9 @@
 //! Custom operators on Burn's CPU backend, flex, with and without autodiff.
 //!
-//! [`on_flex`] takes Burn's tensors. If the operator supports them, it runs the operator's forward on flex's
-//! tensors. If autodiff tracks one of the tensors, it also adds a node to autodiff's graph; the node runs the
-//! operator's [`Backward`]. If the operator does not support the tensors, `on_flex` returns them, and the
-//! caller computes with Burn's operators.
+//! [`on_flex`] takes Burn's tensors. If the operator supports the tensors, `on_flex` runs the operator's
+//! forward on flex's tensors. If autodiff tracks one of the tensors, `on_flex` also adds a node to autodiff's
+//! graph; the node runs the operator's [`Backward`]. If the operator does not support the tensors, `on_flex`
+//! returns them, and the caller computes with Burn's operators.
 
 use std::fmt;
 use std::marker::PhantomData;

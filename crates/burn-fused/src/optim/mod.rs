@@ -1,4 +1,5 @@
-//! Burn's optimizers with fused updates: a program changes `burn::optim` to `burn_fused::optim` in its imports.
+//! Burn's optimizers with fused updates: a program changes `burn::optim` to `burn_fused::optim` in its
+//! imports.
 //!
 //! Everything in [`burn::optim`] is here at the same paths. [`AdamW`], [`Adam`] and [`Sgd`] replace Burn's: a
 //! step reads the parameter, its gradient and its moments once, and writes parameter and moments once, in

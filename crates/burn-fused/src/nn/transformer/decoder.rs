@@ -65,7 +65,7 @@ impl TransformerDecoderInput {
     }
 
     /// Sets a mask `[batch, sequence, sequence]` that is true where a token (the last axis) is hidden from
-    /// another token.
+    /// another token (the middle axis).
     pub fn target_mask_attn(mut self, mask_attn: Tensor<3, Bool>) -> Self {
         self.target_masks.attn = Some(mask_attn);
         self

@@ -49,7 +49,7 @@ impl TransformerEncoderInput {
     }
 
     /// Sets a mask `[batch, sequence, sequence]` that is true where a token (the last axis) is hidden from
-    /// another token.
+    /// another token (the middle axis).
     pub fn mask_attn(mut self, mask_attn: Tensor<3, Bool>) -> Self {
         self.masks.attn = Some(mask_attn);
         self

@@ -216,8 +216,8 @@ impl Setup {
     }
 
     /// Divides the queries of a sample into blocks of at most `most` queries. The blocks have head 0; the
-    /// caller sets their head. If `skips`, a block has only the keys that its queries see, otherwise all
-    /// keys.
+    /// caller sets their head. If `skips` is true, a block has only the range of keys that its queries see;
+    /// if false, all keys.
     fn blocks(&self, batch: usize, most: usize, skips: bool) -> Vec<Block> {
         let Sizes { queries, keys, .. } = self.sizes;
         let block = |first| {

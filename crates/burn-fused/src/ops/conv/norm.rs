@@ -1,4 +1,5 @@
-//! A convolution, the batch normalisation that follows it, and its epilogue, as one operator.
+//! A convolution, the batch normalisation that follows it, and an epilogue (ReLU, or ReLU and pooling), as
+//! one operator.
 //!
 //! The sums (the outputs of the convolution) stay in the order of SIMD lanes in which they are computed,
 //! until backward has used them. Two separate operators would copy the sums to and from the order of images

@@ -1,4 +1,4 @@
-//! Checks that the fused pair gives the same bits as two operators.
+//! Checks that the operator of two convolutions gives the same bits as two operators.
 
 use burn::module::Param;
 use burn::nn::PaddingConfig2d;

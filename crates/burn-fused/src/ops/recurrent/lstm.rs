@@ -2,9 +2,9 @@
 //!
 //! An LSTM has two outputs, the hidden states of all steps and the last cells, but an operator of autodiff
 //! can have only one. The hidden states are therefore the output of a first operator, which computes
-//! everything. The last cells are the output of a second operator on the first one's output. Backward runs
-//! the backward of the second operator first, which stores the gradient of the last cells for the backward of
-//! the first operator.
+//! everything. The last cells are the output of a second operator on the first one's output. In the backward
+//! pass, the backward of the second operator runs first. It stores the gradient of the last cells for the
+//! backward of the first operator.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

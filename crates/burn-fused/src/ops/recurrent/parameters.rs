@@ -92,7 +92,8 @@ impl<const G: usize> Parameters<G> {
         joined
     }
 
-    /// Returns the products of the inputs and the weights of all gates, `[rows, gates, width]`.
+    /// Returns the products of the inputs and the weights of all gates, `[rows, gates, width]`. A row is the
+    /// input of one step of one sequence. If `repeated` is given, each distinct row is multiplied once.
     pub fn multiply_inputs(
         &self,
         level: Level,

@@ -1,4 +1,4 @@
-//! The update rules of `torch.optim`.
+//! The update rules of Adam, AdamW, SGD and RMSprop, with the formulas of `torch.optim`.
 
 use super::{UpdateRule, compiled_here, pass};
 use crate::kernels::simd::Level;

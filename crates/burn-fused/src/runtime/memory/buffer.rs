@@ -91,8 +91,8 @@ impl fmt::Debug for Buffer {
 /// Lets a tensor own a buffer as its memory.
 impl AllocationController for Buffer {
     fn alloc_align(&self) -> usize {
-        // Copies of this memory come from the default allocator of `Bytes`, whose largest alignment is that
-        // of `u128`.
+        // `Bytes` copies this memory with its default allocator, which supports alignments up to that of
+        // `u128`.
         align_of::<u128>()
     }
 

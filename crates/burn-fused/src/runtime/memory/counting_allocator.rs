@@ -56,9 +56,9 @@ pub fn peak() -> i64 {
     COUNTS.with(|counts| counts.peak.get())
 }
 
-/// Sets the maximum that [`peak`] returns. To measure an operator, set it to [`live_bytes`] when the operator
-/// begins. To measure an operator inside another, save [`peak`] before the inner operator, and set the larger
-/// of the saved and the new peak after the inner operator.
+/// Sets the maximum that [`peak`] returns. To measure an operator, set the maximum to [`live_bytes`] when the
+/// operator begins. To measure an operator that runs inside another operator, save [`peak`] before the inner
+/// operator, and set the larger of the saved and the new peak after the inner operator.
 pub fn set_peak(bytes: i64) {
     COUNTS.with(|counts| counts.peak.set(bytes));
 }

@@ -1,5 +1,5 @@
-//! Batch normalisation in training, with its epilogue, as one operator: algorithm 1 of Ioffe and Szegedy,
-//! "Batch normalization" (2015), and its gradients.
+//! Batch normalisation in training, with an epilogue (ReLU, or ReLU and pooling), as one operator: algorithm
+//! 1 of Ioffe and Szegedy, "Batch normalization" (2015), and its gradients.
 //!
 //! Burn's operator makes transposed copies of the whole batch. This operator reads the planes of a channel
 //! without copies, and they stay in the cache from the mean to the output.
