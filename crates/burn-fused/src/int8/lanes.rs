@@ -134,22 +134,22 @@ pub(super) fn store(map: Map, blocks: &[Block], outputs: &mut [u8]) {
 /// A prepared convolution or linear layer.
 #[derive(Debug, Clone)]
 pub(super) struct Product {
-    /// First block of the input that each result reads.
+    /// For each result (a pixel of the output): the first block of the input that it reads.
     bases: Vec<usize>,
-    /// Block of the output for each result, in the first group of channels.
+    /// For each result: its block of the output, in the first group of channels.
     targets: Vec<usize>,
     /// Offsets from a base to the blocks that a result reads, one for each word of the kernel.
     taps: Vec<usize>,
-    /// Offsets from a base to the positions of its pooling window. Without pooling, the base is the only
-    /// position. With windows of pixels, there is one position in each of two rows.
+    /// Offsets from a base to the positions of its pooling window. Without pooling, there is one position, at
+    /// the base. If the input has windows of pixels, there is one position in each of two rows.
     positions: Vec<usize>,
     /// Number of blocks in a group of the output's channels.
     plane: usize,
-    /// Words `[tile][tap][channel][phase]`, and biases `[channel][phase]`. With windows of pixels, two
-    /// neighbouring outputs are computed from the same words, as two phases with shifted weights.
+    /// Words `[tile][tap][channel][phase]`, and biases `[channel][phase]`. If the input has windows of
+    /// pixels, two neighbouring outputs are computed from the same words, as two phases with shifted weights.
     weights: Vec<i32>,
     bias: Vec<i32>,
-    /// Number of groups of four channels in a tile.
+    /// Number of groups of four channels in a tile, whose results are computed together.
     tile: usize,
     requantization: Requantization,
 }
@@ -236,7 +236,7 @@ impl Task for Multiply<'_> {
     }
 }
 
-/// Some groups of output channels.
+/// Some groups of output channels, which are computed together.
 struct Tile<'a> {
     product: &'a Product,
     weights: &'a [i32],

@@ -83,7 +83,8 @@ fn random_model(random: &mut Random, one_channel: bool) -> Model {
     let (inputs, outputs) = (shape.iter().product(), 1 + random.below(if one_channel { 16 } else { 40 }));
     let (weights, output) = weights(random, inputs, outputs, parameters, false);
     layers.push(Layer::Linear(Linear { inputs, outputs, weights, relu: false, output }));
-    // Lanes support one input channel, and rows any number.
+    // Two thirds of the models may have images in lanes, which support only one input channel. The others
+    // have images in rows.
     Model::planned(start, input, layers, random.below(3) > 0).unwrap()
 }
 

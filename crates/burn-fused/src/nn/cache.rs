@@ -25,8 +25,8 @@ impl<const D: usize> TensorCache<D> {
 }
 
 impl TensorCache<3> {
-    /// Returns `compute` of `tensor` `[batch, sequence, ...]`. If the cache has a tensor, only the last
-    /// position of the sequence is computed, and the other positions come from the cache.
+    /// Returns `compute(tensor)` for `tensor` `[batch, sequence, ...]`. If the cache has a tensor, only the
+    /// last position of the sequence is computed, and the other positions come from the cache.
     pub(super) fn extend(
         &mut self,
         tensor: Tensor<3>,
@@ -46,7 +46,7 @@ pub(super) fn last(tensor: Tensor<3>) -> Tensor<3> {
     tensor.narrow(1, length - 1, 1)
 }
 
-/// Returns `compute` of `tensor`. With a `cache`, computes only what the cache does not have, as
+/// Returns `compute(tensor)`. With a `cache`, computes only what the cache does not have, as
 /// [`TensorCache::extend`] does.
 pub(super) fn cached(
     cache: Option<&mut TensorCache<3>>,

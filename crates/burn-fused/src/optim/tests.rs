@@ -14,7 +14,7 @@ use crate::ops::flex_tensor::f32_on_flex;
 use crate::ops::linear::linear;
 use crate::ops::testing::{Part, assert_close, random};
 
-/// A module with parameters of all numbers of dimensions.
+/// A module with parameters of one to five dimensions.
 #[derive(Module, Debug)]
 struct Parameters {
     vector: Param<Tensor<1>>,
@@ -92,7 +92,8 @@ impl RandomGradients {
         all.gradients
     }
 
-    /// Returns the scale of gradients, which grows and shrinks so that moments and their maxima differ.
+    /// Returns the scale of gradients, which grows and shrinks so that second moments fall below their
+    /// maxima.
     fn scale(&self) -> f32 {
         [1.0, 3.0, 0.1, 0.0][(self.step / 4) as usize % 4]
     }

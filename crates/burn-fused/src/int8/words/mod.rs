@@ -1,5 +1,5 @@
-//! Vectors of 16 words of four bytes: the instructions that integer kernels need, for each SIMD level. All
-//! levels compute the same bits.
+//! The instructions that integer kernels need, for each SIMD level. They work on vectors of 16 words of four
+//! bytes. All levels compute the same bits.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;

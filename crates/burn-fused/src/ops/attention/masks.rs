@@ -11,8 +11,8 @@ use super::{Block, Sizes};
 use crate::kernels::simd::{Level, kernel};
 
 /// Masks `[batch, queries, keys]`. A key is hidden if at least one mask hides it. A mask in which the keys of
-/// a row are adjacent in memory is read in place, even if its batch or queries are expanded. Other masks are
-/// copied.
+/// a row are adjacent in memory is read in place, even if it is broadcast over batch or queries. Other masks
+/// are copied.
 #[derive(Debug, Clone, Default)]
 pub struct Masks(Vec<Mask>);
 

@@ -17,7 +17,7 @@ type Results = [Vec<f32>; 4];
 type Operator = fn(Tensor<4>, &Conv2d) -> Tensor<4>;
 
 struct Case {
-    /// Images, input channels, output channels, height, width.
+    /// Number of images, input channels, output channels, height and width.
     sizes: [usize; 5],
     images: Vec<f32>,
     weights: Vec<f32>,

@@ -82,7 +82,7 @@ pub(crate) fn tensor_of(dtype: DType, level: Level, values: Buffer, shape: &[usi
     }
 }
 
-/// Returns the product of `a` and `b`, row-major, in f32.
+/// Returns the product of `a` and `b`, which are matrices of type `half`. The product is row-major, in f32.
 ///
 /// # Panics
 /// If the numbers of rows of `b` and columns of `a` differ, or a matrix is empty.
