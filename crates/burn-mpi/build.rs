@@ -32,8 +32,8 @@ fn main() {
     println!("cargo:rustc-env=BURN_MPI_SOURCES={:016x}", sources(Path::new("src"), 0xcbf2_9ce4_8422_2325));
 }
 
-/// Continues the digest `before` with all files in `folder` (FNV-1a, 64 bits). The digest does not depend on
-/// the compiler or the machine.
+/// Continues the digest `before` (FNV-1a, 64 bits) with the bytes of all files in `folder`. The digest does
+/// not depend on the compiler or the machine.
 fn sources(folder: &Path, before: u64) -> u64 {
     let mut paths: Vec<_> = folder.read_dir().into_iter().flatten().flatten().map(|e| e.path()).collect();
     paths.sort();
@@ -45,14 +45,16 @@ fn sources(folder: &Path, before: u64) -> u64 {
     })
 }
 
-/// Returns which MPI the compiler wrapper belongs to. Only Open MPI's has the option `--showme:version`.
+/// Returns the MPI of the compiler wrapper `mpicc`. Only Open MPI's wrapper has the option
+/// `--showme:version`.
 fn flavour(mpicc: &str) -> &'static str {
     let shown = Command::new(mpicc).arg("--showme:version").output();
     if shown.is_ok_and(|output| output.status.success()) { "openmpi" } else { "mpich" }
 }
 
-/// Compiles the layer over gloo, and links gloo before the libraries of any other crate. libtorch exports
-/// gloo symbols too, of another version, and a symbol comes from the first library that defines it.
+/// Compiles the layer over gloo, and links gloo before the libraries of any other crate. libtorch also
+/// exports the symbols of another gloo version, and a program gets a symbol from the first library that
+/// defines it.
 fn compile_gloo() {
     for file in ["shim.cc", "mesh.h", "sums.h"] {
         println!("cargo:rerun-if-changed=src/collective/gloo/{file}");

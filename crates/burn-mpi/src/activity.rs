@@ -1,5 +1,8 @@
-//! What a rank is doing. The rank writes it. The guard of its process, or the hub if ranks are threads, reads
-//! it to check deadlines.
+//! Records which operation a rank is in, and since when, so that a wait that exceeds its deadline is
+//! detected.
+//!
+//! The rank writes the record. In an MPI job, the guard reads it: a thread of the same process that checks
+//! deadlines. If ranks are threads of one process, the hub reads it, which passes messages between them.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -13,7 +16,7 @@ use crate::clock::Clock;
 
 /// Default deadline of a collective.
 pub(crate) const DEFAULT_DEADLINE: Duration = Duration::from_secs(120);
-/// Default time after which a rank prints that it waits.
+/// Default time in a collective after which a rank prints a warning that it waits.
 pub(crate) const DEFAULT_STALL: Duration = Duration::from_secs(60);
 /// Maximum deadline or warning time. Longer times would overflow the types of clocks.
 pub(crate) const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
@@ -25,7 +28,7 @@ pub(crate) struct Activity {
     state: Mutex<State>,
 }
 
-/// What the rank does, and what it knows of the others.
+/// What the rank is doing, and what it knows of the other ranks.
 #[derive(Debug, Default)]
 #[cfg_attr(not(feature = "mpi"), expect(dead_code, reason = "guards of processes read some of it"))]
 pub(crate) struct State {
@@ -33,26 +36,29 @@ pub(crate) struct State {
     pub entered: u64,
     /// The current or last operation, such as `mpi all-reduce of bucket 2`.
     pub what: String,
-    /// Start of the current operation, on the rank's clock; `None` if there is none.
+    /// Start of the current operation, on the rank's clock; `None` while the rank is in no operation.
     since: Option<Duration>,
-    /// Number of collectives that the rank has connected.
+    /// Number of [`Collective`](crate::Collective)s, which are connections between all ranks, that the rank
+    /// has opened.
     pub collectives: usize,
-    /// The other rank, if the current operation is a message between two ranks.
+    /// The other rank, if the current operation is a message between two ranks; `None` in a collective.
     pub peer: Option<usize>,
     /// The deadline of an operation.
     pub deadline: Duration,
-    /// Time after which a wait is reported, if it is shorter than the deadline.
+    /// Time in an operation after which a rank prints a warning. Without effect if it is not shorter than the
+    /// deadline.
     pub stall_warning: Duration,
-    /// The last collective in which some rank has reported its wait, counted from 1; 0 if there is none.
+    /// Number of the last collective in which a rank has announced its warning, counted from 1; 0 if no rank
+    /// has.
     pub warned: u64,
-    /// The last collective in which a rank below this one has reported its wait.
+    /// Number of the last collective in which a rank below this one has announced its warning; 0 if none has.
     pub warned_below: u64,
-    /// The lowest other rank whose guard is about to print why the job ends.
+    /// The lowest other rank whose guard is about to print why the job ends; `None` if no guard is.
     pub ended_by: Option<usize>,
     /// Whether the guard is about to end the process; `None` until a transport has called
     /// [`World::is_ending`](crate::World::is_ending).
     pub ending: Option<bool>,
-    /// The exit code of this rank. Set once it leaves and enters no further operation.
+    /// The exit code of this rank; `None` until the rank leaves, after which it enters no operation.
     pub leaving: Option<i32>,
     /// Why this rank leaves; empty if unknown.
     pub reason: String,
@@ -67,7 +73,7 @@ pub(crate) struct Departure {
     pub host: String,
     /// Its exit code.
     pub status: i32,
-    /// Number of collectives that the rank has entered. It enters no others.
+    /// Number of collectives that the rank has entered before it left.
     pub entered: u64,
     /// Its reason; empty if unknown.
     pub reason: String,
@@ -92,16 +98,16 @@ impl Drop for Waiting {
     }
 }
 
-/// What a rank is doing.
+/// A copy of what a rank is doing, as ranks send it to each other.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Status {
     /// Collectives entered so far.
     pub entered: u64,
     /// The current or last operation of the rank.
     pub what: String,
-    /// Time since it entered the operation; `None` if it is in none.
+    /// Time since the rank entered the operation; `None` if the rank is in no operation.
     pub waited: Option<Duration>,
-    /// The other rank, if the operation is a message between two ranks.
+    /// The other rank, if the operation is a message between two ranks; `None` in a collective.
     pub peer: Option<usize>,
 }
 
@@ -119,10 +125,12 @@ impl Activity {
         look(&mut self.state.lock())
     }
 
-    /// Enters an operation of `transport`, on `bucket` if it has one, until the result is dropped.
+    /// Records that the rank enters `operation` of `transport`. The rank leaves it when the result is
+    /// dropped. `bucket` is the operation's bucket of gradients; `None` if it has no bucket.
     ///
-    /// Messages between two ranks are not counted in `entered`, and neither is the launch of a collective
-    /// that is waited for later. Ranks in the same collective therefore have the same count.
+    /// `entered` counts collectives only. It excludes messages between two ranks, and the launch of a
+    /// collective for which the rank waits in a later operation. Ranks in the same collective therefore have
+    /// the same count.
     pub fn enter(this: &Arc<Self>, transport: &str, operation: &str, bucket: Option<usize>) -> Waiting {
         let now = this.clock.now();
         this.with(|state| {
@@ -163,7 +171,8 @@ impl Activity {
         self.with(|state| state.departed.clone())
     }
 
-    /// Returns a rank that has announced that it leaves, if possible one with an error.
+    /// Returns the announcement of a rank that leaves; `None` if no rank has announced it. A rank with an
+    /// exit code other than 0 is preferred.
     pub fn departure(&self) -> Option<Departure> {
         self.with(|state| state.departed.iter().max_by_key(|departure| departure.status != 0).cloned())
     }

@@ -1,8 +1,10 @@
-//! The calls that each rank is in, so that ranks in different calls get an error that names both.
+//! Detects that ranks are in different calls, such as `save_record` and `gather`, and names the calls in the
+//! error.
 //!
-//! A function with exchanges, such as `save_record`, puts its name on a stack of its thread. An exchange
-//! hashes the names on the stack and its own name into a tag. Ranks whose tags differ are in different calls.
-//! They then exchange [`Announcement`]s, which contain the names.
+//! An exchange passes small values between all ranks. A function that makes exchanges, such as `save_record`,
+//! puts its name on a stack of its thread. An exchange hashes the names on the stack and its own name into a
+//! tag. Ranks whose tags differ are in different calls. All ranks then exchange [`Announcement`]s, which
+//! contain the names.
 
 use std::cell::RefCell;
 
@@ -20,7 +22,8 @@ thread_local! {
 #[must_use = "the call ends when this is dropped"]
 pub(crate) struct Calling(());
 
-/// Puts a function that has exchanges on the stack. `name` is the name that a user of the crate knows.
+/// Puts the name of a function that makes exchanges on the stack, until the result is dropped. `name` is the
+/// name that a user of the crate knows.
 pub(crate) fn calling(name: impl Into<String>) -> Calling {
     CALLS.with_borrow_mut(|calls| calls.push(name.into()));
     Calling(())
@@ -36,12 +39,12 @@ impl Drop for Calling {
 const WITHIN: &str = " > ";
 
 /// A call of this rank as the other ranks receive it: an [`Operation`](crate::Operation) or an exchange, and
-/// the functions around it.
+/// the functions that make the call.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Announcement {
     /// Hash of the names of the calls: equal on ranks in the same exchange.
     pub tag: u64,
-    /// Number of the call among calls of its kind; 0 if they are not counted.
+    /// Number of the call among calls of its kind; 0 if calls of this kind are not counted.
     number: u64,
     host: String,
     /// Names of the calls, outermost first. If they are longer than `ROOM` bytes, only their end.
@@ -56,7 +59,8 @@ impl Announcement {
     /// Maximum bytes of the host name.
     const HOST: usize = 64;
 
-    /// Describes the exchange `inner` of the current call, on this host.
+    /// Describes the exchange named `inner` that the functions on this thread's stack make. `number` and
+    /// `host` are copied into the announcement.
     pub fn for_exchange(inner: &str, number: u64, host: &str) -> Self {
         let calls = CALLS.with_borrow(|calls| [&calls[..], &[inner.to_owned()]].concat()).join(WITHIN);
         let digest = Sha256::digest(calls.as_bytes());
@@ -78,7 +82,7 @@ impl Announcement {
     /// Encodes the announcement, padded with zeros to [`BYTES`](Self::BYTES) bytes.
     pub fn bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
-        ciborium::into_writer(self, &mut bytes).expect("a vector takes numbers and strings");
+        ciborium::into_writer(self, &mut bytes).expect("writing numbers and strings to a vector cannot fail");
         bytes.resize(Self::BYTES, 0);
         bytes
     }
@@ -88,7 +92,7 @@ impl Announcement {
         all.chunks_exact(Self::BYTES).map(read).collect()
     }
 
-    /// Returns whether all ranks have made the same number of calls. Then no rank has made a call that
+    /// Returns whether all ranks have made the same number of calls. If not, some rank has made a call that
     /// another rank has not made.
     pub fn are_of_one_number(all: &[u8]) -> bool {
         Self::of_ranks(all).windows(2).all(|pair| pair[0].number == pair[1].number)
@@ -97,9 +101,9 @@ impl Announcement {
     /// Compares the announcements of all ranks, which `all` contains in rank order.
     ///
     /// # Errors
-    /// On all ranks, [`SharedError::OutOfStep`](crate::SharedError::OutOfStep) with the first rank whose call
-    /// is not rank 0's. It names the outermost calls; if these are the same, it names the calls inside them
-    /// too.
+    /// On all ranks, [`SharedError::OutOfStep`](crate::SharedError::OutOfStep) with the lowest rank whose
+    /// call differs from rank 0's call. The error names the outermost call of each of these two ranks; if the
+    /// outermost calls have the same name, the error also names the calls inside them.
     pub fn compare(all: &[u8]) -> Result<(), CommError> {
         let ranks = Self::of_ranks(all);
         let differs = |other: &Self| (other.tag, other.number) != (ranks[0].tag, ranks[0].number);
@@ -135,7 +139,7 @@ mod tests {
             };
         assert_eq!(differing([&plain, &outer]), ["save_record", "gather"]);
         assert_eq!(differing([&outer, &inner]), ["save_record > agree > gather", "save_record > gather"]);
-        assert_eq!(plain.tag, gather().tag, "calls that have ended are not in it");
+        assert_eq!(plain.tag, gather().tag, "the tag must not contain calls that have ended");
         let long = calling("ü".repeat(200));
         let cut = Announcement::for_exchange("gather", u64::MAX, &"h".repeat(200));
         drop(long);

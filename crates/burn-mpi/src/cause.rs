@@ -1,7 +1,9 @@
-//! Finds the ranks that another rank waits for, and composes the lines that report them.
+//! Composes the warning and the error of a rank that waits too long: finds the ranks that it waits for, and
+//! names them.
 //!
-//! The guard of a process, or the hub of ranks that are threads, asks all ranks what they are doing. A
-//! [`Wait`] has their answers.
+//! In an MPI job, the guard, a thread of each process that checks deadlines, asks all ranks what they are
+//! doing. If ranks are threads of one process, the hub asks, which passes messages between them. A [`Wait`]
+//! has the answers.
 
 use std::cmp::Ordering;
 use std::time::Duration;
@@ -17,7 +19,7 @@ pub(crate) struct Wait<'a> {
     pub hosts: &'a [String],
     /// What the waiting rank is doing.
     pub seen: &'a Status,
-    /// What each rank is doing; `None` for a rank that does not answer.
+    /// What each rank is doing, by rank; `None` for a rank that does not answer.
     pub answers: &'a [Option<Status>],
     /// How long the waiting rank has waited for the missing answers.
     pub silent: Duration,
@@ -26,7 +28,7 @@ pub(crate) struct Wait<'a> {
 }
 
 impl Wait<'_> {
-    /// Returns the error of a wait that exceeds the deadline. `waited` is its length so far.
+    /// Returns the error of a wait that exceeds the deadline. `waited` is the length of the wait so far.
     pub fn deadline(&self, waited: Duration) -> CommError {
         CommError::Shared(SharedError::Deadline {
             rank: self.member.rank,
@@ -89,8 +91,8 @@ impl Wait<'_> {
 /// Says in which operation the rank that sent `answer` is; `None` if it is in the same operation as `seen`.
 ///
 /// A rank can complete an operation while another rank is still in it, as the root of a broadcast does. Two
-/// ranks at different operations may therefore have made the same calls, and a message between them is late
-/// or lost.
+/// ranks in different operations may therefore have made the same calls; then a message between the two ranks
+/// is late or lost.
 fn where_else(seen: &Status, answer: &Status) -> Option<String> {
     const LOST: &str =
         "a message between the two ranks is late or lost, or ranks do not call the same operations";

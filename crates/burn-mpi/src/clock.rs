@@ -33,8 +33,8 @@ impl Clock {
     }
 }
 
-/// Number of round trips to each rank. The shortest is the least disturbed by other processes, and by the
-/// connection that the first message sets up.
+/// Number of round trips to each rank. Only the shortest round trip counts: other processes, and the
+/// connection that the first message sets up, delay it least.
 const ROUND_TRIPS: usize = 64;
 
 /// Offset of a rank's clock from rank 0's, measured at one time.
@@ -50,8 +50,8 @@ pub struct ClockOffset {
 }
 
 impl World {
-    /// Measures the offset of every rank's clock, `now`, from rank 0's. Returns the offsets in rank order,
-    /// the same on every rank. All ranks must call it.
+    /// Measures the offset of every rank's clock from rank 0's clock. `now` reads the clock of the calling
+    /// rank. Returns the offsets in rank order, the same on every rank. All ranks must call it.
     ///
     /// Rank 0 sends 64 messages to each rank in turn, and the rank replies with its time. Only the shortest
     /// round trip counts. The rank is assumed to read its clock in the middle of the round trip, so the error
@@ -109,7 +109,7 @@ impl ClockOffset {
         Self {
             at_ns: replied,
             offset_ns: replied - (asked + answered) / 2,
-            // Rounded up. The division above truncates too: 1 ns covers that.
+            // Half of the round trip, rounded up. The added 1 ns covers the truncation in `offset_ns`.
             error_ns: (answered - asked).unsigned_abs().div_ceil(2) + 1,
         }
     }
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn the_shortest_round_trip_gives_offset_and_error() {
-        // The other clock is 1000 ns ahead; requests take 10 to 90 ns, replies 30 to 500.
+        // The other clock is 1000 ns ahead; requests take 10 to 90 ns, replies 30 to 500 ns.
         let trip = |asked: i64, there: i64, back: i64| {
             let nanoseconds = |time: i64| Duration::from_nanos(time as u64);
             let answered = nanoseconds(asked + there + back);

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 /// Returns the number of cores that ranks can be bound to, and the number of CPUs that ranks may use. A CPU
 /// is a hardware thread: a core may have several. If a quota of CPU time allows fewer CPUs, the second number
-/// is what it allows.
+/// is the quota.
 ///
-/// Open MPI and MPICH count cores with hwloc, so this does too if the library is installed.
+/// Open MPI and MPICH count cores with hwloc, so this function does too if the library is installed.
 pub fn cores_and_cpus() -> [usize; 2] {
     let cpus = std::thread::available_parallelism().map_or(1, |n| n.get());
     [by_hwloc().unwrap_or_else(online_cores), cpus]
@@ -18,8 +18,8 @@ pub fn cores_and_cpus() -> [usize; 2] {
 /// Returns the number of cores that ranks on this machine share, independent of this process's binding: the
 /// online cores, or fewer if a quota of CPU time allows fewer.
 ///
-/// Reads the kernel's files, which takes no time, unlike hwloc. Counts with hwloc only if its variables
-/// replace the machine's topology.
+/// Reads the kernel's files, which takes much less time than starting hwloc. Counts with hwloc only if an
+/// environment variable of hwloc replaces the machine's topology.
 pub(crate) fn shared_cores() -> usize {
     let replaced = ["HWLOC_SYNTHETIC", "HWLOC_XMLFILE", "HWLOC_FSROOT"]
         .into_iter()
@@ -85,8 +85,8 @@ fn by_hwloc() -> Option<usize> {
     }
 }
 
-/// Returns how many CPUs the quota of this process's control groups allows, the lowest if several groups have
-/// one; `None` without a quota.
+/// Returns the CPU-time quota of this process's control groups, in CPUs: the lowest quota if several groups
+/// have one; `None` if no group has one.
 pub fn cpu_quota() -> Option<f64> {
     let v2 = |file: &str| {
         let (quota, period) = file.split_once(' ')?;
@@ -103,8 +103,8 @@ pub fn cpu_quota() -> Option<f64> {
     folders("cpu").into_iter().filter_map(quota).filter(|quota| *quota > 0.0).reduce(f64::min)
 }
 
-/// Returns the memory limit of this process's control groups, in bytes, which all processes of a group share;
-/// `None` without a limit.
+/// Returns the lowest memory limit of this process's control groups, in bytes; `None` if no group reports a
+/// limit. All processes of a group share its limit.
 pub fn memory_limit() -> Option<u64> {
     let files = ["memory.max", "memory.limit_in_bytes"];
     let limits = folders("memory").into_iter().flat_map(|folder| {
@@ -122,8 +122,8 @@ fn folders(controller: &str) -> Vec<PathBuf> {
 
 /// Finds the folders as [`folders`] does, from the texts of `/proc/self/cgroup` and `/proc/self/mountinfo`.
 ///
-/// A line of `groups` is `ID:CONTROLLERS:PATH` (cgroups(7)); version 2 has no controllers. A line of `mounts`
-/// is `… … … ROOT FOLDER … - TYPE SOURCE OPTIONS` (proc(5)).
+/// A line of `groups` is `ID:CONTROLLERS:PATH` (cgroups(7)); CONTROLLERS is empty for cgroups version 2. A
+/// line of `mounts` is `… … … ROOT FOLDER … - TYPE SOURCE OPTIONS` (proc(5)).
 fn folders_of(controller: &str, groups: &str, mounts: &str) -> Vec<PathBuf> {
     let has = |list: &str| list.split(',').any(|name| name == controller);
     let mut found = Vec::new();
@@ -141,8 +141,8 @@ fn folders_of(controller: &str, groups: &str, mounts: &str) -> Vec<PathBuf> {
             is_its_own.then_some((*before.get(3)?, PathBuf::from(before.get(4)?)))
         });
         for (root, mount) in mounted {
-            // In a container, the root of the mount is the process's own group, and `path` may be its path
-            // outside.
+            // In a container, the root of the mount is the process's own group, and `path` may be the group's
+            // path outside the container.
             let inside = Path::new(path).strip_prefix(root).unwrap_or(Path::new(""));
             found.extend(inside.ancestors().map(|inside| mount.join(inside)));
         }

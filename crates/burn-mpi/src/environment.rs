@@ -1,9 +1,10 @@
-//! The environment that `MPI_Init` reads: adds settings for Open MPI, and removes variables of a launcher
-//! that no longer runs.
+//! Prepares the environment variables that `MPI_Init` reads: adds settings for Open MPI, and removes
+//! variables of a launcher that no longer runs.
 //!
-//! A launcher tells its ranks by environment variables where its process manager listens. A shell inside a
-//! job inherits these variables, and so does every program that the shell starts. If the process manager no
-//! longer answers, `MPI_Init` does not return an error: it prints twenty lines and ends the process.
+//! A launcher, such as `mpirun`, sets environment variables that tell its ranks where its process manager
+//! listens. A shell inside a job inherits these variables, and so does every program that the shell starts.
+//! If the process manager no longer answers, `MPI_Init` does not return an error: it prints twenty lines and
+//! ends the process.
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::RawFd;
@@ -17,8 +18,8 @@ use crate::{CommError, Launcher};
 const OF_OPEN_MPI: [&str; 4] =
     ["OMPI_MCA_orte_local_daemon_uri", "SLURM_STEP_ID", "FLUX_JOB_ID", "JSM_JSRUN_PORT"];
 
-/// The same for MPICH (tested with 4.0.2): the descriptor of the process manager's socket, and the address at
-/// which the process manager listens.
+/// Variables that make `MPI_Init` of MPICH end the process if no process manager answers (tested with 4.0.2):
+/// the descriptor of the process manager's socket, and the address at which the process manager listens.
 const OF_MPICH: [&str; 2] = [MANAGER, PORT];
 
 const MANAGER: &str = "PMI_FD";
@@ -34,7 +35,7 @@ const PORT: &str = "PMI_PORT";
 pub(crate) unsafe fn prepare(launcher: Option<&Launcher>, library: &str) -> Result<(), CommError> {
     let get = |name: &str| std::env::var(name).ok();
     let left = if manager_answers() { Vec::new() } else { left_behind(launcher, library, get)? };
-    // A setting that the user has made stays.
+    // A variable that the user has set keeps its value.
     let settings = settings(launcher).into_iter().filter(|(name, _)| std::env::var_os(name).is_none());
     // SAFETY: the caller guarantees that no other thread uses the environment.
     unsafe {
@@ -49,8 +50,8 @@ fn settings(launcher: Option<&Launcher>) -> Vec<(&'static str, &'static str)> {
     // A single process needs no daemon. Without this setting Open MPI starts one, and fails if ssh is
     // missing.
     let mut settings = vec![("OMPI_MCA_ess_singleton_isolated", "1")];
-    // If this host has more ranks than cores, spinning costs whole time slices: a 4-byte all-reduce takes
-    // milliseconds instead of microseconds.
+    // If this host has more ranks than cores, a rank that spins while it waits keeps other ranks from running
+    // for whole time slices: a 4-byte all-reduce takes milliseconds instead of microseconds.
     if launcher.and_then(|launcher| launcher.local_size).unwrap_or(1) > shared_cores() {
         settings.push(("OMPI_MCA_mpi_yield_when_idle", "1"));
     }
@@ -60,7 +61,7 @@ fn settings(launcher: Option<&Launcher>) -> Vec<(&'static str, &'static str)> {
 /// Returns the variables that a single process must remove if no process manager answers.
 ///
 /// # Errors
-/// [`CommError::Inherited`] if the process may be one of several, which need the process manager.
+/// [`CommError::Inherited`] if the process may be one of several ranks: these need the process manager.
 fn left_behind(
     launcher: Option<&Launcher>,
     library: &str,
@@ -98,8 +99,8 @@ fn manager_answers() -> bool {
 /// `814940160.0;tcp4://127.0.0.1:42213`; true if the address cannot be parsed.
 fn listens(uri: &str) -> bool {
     let address = uri.split_once("://").and_then(|(_, address)| address.parse::<SocketAddr>().ok());
-    // If this process can bind the address, no other process listens there. A connection would disturb the
-    // server.
+    // If this process can bind the address, no other process listens there. Connecting to the address instead
+    // would disturb the server.
     address.is_none_or(|address| TcpListener::bind(address).is_err())
 }
 

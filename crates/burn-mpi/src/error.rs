@@ -7,8 +7,8 @@ use std::time::Duration;
 use crate::Launcher;
 use crate::process;
 
-/// An error of the world or of a collective. Its text is one line: what happened,
-/// on which rank and host, and what to do if that is known.
+/// An error of the world or of a collective. Its text is one line: what happened, on which rank and host, and
+/// what to do if that is known.
 #[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum CommError {
@@ -27,7 +27,7 @@ pub enum CommError {
         host: String,
         /// Backend and operation, such as `mpi all-reduce`.
         operation: String,
-        /// Size of the buffer.
+        /// Size of the operation's buffer.
         bytes: usize,
         /// Time since the call began.
         elapsed: Duration,
@@ -106,7 +106,7 @@ pub enum CommError {
     /// A module that cannot be trained data-parallel.
     #[error("this module cannot be trained data-parallel: {0}")]
     Module(String),
-    /// An order of arrival does not fit this module.
+    /// An [`ArrivalOrder`](crate::ArrivalOrder) does not fit this module.
     #[error("the order of arrival does not fit this module: {0}")]
     Arrival(String),
     /// An earlier step was interrupted, such as by a panic in its backward.
@@ -120,7 +120,7 @@ pub enum CommError {
         /// The reason.
         reason: MissingGradient,
     },
-    /// A rank left the job while this one waited for it.
+    /// A rank left the job while this rank waited for it.
     #[error("rank {rank} on {host} has left the job (exit code {status}){}", reason_of(*status, reason))]
     Left {
         /// The rank that left.
@@ -134,8 +134,8 @@ pub enum CommError {
     },
 }
 
-/// An error that every rank returns at the same point. One line is enough for all ranks, and no rank waits
-/// for another.
+/// An error that every rank returns at the same point. One printed line is enough for all ranks, and no rank
+/// waits for another.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum SharedError {
@@ -174,7 +174,7 @@ pub enum SharedError {
         rank: usize,
         /// Its host.
         host: String,
-        /// The calls that this rank is in.
+        /// The calls that `rank` is in.
         calls: String,
         /// The calls that rank 0 is in.
         others: String,
@@ -197,14 +197,14 @@ pub enum SharedError {
         deadline: Duration,
         /// Time since that rank entered the operation.
         elapsed: Duration,
-        /// Which ranks it waits for, or what else is known of the cause.
+        /// Which ranks `rank` waits for, or what else is known of the cause.
         cause: String,
     },
     /// The samples of all ranks do not add up to the step's total.
     #[error(
-        "the samples that the ranks have passed to backward in this step are {share:.3} times its total ({}); pass the \
-         rank's own samples, and as total the samples of all ranks in all backward calls of the step; the last call on \
-         each rank must be MicroBatch::Last",
+        "the samples that the ranks have passed to backward in this step are {share:.3} times the step's total ({}); pass \
+         the rank's own samples, and as total the samples of all ranks in all backward calls of the step; the last call \
+         on each rank must be MicroBatch::Last",
         of_ranks(samples)
     )]
     Shares {
@@ -238,7 +238,7 @@ pub enum MissingGradient {
     #[error("it had another shape when this GradientSync was made")]
     OtherShape,
     /// The module that the `GradientSync` was made for has fewer parameters.
-    #[error("the module has fewer parameters")]
+    #[error("the module of this GradientSync has fewer parameters")]
     NoParameter,
 }
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cores::shared_cores;
 
-/// Where one rank runs, as shown in the run header and `run.json`.
+/// Where one rank runs, as printed at the start of a run and stored in `run.json`.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
 pub struct Place {
     /// Rank in the world.
@@ -20,8 +20,8 @@ pub struct Place {
     /// Number of cores of the host that its ranks share: the online cores, or fewer if a quota of CPU time
     /// allows fewer. A core may have several hardware threads.
     pub cores: usize,
-    /// The kernel's boot id, which identifies the machine where host names do not: containers and network
-    /// namespaces of one machine share it.
+    /// The kernel's boot id, which identifies the machine. Containers and network namespaces of one machine
+    /// may have different host names, but they have the same boot id.
     pub boot_id: String,
 }
 
@@ -48,7 +48,8 @@ impl Place {
     }
 }
 
-/// Numbers different machines with the same host name, such as copies of one virtual machine: `vm`, `vm#2`.
+/// Appends a number to the host name of each further machine with the same host name, such as a copy of a
+/// virtual machine: `vm`, `vm#2`.
 #[cfg(any(feature = "mpi", test))]
 pub(crate) fn tell_apart(places: &mut [Place]) {
     let mut machines = std::collections::BTreeMap::<String, Vec<String>>::new();
@@ -68,8 +69,8 @@ pub(crate) fn tell_apart(places: &mut [Place]) {
 /// Returns whether ranks share cores. Such ranks wait for each other's time slices, so timings are not
 /// representative.
 ///
-/// Each rank runs `threads` threads. Ranks share cores if a machine has more threads than cores, or if more
-/// threads are bound to some set of cores than the set has cores.
+/// Each rank runs `threads` threads. Ranks share cores if a machine has more threads than cores, or if the
+/// threads that are bound to a set of cores outnumber the cores of the set.
 pub fn oversubscribed(places: &[Place], threads: usize) -> bool {
     places.iter().any(|place| {
         let machine = || places.iter().filter(|p| p.boot_id == place.boot_id);

@@ -26,13 +26,13 @@ pub struct Launcher {
 }
 
 /// The known launchers. Each row has the launcher's name and command; the variables of the rank, of the size
-/// and of the size on this host, empty if there is none; and a variable that must be set. If that variable is
-/// not set, the rank belongs to another launcher, or is not a rank of MPI.
+/// and of the size on this host (an empty string if the launcher sets no such variable); and a variable that
+/// must be set. If that variable is not set, the rank belongs to another launcher, or is not a rank of MPI.
 ///
 /// The first row whose variables are set is this process's launcher. The order matters. Flux, PALS and srun
 /// set the variables of PMI or PMIx too. Hydra and Open MPI start their daemons with srun, and ranks inherit
-/// srun's variables. A shell in an allocation of Slurm has a task number, but only a step has a number of
-/// tasks. PMI_ID is set by mpiexec -pmi-port.
+/// srun's variables. A shell in a Slurm allocation has SLURM_PROCID, but only a step, which srun starts, has
+/// SLURM_STEP_NUM_TASKS. PMI_ID is set by mpiexec -pmi-port.
 #[rustfmt::skip]
 const LAUNCHERS: [[&str; 6]; 11] = [
     ["Open MPI's mpirun", "mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_RANK"],
@@ -62,16 +62,18 @@ const DAEMONS: [&str; 9] = [
 ];
 
 impl Launcher {
-    /// Returns the launcher whose variables are in this process's environment, if any.
+    /// Returns the launcher whose variables are in this process's environment; `None` if there is none.
     pub fn detect() -> Option<Self> {
         Self::from_variables(|name| std::env::var(name).ok())
     }
 
-    /// Returns the launcher of a process that is about to start MPI, if any.
+    /// Returns the launcher of a process that is about to start MPI; `None` for a process that was started
+    /// alone.
     ///
     /// # Errors
-    /// [`CommError::ByHand`] if there is no launcher, but torchrun's variables number several processes;
-    /// [`CommError::Cleared`] if a launcher started this process, but its variables are missing.
+    /// [`CommError::ByHand`] if there is no launcher, but torchrun's variables RANK and WORLD_SIZE are set
+    /// for several processes; [`CommError::Cleared`] if a launcher started this process, but its variables
+    /// are missing.
     pub(crate) fn detect_or_refuse() -> Result<Option<Self>, CommError> {
         let get = |name: &str| std::env::var(name).ok();
         let launcher = Self::detect();
@@ -100,7 +102,7 @@ impl Launcher {
         self.variables.split('=').next().unwrap_or_default()
     }
 
-    /// Returns whether the launcher belongs to `mpi_library`.
+    /// Returns whether the launcher belongs to `mpi_library`, such as `Open MPI v4.1.4`.
     pub fn is_of(&self, mpi_library: &str) -> bool {
         [("Open MPI's", "Open MPI"), ("MPICH's", "MPICH"), ("MVAPICH2's", "MVAPICH")]
             .iter()
@@ -131,8 +133,7 @@ impl Launcher {
     /// [`CommError::ForeignLauncher`] if the launcher may have started several processes, and MPI
     /// reports one.
     pub fn check(&self, world_size: usize, mpi_library: &str) -> Result<(), CommError> {
-        // If the environment has no size, MPI under its own launcher knows better whether the process is
-        // alone.
+        // If the launcher sets no size, trust the world size of 1 that its own MPI reports to rank 0.
         let is_alone = self.size.is_none() && self.rank == 0 && self.is_of(mpi_library);
         if self.has_peers() && world_size == 1 && !is_alone {
             return Err(CommError::ForeignLauncher { launcher: self.clone(), mpi: mpi_library.to_owned() });
@@ -144,8 +145,8 @@ impl Launcher {
 /// Returns the name of the program that started this process, if the program is a launcher.
 fn daemon() -> Option<String> {
     let parent = parent_id().to_string();
-    // For a script, `stat` has the script's name and the link the shell's. The link of another user's
-    // program, such as slurmstepd, cannot be read.
+    // If the parent is a script, the link `exe` names the shell, but `stat` names the script. `stat` is
+    // therefore read only if the link cannot be read: that of another user's program, such as slurmstepd.
     let program = std::fs::read_link(format!("/proc/{parent}/exe")).ok();
     let name = match program.as_deref().and_then(|path| path.file_name()) {
         Some(name) => name.to_string_lossy().into_owned(),
@@ -154,13 +155,14 @@ fn daemon() -> Option<String> {
     DAEMONS.iter().any(|daemon| name.starts_with(daemon)).then_some(name)
 }
 
-/// Returns whether no launcher's variable of the rank is set. The parent of a batch script is a launcher's
-/// daemon too, but the script has a rank variable.
+/// Returns whether no launcher's rank variable is set. A batch script of Slurm is not rejected: its parent is
+/// a launcher's daemon too, but SLURM_PROCID is set.
 fn is_cleared(get: impl Fn(&str) -> Option<String>) -> bool {
     LAUNCHERS.iter().all(|[_, _, rank, ..]| get(rank).is_none())
 }
 
-/// Returns the rank and the number of processes in torchrun's variables, if there are several processes.
+/// Returns the rank and the number of processes in torchrun's variables; `None` if they are not set, or name
+/// a single process.
 fn by_hand(get: impl Fn(&str) -> Option<String>) -> Option<(usize, usize)> {
     let number = |name: &str| get(name)?.trim().parse::<usize>().ok();
     Some((number("RANK")?, number("WORLD_SIZE").filter(|&size| size > 1)?))
@@ -286,7 +288,7 @@ mod tests {
         assert!(is("HOME") && !is("SLURM_PROCID") && !is("PMIX_RANK"));
     }
 
-    /// There is no rank 0 that would print them.
+    /// Without a launcher there is no rank 0 that would print the errors.
     #[test]
     fn a_process_that_no_launcher_has_started_prints_its_errors() {
         let launcher = detect(&[("PMI_RANK", "1"), ("PMI_SIZE", "2")]).unwrap();

@@ -39,9 +39,9 @@
 //!
 //! | part | what it does |
 //! | --- | --- |
-//! | [`threads`] | ranks that are threads, for tests: turns are drawn from a seed, and time is virtual |
+//! | [`threads`] | ranks that are threads, for tests: a seed draws which one runs next, time is virtual |
 //! | [`run`], [`World`] | start, rank and world size, small exchanges, agreement on errors, deadlines |
-//! | [`connect`], [`Collective`] | transports: MPI; gloo with the feature of this name; transports of other crates |
+//! | [`connect`], [`Collective`] | transports: MPI; gloo (feature `gloo`); transports of other crates |
 //! | [`GradientSync`], [`SyncOptions`], [`SyncReport`] | averaged gradients, accumulation, overlap |
 //! | [`ShardPlan`], `ShardedDataset` with the feature `data` | shards of any Burn data set, uneven batches |
 //! | [`average_metrics`], [`save_record`], [`load_module`] | metrics of all ranks, files of rank 0 |
@@ -50,7 +50,7 @@
 //! | [`lab`] | single operations of a transport, clocks and versions, for benchmarks |
 //!
 //! Without the default feature `mpi`, ranks can only be [`threads`], and building requires no library. With
-//! it, building requires an MPI with its headers, and libclang (Debian: `libopenmpi-dev`, `libclang-dev`).
+//! `mpi`, building requires an MPI with its headers, and libclang (Debian: `libopenmpi-dev`, `libclang-dev`).
 //! The feature `gloo` requires `libgloo-dev`. `MPICC` names a compiler wrapper other than `mpicc`.
 
 #![deny(missing_docs, unsafe_op_in_unsafe_fn)]

@@ -1,4 +1,4 @@
-//! Identity and state of a rank, whatever its transport.
+//! [`Member`]: identity and state of a rank, whatever its transport.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,7 +6,8 @@ use std::time::Duration;
 use crate::CommError;
 use crate::activity::{Activity, Waiting};
 
-/// One rank of a job, as its transports, exchanges and guard need it.
+/// One rank of a job, as its transports, its exchanges and its guard (the thread that checks deadlines) need
+/// it.
 #[derive(Debug, Clone)]
 pub struct Member {
     pub rank: usize,
@@ -23,7 +24,8 @@ impl Member {
         Self { rank, size, host, yields: false, activity: Arc::new(activity) }
     }
 
-    /// Enters an operation of `transport`, on `bucket` if it has one, until the result is dropped.
+    /// Records that the rank enters `operation` of `transport`. The rank leaves it when the result is
+    /// dropped. `bucket` is the operation's bucket of gradients; `None` if it has no bucket.
     pub fn enter(&self, transport: &str, operation: &str, bucket: Option<usize>) -> Waiting {
         Activity::enter(&self.activity, transport, operation, bucket)
     }
@@ -63,8 +65,9 @@ impl Member {
 
     /// Returns the error of an operation after its connection broke for `reason`.
     ///
-    /// A connection breaks when the peer exits. If a peer announces within `patience` that it leaves, its
-    /// error is the one to report; if several do, a peer that leaves with an error is preferred.
+    /// A connection breaks when the peer exits. If a peer announces within `patience` that it leaves, the
+    /// returned error names this peer and its reason. Of several such peers, one with an exit code other than
+    /// 0 is preferred.
     pub fn broken(&self, started: &Started, patience: Duration, reason: String) -> CommError {
         let began = std::time::Instant::now();
         loop {

@@ -3,8 +3,8 @@
 //!
 //! After [`tag_lines`], a line consists of the program's name, a tag and the text. The tag is the byte 0x1E,
 //! the [kind](FAILED) of the line, a colon, a space, and the byte 0x1F. The reading program removes the tag.
-//! In a log that a script writes between the launcher and the ranks, nothing removes it, and the kind reads
-//! as a word of the line. A launcher's prefix may precede the name.
+//! If a script between the launcher and the ranks writes the lines to a log, the tag stays in the log, where
+//! the kind reads as a word of the line. A launcher's prefix may precede the name.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -28,7 +28,7 @@ impl Mean {
         }
     }
 
-    /// Returns the mean; NaN without samples.
+    /// Returns the mean; NaN if no samples were added.
     pub fn get(&self) -> f64 {
         self.sum / self.samples as f64
     }
@@ -62,7 +62,7 @@ impl Mean {
 ///
 /// # Errors
 /// [`SharedError::Diverged`](crate::SharedError::Diverged) names a rank with other names or another number of
-/// metrics than rank 0. Otherwise if the transport fails.
+/// metrics than rank 0. Other errors come from the transport.
 pub fn average_metrics(world: &World, metrics: &[(&str, Mean)]) -> Result<Vec<f64>, CommError> {
     let _calling = calling("average_metrics");
     let names: Vec<String> = metrics.iter().map(|(name, _)| format!("{name:?}")).collect();

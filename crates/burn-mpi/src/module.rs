@@ -28,7 +28,7 @@ use crate::{CommError, ParamLayout, ParamSpec, World, tensors};
 /// On all ranks: [`SharedError::Diverged`](crate::SharedError::Diverged) names the first parameter whose
 /// name, shape, type or `require_grad` differs, or else the first field that differs, such as another variant
 /// of an enum; [`SharedError::Elsewhere`](crate::SharedError::Elsewhere) names parameters that are tied to
-/// each other. Otherwise if the transport fails.
+/// each other (one parameter in two fields). Other errors come from the transport.
 pub fn broadcast_module<M: Module>(world: &World, module: M) -> Result<M, CommError> {
     let _calling = calling("broadcast_module");
     flush_running_statistics(&module);
@@ -64,8 +64,7 @@ pub fn broadcast_module<M: Module>(world: &World, module: M) -> Result<M, CommEr
     result.map(|()| module)
 }
 
-/// Checks that all ranks have a module of this layout, and that it can be trained
-/// data-parallel.
+/// Checks that all ranks have a module of this layout, and that it can be trained data-parallel.
 ///
 /// # Errors
 /// [`SharedError::Diverged`](crate::SharedError::Diverged) names the first parameter that differs;
@@ -77,8 +76,8 @@ pub(crate) fn check_trainable(world: &World, layout: &ParamLayout) -> Result<(),
     agree_on_module(world, layout.unsupported())
 }
 
-/// Returns one rank's reason on all ranks. Parameters may be tied on one rank only, and a comparison of
-/// shapes does not show that.
+/// Returns, on all ranks, the reason why the module of a rank is unsupported; `Ok` if no rank has a reason.
+/// Parameters may be tied on one rank only, which a comparison of shapes does not show.
 fn agree_on_module(world: &World, unsupported: Option<String>) -> Result<(), CommError> {
     world.agree(unsupported.map_or(Ok(()), |reason| Err(CommError::Module(reason))))
 }
@@ -105,8 +104,8 @@ fn compare(world: &World, tensors: Vec<String>, fields: Vec<String>, when: &str)
     Ok(())
 }
 
-/// Returns `module` with the floats that get no gradients averaged over all ranks. Integers and booleans,
-/// which have no mean, are unchanged.
+/// Returns `module` with its float buffers averaged over all ranks. Buffers are values without gradients,
+/// such as running statistics of batch norm. Integers and booleans, which have no mean, are unchanged.
 ///
 /// # Errors
 /// If the transport fails.
@@ -137,7 +136,8 @@ pub(crate) fn average_buffers<M: Module>(world: &World, module: M) -> Result<M, 
 ///
 /// # Errors
 /// [`SharedError::Diverged`](crate::SharedError::Diverged) names the first parameter that differs, or else
-/// the first buffer, and the first rank whose value differs from rank 0's. Otherwise if the transport fails.
+/// the first buffer, and the first rank whose value differs from rank 0's. Other errors come from the
+/// transport.
 pub fn check_equal_weights<M: Module>(world: &World, module: &M) -> Result<(), CommError> {
     check_equal(world, module, true, "")
 }

@@ -1,4 +1,4 @@
-//! Names of the values of an option, in command lines and files.
+//! The macro `named!` gives the variants of an enum their names in command lines and files.
 
 /// Implements `ALL`, `name`, `Display` and `FromStr` for an enum, from the names of its variants.
 macro_rules! named {
@@ -7,7 +7,7 @@ macro_rules! named {
             /// All values, in the order of declaration.
             pub const ALL: [Self; [$($name),+].len()] = [$(Self::$variant),+];
 
-            /// Returns the name in options and files.
+            /// Returns the name of this value in command lines and files.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Self::$variant => $name),+

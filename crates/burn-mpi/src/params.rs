@@ -1,11 +1,11 @@
 //! A module's float parameters as one flat buffer of f32.
 //!
-//! Across ranks and in files, a parameter is identified by its index in the module's visit order and by its
-//! PyTorch name: Burn's ids are random per process.
+//! Across ranks and in files, a parameter is identified by its PyTorch name and by its index in visit order,
+//! the order in which Burn visits a module's parameters: Burn's ids are random per process.
 //!
-//! Optimizers, checkpoints and hashes use the flat buffer. It has Burn's layouts: a linear weight is
-//! `[inputs, outputs]`. A weight with `LinearLayout::Col` has this shape in a module, too: Burn transposes it
-//! only in its own records.
+//! Optimizers, checkpoints and hashes use the flat buffer. It keeps Burn's order of dimensions: a linear
+//! weight is `[inputs, outputs]`, in PyTorch `[outputs, inputs]`. A weight with `LinearLayout::Col` is also
+//! `[inputs, outputs]` in a module: Burn transposes it only in its own records.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -15,18 +15,19 @@ use burn::tensor::{DType, TensorData};
 
 use crate::tensors;
 
-/// One float parameter (or buffer) of a module.
+/// One float parameter of a module, or one float buffer: values without gradients, such as batch norm's
+/// running statistics.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParamSpec {
     /// PyTorch's name, such as `conv1.weight`.
     pub name: String,
-    /// Shape in Burn's layout.
+    /// Shape in Burn's order of dimensions.
     pub shape: Vec<usize>,
     /// Range of its values in the flat buffer.
     pub range: Range<usize>,
     /// Type of the parameter in the module. In the flat buffer it is f32.
     pub dtype: DType,
-    /// Whether PyTorch stores the parameter transposed, as it does the weight of Burn's `Linear`. Burn
+    /// Whether PyTorch stores the parameter transposed. It does so for the weight of Burn's `Linear`. Burn
     /// identifies a type by its name, so a user-defined struct that is also called `Linear` is treated as
     /// Burn's.
     pub transposed: bool,
@@ -42,7 +43,7 @@ impl ParamSpec {
         format!("{} {:?} {:?}{gradient}", self.name, self.shape, self.dtype)
     }
 
-    /// Returns the shape in PyTorch's layout.
+    /// Returns the shape in PyTorch's order of dimensions.
     pub fn torch_shape(&self) -> Vec<usize> {
         let mut shape = self.shape.clone();
         if self.transposed {
@@ -51,19 +52,19 @@ impl ParamSpec {
         shape
     }
 
-    /// Converts values from Burn's layout to PyTorch's.
+    /// Converts values from Burn's order of dimensions to PyTorch's.
     pub fn to_torch(&self, values: &[f32]) -> Vec<f32> {
         if self.transposed { transpose(values, self.shape[0], self.shape[1]) } else { values.to_vec() }
     }
 
-    /// Converts values from PyTorch's layout to Burn's.
+    /// Converts values from PyTorch's order of dimensions to Burn's.
     pub fn from_torch(&self, values: &[f32]) -> Vec<f32> {
         if self.transposed { transpose(values, self.shape[1], self.shape[0]) } else { values.to_vec() }
     }
 }
 
-/// The float parameters of a module in visit order. Integers, booleans and quantized
-/// tensors, which get no gradients, are not included.
+/// The float parameters and buffers of a module in visit order. Integers, booleans and quantized tensors are
+/// not included.
 ///
 /// ```
 /// use burn::nn::LinearConfig;
@@ -86,7 +87,8 @@ impl ParamSpec {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParamLayout {
     pub(crate) specs: Vec<ParamSpec>,
-    /// A description of the first two tied parameters; `None` if no parameters are tied.
+    /// A description of the first two tied parameters (two fields with the same parameter); `None` if no
+    /// parameters are tied.
     pub(crate) tied: Option<String>,
     /// The fields that are modules, each with the type that contains it, to compare across ranks.
     pub(crate) fields: Vec<String>,
@@ -125,25 +127,25 @@ impl ParamLayout {
         self
     }
 
-    /// Returns why a module of this layout cannot be trained data-parallel; `None` if it can. It cannot if a
-    /// parameter with gradients is not f32, or if parameters are tied to each other.
+    /// Returns why a module of this layout cannot be trained data-parallel; `None` if it can. A parameter
+    /// with gradients must be f32, and parameters must not be tied to each other.
     pub fn unsupported(&self) -> Option<String> {
         let other = self.specs.iter().find(|spec| spec.trainable && spec.dtype != DType::F32);
         let other = other.map(|spec| format!("{} is {:?} instead of F32", spec.name, spec.dtype));
         other.or_else(|| self.tied.clone())
     }
 
-    /// Returns the parameters, in visit order.
+    /// Returns the parameters and buffers, in visit order.
     pub fn specs(&self) -> &[ParamSpec] {
         &self.specs
     }
 
-    /// Returns the length of the flat buffer: parameters and buffers.
+    /// Returns the length of the flat buffer: the number of values in all parameters and buffers.
     pub fn len(&self) -> usize {
         self.specs.last().map_or(0, |spec| spec.range.end)
     }
 
-    /// Returns whether the module has no parameter.
+    /// Returns whether the module has no float parameter or buffer.
     pub fn is_empty(&self) -> bool {
         self.specs.is_empty()
     }
@@ -154,12 +156,12 @@ impl ParamLayout {
         trainable.map(|spec| spec.range.len()).sum()
     }
 
-    /// Reads the values of all parameters of `module`, as f32.
+    /// Reads the values of all float parameters and buffers of `module`, as f32.
     pub fn read<M: Module>(&self, module: &M) -> Vec<f32> {
         Self::read_if(module, self.len(), |_| true)
     }
 
-    /// Reads the values of `module` that get no gradients, such as batch norm's running statistics, as f32.
+    /// Reads the values of the float buffers of `module`, as f32.
     pub fn read_buffers<M: Module>(&self, module: &M) -> Vec<f32> {
         Self::read_if(module, self.len() - self.trainable(), |spec| !spec.trainable)
     }
@@ -206,7 +208,7 @@ impl ParamLayout {
         })
     }
 
-    /// Returns whether the module has float values that get no gradients.
+    /// Returns whether the module has float buffers.
     pub fn has_buffers(&self) -> bool {
         self.specs.iter().any(|spec| !spec.trainable)
     }

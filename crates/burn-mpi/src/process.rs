@@ -1,5 +1,5 @@
-//! State of the process rather than of a world: its name in printed lines, its deadlines, and which rank it
-//! is.
+//! State of the process rather than of a [`World`](crate::World): its name in printed lines, its deadlines,
+//! and which rank it is.
 //!
 //! Panic hooks, log lines and exit handlers need this state, and have no access to a `World`.
 
@@ -105,8 +105,8 @@ pub(crate) fn identify(member: &Member, is_thread: bool) {
     }
 }
 
-/// Returns rank, world size and host of this thread or this process; `None` before it is a rank. For log
-/// lines and panics, which have no access to a `World`.
+/// Returns rank, world size and host of this thread or this process; `None` before it is a rank. Log lines
+/// and panic hooks use it, because they have no access to a `World`.
 pub fn identity() -> Option<(usize, usize, String)> {
     OF_THREAD.with_borrow(Clone::clone).or_else(|| IDENTITY.get().cloned())
 }
@@ -116,8 +116,8 @@ pub(crate) fn print_line(line: &str) {
     print_of(FAILED, line);
 }
 
-/// Prints a line of this [kind](messages) on standard error in one write, so that lines of several ranks
-/// do not interleave.
+/// Prints a line of this [kind](messages) on standard error in one write, so that lines of several ranks do
+/// not interleave.
 pub(crate) fn print_of(kind: &str, line: &str) {
     let line = format!("{}: {}{}\n", name(), messages::tag(kind), line.replace('\n', "; "));
     // If standard error is closed, the failure cannot be reported.

@@ -1,4 +1,5 @@
-//! Burn's records in files that only rank 0 reads and writes.
+//! Burn's records (the saved state of a module, an optimizer or a scheduler) in files that only rank 0 reads
+//! and writes.
 //!
 //! Beside the record `NAME`, the file `NAME.sha256` contains the kind of the record and its digest.
 
@@ -79,7 +80,7 @@ records!(
 ///
 /// # Errors
 /// On all ranks, [`SharedError::Elsewhere`](crate::SharedError::Elsewhere) if rank 0 cannot write the file.
-/// Otherwise if the transport fails.
+/// Other errors come from the transport.
 pub fn save_record<R: Record>(world: &World, path: impl AsRef<Path>, record: R) -> Result<(), CommError> {
     let (path, _calling) = (&file_of(path.as_ref()), calling("save_record"));
     world.on_root(|| save(record, path).map_err(|error| described(path, error)))
@@ -90,7 +91,7 @@ pub fn save_record<R: Record>(world: &World, path: impl AsRef<Path>, record: R) 
 ///
 /// # Errors
 /// On all ranks, [`SharedError::Elsewhere`](crate::SharedError::Elsewhere) if rank 0 cannot read the file, or
-/// if the file is damaged or not a record of this kind. Otherwise if the transport fails.
+/// if the file is damaged or not a record of this kind. Other errors come from the transport.
 pub fn load_record<R: Record>(world: &World, path: impl AsRef<Path>) -> Result<R, CommError> {
     let (path, _calling) = (&file_of(path.as_ref()), calling("load_record"));
     let bytes = world.on_root(|| read::<R>(path).map_err(|error| described(path, error)))?;
@@ -119,8 +120,8 @@ fn file_of(path: &Path) -> PathBuf {
     }
 }
 
-/// Writes the record and its digest. The old digest is removed first: until the new one is written, the
-/// record has no digest rather than a wrong one.
+/// Writes the record and its digest. The old digest is removed first. Until the new digest is written, the
+/// record therefore has no digest, which [`load_record`] accepts, rather than a wrong one.
 fn save<R: Record>(record: R, path: &Path) -> Result<(), RecordError> {
     remove_digest(path)?;
     record.save(path)?;
@@ -181,8 +182,8 @@ fn write_digest(record: &Path, kind: &str) -> Result<(), RecordError> {
     })
 }
 
-/// Checks the `bytes` of a record against its digest. Without a digest there is nothing to check: Burn itself
-/// writes none.
+/// Checks the `bytes` of a record against its digest. A record without a digest file is accepted: Burn itself
+/// writes no digest.
 fn check_digest(record: &Path, bytes: &[u8], kind: &str) -> Result<(), RecordError> {
     let file = record.with_added_extension("sha256");
     if let Ok(false) = file.try_exists() {

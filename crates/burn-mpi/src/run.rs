@@ -1,4 +1,4 @@
-//! Start of a process as one rank of a job, and the end of the whole job from one rank.
+//! Starts a process as one rank of a job, and ends the whole job from one rank.
 //!
 //! A launcher reads its ranks' output through pipes. MPICH's launcher ends the job as soon as one rank asks
 //! for it, and may drop output that is still in a pipe, often the line that says why. A rank therefore waits
@@ -150,9 +150,8 @@ fn check_builds(link: &mut MpiLink) -> Result<(), CommError> {
     Err(CommError::Shared(SharedError::Elsewhere { rank, host, reason }))
 }
 
-/// Runs `body` as one rank of the job. An error or a panic on any rank prints
-/// one line that names the rank and the reason, and aborts all ranks. A panic
-/// aborts the job where it happens: it cannot be caught.
+/// Runs `body` as one rank of the job. An error or a panic on any rank prints one line that names the rank
+/// and the reason, and aborts all ranks. A panic aborts the job where it happens: it cannot be caught.
 ///
 /// ```no_run
 /// use std::process::ExitCode;
@@ -187,17 +186,17 @@ pub fn run(body: impl FnOnce(&World) -> Result<(), Box<dyn Error>>) -> ExitCode 
 /// Aborts all processes of the job with `code`; only this process if MPI is not running.
 ///
 /// May be called from any thread, and from a panic hook. The thread that started MPI calls `MPI_Abort`. Other
-/// threads must not call it, at the thread level that [`World::init`](crate::World::init) requests. On such a
-/// thread, this process exits at once, without `MPI_Finalize`, and its launcher aborts the job (Open MPI's
-/// and MPICH's mpirun and Slurm's srun do). Before that, the launcher has up to 5 seconds to read what this
-/// process has printed.
+/// threads must not call MPI at the thread level that [`World::init`](crate::World::init) requests. If
+/// another thread calls `abort`, this process exits at once, without `MPI_Finalize`, and its launcher aborts
+/// the job (Open MPI's and MPICH's mpirun and Slurm's srun do). In both cases, `abort` first waits up to 5
+/// seconds until the launcher has read what this process has printed.
 pub fn abort(code: i32) -> ! {
     wait_until_read();
     // The exit handler must not wait for the other ranks.
     finalize::cancel();
     // SAFETY: MPI_Finalized may be called at any time from any thread (MPI 3.1, section 8.7.1), and writes to
-    // a local variable. MPI_Abort is called only on the thread that started MPI, and only while MPI runs, as
-    // the two functions say. _exit may be called on any thread.
+    // a local variable. MPI_Abort is called only on the thread that started MPI (`is_mpi_thread`), and only
+    // while MPI runs (`has_started`, and `finished` is 0). _exit may be called on any thread.
     unsafe {
         let mut finished = 0;
         ffi::MPI_Finalized(&mut finished);
@@ -280,11 +279,11 @@ const END: &str = r#"
     done
 "#;
 
-/// Makes mpirun end soon, if it is MPICH's and runs on this host. A child process does it, because this rank
-/// exits first.
+/// Makes mpirun end after some seconds, if it is MPICH's mpirun and runs on this host. A child process ends
+/// it, because this rank exits first.
 pub(crate) fn end_mpirun() {
     let Some(mpirun) = mpirun() else { return };
-    // If this fails, mpirun waits. The error cannot be reported.
+    // If no child process starts, mpirun goes on waiting. The error cannot be reported.
     let _ = Command::new("sh")
         .args(["-c", END, &mpirun.to_string()])
         .stdin(Stdio::null())

@@ -1,4 +1,4 @@
-//! Any Burn data set, sharded over the ranks of a job.
+//! [`ShardedDataset`]: shards any Burn data set over the ranks of a job.
 
 use std::error::Error;
 
@@ -7,13 +7,14 @@ use burn::data::dataset::Dataset;
 use crate::calling::calling;
 use crate::{CommError, SampleOrder, ShardPlan, SharedError, World};
 
-/// This rank's shard of a data set, in batches: one for each step, and all ranks have the same number of
+/// This rank's shard of a data set, in batches: one batch for each step. All ranks have the same number of
 /// steps.
 ///
-/// Sharding is strided: rank `r` of `w` has the samples `r`, `r + w`, `r + 2w`, … of the order. Nothing is
-/// padded or dropped. Shards therefore differ by one sample at most, and the union of all ranks' batches of a
-/// step is the batch that one process would use. The last batch of a rank may be smaller than another rank's,
-/// or empty. A rank with an empty batch still takes part in the step.
+/// Sharding is strided: rank `r` of `w` has the samples `r`, `r + w`, `r + 2w`, … of the sample order: the
+/// order of the data set, or the order that [`shuffle`](Self::shuffle) draws. Nothing is padded or dropped.
+/// Shards therefore differ by one sample at most, and the union of all ranks' batches of a step is the batch
+/// that one process would use. The last batch of a rank may be smaller than another rank's, or empty. A rank
+/// with an empty batch still takes part in the step.
 ///
 /// ```no_run
 /// # use burn::data::dataset::InMemDataset;
@@ -92,7 +93,7 @@ impl<D> ShardedDataset<D> {
     /// On all ranks: [`SharedError::Diverged`](crate::SharedError::Diverged) names a rank with another number
     /// of samples or another batch size; [`SharedError::Elsewhere`](crate::SharedError::Elsewhere) names a
     /// rank that would have no sample; [`SharedError::Sharding`](crate::SharedError::Sharding) if the batch
-    /// size is 0, or there are more than `u32::MAX` samples. Otherwise if the transport fails.
+    /// size is 0, or there are more than `u32::MAX` samples. Other errors come from the transport.
     pub fn new<I, E>(world: &World, dataset: D, batch_size: usize) -> Result<Self, CommError>
     where
         D: Dataset<I, E>,
@@ -116,13 +117,13 @@ impl<D> ShardedDataset<D> {
         Ok(Self { dataset, plan, rank: world.rank(), numbers })
     }
 
-    /// Orders the samples by a permutation of the whole data set that is drawn from `seed` and
-    /// `epoch`, whatever the order was before. All ranks must call it.
+    /// Replaces the order of the samples by a permutation of the whole data set that is drawn from `seed` and
+    /// `epoch`. All ranks must call it.
     ///
     /// # Errors
-    /// [`SharedError::Diverged`](crate::SharedError::Diverged) names a rank with another seed or epoch: with
-    /// different orders, some samples would be used twice, and others never. Otherwise if the transport
-    /// fails.
+    /// [`SharedError::Diverged`](crate::SharedError::Diverged) names a rank with another seed or epoch. With
+    /// different orders, some samples would be used twice, and others never. Other errors come from the
+    /// transport.
     pub fn shuffle(&mut self, world: &World, seed: u64, epoch: u64) -> Result<(), CommError> {
         let _calling = calling("shuffle");
         world.check_equal("the shuffled order", &format!("seed {seed}, epoch {epoch}"))?;
@@ -140,7 +141,7 @@ impl<D> ShardedDataset<D> {
         self.plan.steps()
     }
 
-    /// Returns the batches of an epoch, one for each step. Each is read when the iterator reaches it.
+    /// Returns the batches of an epoch, one for each step. A batch is read when the iterator reaches it.
     ///
     /// # Panics
     /// If the data set returns more or fewer samples than it was asked for.

@@ -1,9 +1,9 @@
 //! Sharding: which samples a rank trains on, and in which order.
 //!
 //! Sharding is strided (round-robin), as in PyTorch's `DistributedSampler`: rank `r` of `w` gets the samples
-//! `r`, `r + w`, `r + 2w`, … Nothing is padded or dropped, so shards differ by one sample at most. The union
-//! of all ranks' batches of one step is a contiguous range of the order: the batch that one process would
-//! use.
+//! `r`, `r + w`, `r + 2w`, … of the epoch's sample order. Nothing is padded or dropped, so shards differ by
+//! one sample at most. The union of all ranks' batches of one step is a contiguous range of this order: the
+//! batch that one process would use.
 
 use chacha20::ChaCha8Rng;
 use chacha20::rand_core::{Rng, SeedableRng};
@@ -76,7 +76,7 @@ pub enum SampleOrder {
 }
 
 impl SampleOrder {
-    /// Returns the sample index at each position of the order.
+    /// Returns the sample index at each position of the order, for a data set of `count` samples.
     ///
     /// # Panics
     /// If there are more than `u32::MAX` samples.

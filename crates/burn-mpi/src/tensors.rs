@@ -1,8 +1,7 @@
-//! All tensors of a module, of any type: floats, integers, booleans and quantized ones.
+//! Reads and writes all tensors of a module, of any type: floats, integers, booleans and quantized values.
 //!
-//! Gradients and checkpoints need only a module's float parameters
-//! ([`ParamLayout`](crate::ParamLayout)). Broadcasts and comparisons between ranks
-//! include every tensor, byte by byte.
+//! Gradients and checkpoints need only a module's float parameters ([`ParamLayout`](crate::ParamLayout)).
+//! Broadcasts and comparisons between ranks include every tensor, byte by byte.
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId, Parameter};
 use burn::tensor::kind::Basic;
@@ -10,12 +9,12 @@ use burn::tensor::{Bool, DType, Int, Tensor, TensorData};
 
 use crate::ParamSpec;
 
-/// Receives each tensor: its id, its description, and a function that copies its values. The range in the
-/// flat buffer is empty unless the tensor holds floats.
+/// Receives each tensor: its id, its description, and a function that copies its values. The description's
+/// `range` in the flat buffer, which contains floats only, is empty for a tensor of another type.
 type Visit<'a> = dyn FnMut(ParamId, ParamSpec, &dyn Fn() -> TensorData) + 'a;
 
-/// Passes the tensors of `module` to `visit`, in visit order. Initialises parameters that have not been used
-/// yet.
+/// Passes the tensors of `module` to `visit`, in the order in which Burn visits them (visit order).
+/// Initialises parameters that have not been used yet.
 ///
 /// Returns the fields that are modules, each with the type that contains it, such as
 /// `act.Relu of Enum:Activation`. A layer without tensors appears only there.
@@ -46,7 +45,8 @@ struct Visitor<'a, 'b> {
 }
 
 impl Visitor<'_, '_> {
-    /// Joins the names of the fields that are in a container accepted by `through`, such as `conv1.weight`.
+    /// Joins the names of the fields on the path, such as `conv1.weight`. Omits a field if `through` is false
+    /// for the type that contains it.
     fn name(&self, through: impl Fn(&str) -> bool) -> String {
         let fields = self.path.iter().filter(|(_, container)| through(container));
         fields.map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(".")
@@ -91,7 +91,7 @@ impl ModuleVisitor for Visitor<'_, '_> {
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let tensor = match param.val() {
-            // Detaching would dequantize the values.
+            // Detaching a quantized tensor would dequantize its values.
             quantized if matches!(quantized.dtype(), DType::QFloat(_)) => quantized,
             float => float.detach(),
         };

@@ -45,18 +45,20 @@
 //! - All ranks, and all tests of the same process, share statics. One of them is Burn's random generator.
 //!   Seed it right before drawing, without an exchange in between; note that Burn draws a parameter when it
 //!   is first used, not in `init`. Run tests that draw from the generator one at a time (`--test-threads=1`,
-//!   or cargo-nextest, which has a process for each test). Otherwise a seed does not repeat what it draws.
+//!   or cargo-nextest, which has a process for each test). Otherwise the same [`Options::seed`] does not
+//!   repeat the numbers that a test draws.
 //! - All ranks share Burn's autodiff, too: build each rank's module inside the function. The clones of a
 //!   module that is built outside share its graph, which the first backward consumes.
 //!   [`GradientSync`](crate::GradientSync) rejects such a module with an error.
 //! - If a rank holds a lock during an exchange, and another rank takes this lock, the job stops forever. A
 //!   line says so after a minute. A lock in an argument is held until the call returns, as in
 //!   `broadcast_module(world, shared.lock()?.clone())`.
-//! - Native sums are added in another order than over MPI or gloo, which have different orders, too. Sums in
-//!   rank order have the same bits everywhere.
+//! - Sums with [`Reduction::Native`](crate::Reduction) are added in another order than over MPI or gloo,
+//!   whose orders also differ from each other. With `Reduction::Ordered`, sums are added in rank order and
+//!   have the same bits everywhere.
 //! - Some mistakes that may fail over MPI go unnoticed: messages that no rank receives are dropped, and
 //!   settings of a transport are ignored.
-//! - If a rank panics or returns an error, the others end at their next exchange with
+//! - If a rank panics or returns an error, the other ranks end at their next exchange with
 //!   [`CommError::Left`](crate::CommError::Left). Nothing ends a rank that computes forever.
 //!   `std::process::exit` ends all tests of the process, with its exit code.
 
@@ -99,12 +101,13 @@ pub struct Options {
     pub deadline: Duration,
     /// Time after which a rank prints which ranks it waits for.
     pub stall_warning: Duration,
-    /// Whether ranks take turns. Otherwise they run at the same time, in real time and in no fixed order, as
+    /// Whether ranks take turns. If false, ranks run at the same time, in real time and in no fixed order, as
     /// a thread sanitizer needs it.
     pub turns: bool,
     /// Stack size of each rank's thread, in bytes.
     pub stack_bytes: usize,
-    /// Called first on each rank's thread, with the rank as its argument: sets up a thread pool, for example.
+    /// Function that each rank's thread calls first, with the rank as the argument, for example to set up a
+    /// thread pool.
     pub on_thread: fn(usize),
 }
 
@@ -128,9 +131,10 @@ impl Default for Options {
 pub struct Failure {
     /// The first rank that left with an error or a panic, or that left while another rank needed it.
     pub rank: usize,
-    /// Its error or its panic.
+    /// The rank's error, or its panic message.
     pub error: String,
-    /// The seed that repeats the failure; `None` without turns, because nothing repeats it then.
+    /// The seed that repeats the failure; `None` if [`Options::turns`] is false, because then no seed repeats
+    /// it.
     pub seed: Option<u64>,
     /// Lines that ranks have printed: warnings of stalls.
     pub lines: Vec<String>,
@@ -191,7 +195,8 @@ pub fn run_with_lines<T: Send, E: fmt::Display>(
         let spawn = |rank: usize| {
             let thread = std::thread::Builder::new().name(format!("rank {rank}"));
             let spawned = thread.stack_size(options.stack_bytes).spawn_scoped(scope, move || as_rank(rank));
-            // A rank without a thread leaves with an error. Otherwise the others would wait for it.
+            // If no thread starts, the rank leaves with an error. The other ranks would wait for it
+            // otherwise.
             spawned
                 .map_err(|error| hub.leave(rank, 1, format!("cannot start a thread for this rank: {error}")))
                 .ok()

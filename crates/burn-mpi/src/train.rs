@@ -4,7 +4,7 @@
 //! the loaders ([`strategy`]). Some parts that a strategy needs are private in burn-train, and are reached
 //! indirectly. A learner's optimizer and scheduler are read and written through checkpointers that keep
 //! records in memory ([`state`]). The display, logs and checkpoints of ranks other than 0 are replaced by
-//! silent ones ([`over_mpi`]). Other ranks send the outputs of their steps to rank 0, which computes the
+//! silent ones ([`over_mpi`]). All ranks send the outputs of their steps to rank 0, which computes the
 //! metrics of all ranks ([`outputs`]).
 
 mod backward;

@@ -25,9 +25,9 @@ use crate::{CommError, Primitives, SharedError, Wire};
 /// All ranks of the job, from the perspective of one of them.
 ///
 /// A handle: clones are cheap and refer to the same job, so a type can hold a world without a lifetime
-/// parameter. MPI is finalized by an exit handler of the process, not when the last handle is dropped. So no
-/// value that uses MPI can outlive MPI. The exit handler gets the exit code: if the `main` of a rank returns
-/// an error while other ranks go on, the handler aborts the job instead of waiting for them.
+/// parameter. An exit handler of the process finalizes MPI. Dropping the last handle does not, so a value
+/// that uses MPI cannot outlive MPI. The exit handler gets the exit code: if the `main` of a rank returns an
+/// error while other ranks go on, the handler aborts the job instead of waiting for them.
 ///
 /// MPI is called only from the thread that started it. A world, and any type that holds one, is therefore
 /// `!Send` and `!Sync`:
@@ -235,14 +235,14 @@ impl World {
         &self.0.control
     }
 
-    /// Gathers `mine` of every rank, in rank order. It has the same length on all ranks.
+    /// Gathers `mine` of every rank, in rank order. `mine` must have the same length on all ranks.
     fn all_gather(&self, mine: &[u8]) -> Result<Vec<u8>, CommError> {
         let mut all = vec![0; mine.len() * self.size()];
         self.control().borrow_mut().all_gather(mine, &mut all)?;
         Ok(all)
     }
 
-    /// Exchanges the lengths of what the ranks send next, in rank order.
+    /// Gathers the length in bytes of what each rank sends next, in rank order.
     ///
     /// # Errors
     /// On all ranks, [`SharedError::OutOfStep`](crate::SharedError::OutOfStep) if ranks are in different
@@ -415,7 +415,7 @@ impl World {
     ///
     /// # Errors
     /// [`SharedError::Diverged`](crate::SharedError::Diverged) names the first rank that differs from rank 0.
-    /// Otherwise if the transport fails.
+    /// Other errors come from the transport.
     pub fn check_equal(&self, what: &str, mine: &str) -> Result<(), CommError> {
         let _calling = calling(format!("check_equal of {what}"));
         let all: Vec<String> = self.gather(&mine.to_owned())?;
@@ -492,7 +492,7 @@ fn written<T: Serialize>(value: &T) -> Vec<u8> {
         };
         bytes.clear();
         let refused = Err::<(), _>(format!("a value cannot be sent to the other ranks: {reason}"));
-        ciborium::into_writer(&refused, &mut bytes).expect("a string has bytes, and a vector takes them");
+        ciborium::into_writer(&refused, &mut bytes).expect("writing a string to a vector cannot fail");
     }
     bytes
 }

@@ -1,4 +1,5 @@
-//! Backward inside a `TrainStep`, with gradients that are reduced while it runs.
+//! [`backward`] replaces `loss.backward()` in a `TrainStep` of burn-train. It overlaps: it sends gradients to
+//! the other ranks while the backward pass still runs.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -12,7 +13,8 @@ use crate::{CommError, GradientSync, MicroBatch};
 type Backward = Box<dyn FnOnce(&Tensor<1>) -> Option<Gradients>>;
 
 thread_local! {
-    /// What the first `backward` of the current step runs; `None` outside a step of a training over MPI.
+    /// What the first `backward` of the current step runs; `None` after that call, and outside a step of a
+    /// training over MPI.
     static CURRENT: Cell<Option<Backward>> = const { Cell::new(None) };
 }
 
@@ -30,24 +32,25 @@ thread_local! {
 /// # }
 /// ```
 ///
-/// Ranks average the gradients that the `TrainOutput` of a step holds at its end, whatever was sent before.
-/// If a step has changed a gradient after it was sent (scaled it, clipped it, added another loss's gradient,
-/// left it out), all ranks send all gradients again. So choose the call by what the step does:
+/// At the end of a step, ranks average the gradients in its `TrainOutput`, whatever was sent before. If a
+/// step has changed a gradient after it was sent (scaled it, clipped it, added another loss's gradient, left
+/// it out), all ranks send all gradients again. So choose the call by what the step does:
 ///
-/// - Several losses: `burn_mpi::backward(&(first + second))` overlaps. If a step makes several calls, the
-///   first one overlaps, and the others run Burn's backward.
+/// - Several losses: `burn_mpi::backward(&(first + second))` sends gradients while it runs. If a step makes
+///   several calls, only the first call does so; the later calls run Burn's backward.
 /// - Gradients that are changed in every step: `loss.backward()` sends each gradient once, at the end of the
 ///   step.
 /// - Gradients that are rarely changed, as by clipping: `burn_mpi::backward`.
 pub fn backward(loss: &Tensor<1>) -> Gradients {
-    // Taken out, so that only the first call runs it. A module may call backward itself inside this call, and
-    // a step may have a second loss.
+    // `take` leaves `None` behind, so only the first call of a step runs the closure. A module may call
+    // `backward` itself inside this call, and a step may have a second loss.
     let gradients = CURRENT.take().and_then(|run| run(loss));
     gradients.unwrap_or_else(|| loss.backward())
 }
 
-/// Runs a step of `model` over `own` of `total` samples, and averages the gradients of the step's output. The
-/// gradients of the first [`backward`] in the step are sent while it runs. Returns the output's item.
+/// Runs a step of `model`, and averages the gradients of the step's output. `own` is this rank's number of
+/// samples in the step, `total` that of all ranks. The gradients of the first [`backward`] in the step are
+/// sent while it runs. Returns the output's item.
 pub(super) fn run_step<M: Module + 'static, O>(
     sync: &Rc<RefCell<GradientSync>>,
     model: &M,

@@ -19,7 +19,7 @@ use super::strategy::{is_stop_asked, shard_range};
 use crate::module::{AFTER_A_STEP, check_equal};
 use crate::{CommError, GradientSync, World};
 
-/// One step of all ranks.
+/// One step of all ranks, as this rank sees it.
 struct Turn<O> {
     /// This rank's item; `None` if its shard is exhausted.
     item: Option<O>,
@@ -45,8 +45,8 @@ impl<'a, O> ShardItems<'a, O> {
         Self { iterator: loader.map(|loader| loader.iter()), processed: 0 }
     }
 
-    /// Takes this rank's next item. Ranks exchange how many samples they have, whether their shards end with
-    /// them, and whether a rank is asked to stop.
+    /// Takes this rank's next item. Ranks exchange the number of samples in their items, whether the item is
+    /// the last of the rank's shard, and whether the rank is asked to stop.
     ///
     /// # Errors
     /// On all ranks, the error of the first rank with a failed loader or display.
@@ -60,7 +60,8 @@ impl<'a, O> ShardItems<'a, O> {
         if let (Some(iterator), Some(_)) = (&self.iterator, &item) {
             let progress = iterator.progress();
             own = match progress.items_processed {
-                // The loader does not count items: all batches count as equal.
+                // The loader does not count items: count each batch as one sample, so that all batches have
+                // the same weight.
                 0 => 1,
                 // This also works with several workers: a batch arrives with the progress of its worker, so
                 // batches that have not arrived are not counted.
@@ -89,7 +90,7 @@ impl<'a, O> ShardItems<'a, O> {
     }
 }
 
-/// This rank's shards of both loaders, and what all epochs share.
+/// This rank's shards of the training and validation loaders, and the values that all epochs use.
 pub(super) struct Epochs<M: LearnerModel> {
     pub world: World,
     pub sync: Rc<RefCell<GradientSync>>,
@@ -101,7 +102,7 @@ pub(super) struct Epochs<M: LearnerModel> {
     pub valid_items: usize,
     /// Number of steps over which gradients are summed before each step of the optimizer.
     pub accumulation: usize,
-    /// Whether training metrics are those of all ranks.
+    /// Whether training metrics cover the samples of all ranks; if false, only rank 0's samples.
     pub all_metrics: bool,
     /// Device on which rank 0 computes metrics.
     pub device: Device,
@@ -162,8 +163,8 @@ where
         }
     }
 
-    /// Runs forward and backward of this rank's item, if it has one. Returns its output and the averaged
-    /// gradients.
+    /// Runs forward and backward of this rank's item, if it has one. Returns the item's output and the
+    /// gradients, averaged over the ranks.
     #[allow(clippy::type_complexity)]
     fn step(
         &self,
@@ -188,7 +189,7 @@ where
     }
 
     /// Returns the outputs of a step for rank 0's metrics: of all ranks if `of_all`, otherwise rank 0's own.
-    /// Empty on other ranks.
+    /// On other ranks, returns an empty vector.
     fn shown<O: RankOutput>(
         &self,
         output: Option<O>,

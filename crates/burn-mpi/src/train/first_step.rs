@@ -1,8 +1,8 @@
 //! Checks in the first steps that all ranks have the same batch size.
 //!
-//! Ranks with different batch sizes would train without an error, but in steps of another size than the
-//! program intends. Different learning rates or optimizers show as different weights, which `epoch.rs`
-//! compares after the first step of the optimizer.
+//! Without this check, ranks with different batch sizes would train without an error, but in steps of another
+//! size than the program intends. Different learning rates or optimizers lead to different weights, which
+//! `epoch.rs` compares after the first step of the optimizer.
 
 use std::fmt;
 
@@ -57,7 +57,8 @@ impl fmt::Display for BatchSize {
 pub(super) fn check_batches(world: &World, first: [usize; 2], items: usize) -> Result<(), CommError> {
     let ranks: Vec<BatchSize> = world.gather(&BatchSize::from_batches(first, items))?;
     let Some((one, other)) = differing(&ranks) else { return Ok(()) };
-    // The error compares with rank 0, which may have a single batch that agrees with both.
+    // The error contains rank 0's batch size. If rank 0 has a single batch, its batch size may agree with
+    // both differing ranks, so the error also names rank `one`.
     let found = match one {
         0 => ranks[other].to_string(),
         _ => format!("{} and rank {one} has {}", ranks[other], ranks[one]),

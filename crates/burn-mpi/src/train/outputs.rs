@@ -1,4 +1,4 @@
-//! Outputs of steps, sent to rank 0 for its metrics.
+//! Sends the outputs of all ranks' steps to rank 0, which computes the metrics.
 
 use burn::tensor::kind::Basic;
 use burn::tensor::{Device, Tensor, TensorData};
@@ -68,7 +68,7 @@ fn tensor<const D: usize, K: Basic>(data: TensorData, device: &Device) -> Tensor
 }
 
 /// Returns on rank 0 the outputs of all ranks that have one in a step: joined to one output if their shapes
-/// agree, otherwise one by one in rank order. Empty on other ranks.
+/// agree, otherwise one by one in rank order. On other ranks, returns an empty vector.
 pub(super) fn on_root<O: RankOutput>(
     world: &World,
     output: Option<O>,
@@ -84,8 +84,8 @@ pub(super) fn on_root<O: RankOutput>(
     outputs.map(|parts| O::from_parts(parts, device).ok_or_else(unreadable)).collect()
 }
 
-/// Joins the ranks' parts along the first dimension to one output, if everything else about them agrees.
-/// Otherwise returns `ranks`.
+/// Joins the tensors of all ranks along the first dimension, so that the outputs become one output. Returns
+/// `ranks` unchanged if the number of tensors, their types or their other dimensions differ.
 fn joined(ranks: Vec<Vec<TensorData>>) -> Vec<Vec<TensorData>> {
     let Some((first, others)) = ranks.split_first() else { return ranks };
     let same = |(a, b): (&TensorData, &TensorData)| {

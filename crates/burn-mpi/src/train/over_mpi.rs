@@ -1,4 +1,4 @@
-//! The call that makes a training data-parallel, and its options.
+//! [`OverMpi::over_mpi`], the call that makes a training of burn-train data-parallel, and its options.
 
 #[cfg(feature = "mpi")]
 use std::io::IsTerminal;
@@ -39,9 +39,9 @@ pub struct LearnerOptions {
     pub transport: Transport,
     /// How gradients are averaged.
     pub sync: SyncOptions,
-    /// Whether training metrics are computed over the samples of all ranks, instead of over those of rank 0.
-    /// If true, every step sends the outputs of all ranks to rank 0. Validation metrics always cover the
-    /// samples of all ranks.
+    /// Whether training metrics are computed over the samples of all ranks, instead of over the samples of
+    /// rank 0 only. If true, every step sends the outputs of all ranks to rank 0. Validation metrics always
+    /// cover the samples of all ranks.
     pub metrics_of_all_ranks: bool,
 }
 
@@ -58,8 +58,8 @@ impl Default for LearnerOptions {
 
 /// Trains burn-train's [`SupervisedTraining`] over all ranks of a job.
 pub trait OverMpi {
-    /// Makes this training data-parallel. Call it last, before `launch`, on every rank: it replaces
-    /// the training strategy, and on ranks other than 0 the display, the logs and the checkpointers.
+    /// Makes this training data-parallel. Call it last, before `launch`, on every rank: it replaces the
+    /// training strategy, and on ranks other than 0 the display, the logs and the checkpointers.
     ///
     /// - Every rank begins with rank 0's weights, and after `checkpoint(n)` with rank 0's optimizer and
     ///   scheduler. Only rank 0 reads the files.
@@ -71,8 +71,9 @@ pub trait OverMpi {
     ///   program has to count the samples of the batches returned so far, and no others.
     /// - The validation loader is divided in the same way. Its metrics are computed on rank 0 over all
     ///   samples.
-    /// - Only rank 0 shows progress, writes logs and checkpoints, and decides about early stopping. The
-    ///   interrupter of any rank stops all ranks; afterwards every rank's interrupter has the reason.
+    /// - Only rank 0 shows progress, writes logs and checkpoints, and decides about early stopping. If the
+    ///   interrupter of one rank is asked to stop, all ranks stop, and every rank's interrupter gets the
+    ///   reason.
     /// - Under a launcher, rank 0 uses burn-train's plain display. Open MPI gives ranks a terminal without a
     ///   keyboard, on which burn-train's terminal UI fails. The plain display replaces a renderer that was
     ///   set before, because burn-train does not show whether one was set. To use another renderer, set it

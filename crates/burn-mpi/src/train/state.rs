@@ -48,7 +48,7 @@ fn bytes_of<M: LearnerModel>(
         Box::new(KeepLastNCheckpoints::new(1)),
     )
     .checkpoint(learner, 0, store);
-    // Dropping the checkpointer has waited for its threads.
+    // The checkpointer was dropped above, which waited for its threads.
     Ok([into_bytes(&model)?, into_bytes(&optimizer)?, into_bytes(&scheduler)?])
 }
 
@@ -62,8 +62,8 @@ fn record<R: Checkpoint>(world: &World, bytes: Vec<u8>) -> Result<R, CommError> 
         .map_err(|error| world.wrong(format!("cannot read rank 0's learner: {error}")))
 }
 
-/// Gives a training on a rank other than 0 checkpointers that read and write no files. Loading their records
-/// leaves a learner unchanged. Rank 0's state is loaded later.
+/// Gives a training on a rank other than 0 checkpointers that read and write no files. Loading the records of
+/// these checkpointers leaves a learner unchanged. [`broadcast`] later loads rank 0's state.
 pub(super) fn without_files<M: LearnerModel>(training: SupervisedTraining<M>) -> SupervisedTraining<M> {
     let of_no_parameters = DropoutConfig::new(0.0).init().into_record().allow_partial(true);
     training.with_custom_checkpointers(

@@ -1,4 +1,4 @@
-//! burn-train's training strategy over all ranks.
+//! The strategy by which burn-train trains over all ranks of a job.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -31,8 +31,8 @@ impl MpiStrategy {
     /// transport.
     ///
     /// # Errors
-    /// On all ranks, if their trainings differ, or if a rank has no samples. Otherwise if the transport
-    /// fails.
+    /// On all ranks, if ranks have different trainings (epochs, checkpoint, accumulation, samples, metrics or
+    /// modules), or if a rank has no samples. Other errors come from the transport.
     fn prepare<M: LearnerModel>(
         &self,
         components: &TrainingComponents<M>,
@@ -76,7 +76,8 @@ impl MpiStrategy {
     }
 }
 
-/// Returns the value, or ends the job with one line, because a strategy of burn-train cannot return errors.
+/// Returns the value of `result`. An error ends the job with one line, because a strategy of burn-train
+/// cannot return errors.
 fn or_end<T>(world: &World, result: Result<T, CommError>) -> T {
     result.unwrap_or_else(|error| {
         world.report(&error);
@@ -196,8 +197,8 @@ where
     }
 }
 
-/// Returns whether the interrupter of any rank is asked to stop. If so, stops the interrupters of all ranks
-/// with the reason of the first such rank. All ranks must call it.
+/// Returns whether the interrupter of at least one rank is asked to stop. If so, stops the interrupters of
+/// all ranks with the reason of the first such rank. All ranks must call it.
 pub(super) fn is_stop_asked(world: &World, interrupter: &Interrupter) -> Result<bool, CommError> {
     let reason = || interrupter.get_message().unwrap_or_else(|| "it was asked to stop".to_owned());
     let ranks: Vec<Option<String>> = world.gather(&interrupter.should_stop().then(reason))?;
