@@ -1,4 +1,4 @@
-//! The MNIST guide of Burn's book, made data-parallel over MPI by two more lines:
+//! The MNIST example of the Burn book, made data-parallel over MPI by two more lines:
 //!
 //! ```text
 //! mpirun -n 2 --bind-to core learner_mnist FOLDER [EPOCHS] [SAMPLES]
@@ -73,7 +73,7 @@ impl TrainStep for Model {
 
     fn step(&self, batch: MnistBatch) -> TrainOutput<ClassificationOutput> {
         let item = self.forward_classification(batch);
-        // Replaces item.loss.backward(), so that gradients are averaged during backward.
+        // Replaces item.loss.backward(), so that ranks average gradients during backward.
         TrainOutput::new(self, burn_mpi::backward(&item.loss), item)
     }
 }
@@ -117,7 +117,7 @@ impl Batcher<MnistItem, MnistBatch> for MnistBatcher {
 }
 
 /// Reads up to `samples` samples of MNIST's `train` or `t10k`. A file of images begins with a header of 16
-/// bytes, a file of labels with one of 8 bytes. The values follow.
+/// bytes, a file of labels with a header of 8 bytes. The values follow.
 fn mnist(folder: &Path, part: &str, samples: usize) -> Result<InMemDataset<MnistItem>, Box<dyn Error>> {
     let read = |name: String| {
         let path = folder.join(name);
@@ -135,7 +135,8 @@ fn main() -> ExitCode {
     run(train)
 }
 
-/// The parameter `world` is the first of the two lines; without `run` it is `let world = World::init()?`.
+/// The first of the two lines gets `world`: here, [`run`] passes it. A program without `run` calls
+/// `World::init()?`.
 fn train(world: &World) -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     let folder = PathBuf::from(arguments.next().ok_or("usage: learner_mnist FOLDER [EPOCHS] [SAMPLES]")?);

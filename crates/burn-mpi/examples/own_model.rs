@@ -1,5 +1,5 @@
-//! A user-defined Burn module, trained data-parallel. Start it with `mpirun -n 2
-//! --bind-to core target/release/examples/own_model [mpi|gloo]`.
+//! Trains a user-defined Burn module data-parallel. Start it with `mpirun -n 2 --bind-to core
+//! target/release/examples/own_model [mpi|gloo]`.
 
 use std::error::Error;
 use std::f32::consts::TAU;
@@ -25,8 +25,7 @@ impl Sine {
     }
 }
 
-/// An error or a panic on any rank aborts the job with a line that names the
-/// rank and the reason.
+/// An error or a panic on any rank aborts the job with a line that names the rank and the reason.
 fn main() -> ExitCode {
     run(train)
 }
@@ -48,7 +47,7 @@ fn train(world: &World) -> Result<(), Box<dyn Error>> {
     );
     let mut optimizer = AdamConfig::new().init();
 
-    // Each of n ranks takes every n-th of the 512 points of one period.
+    // Divides the 512 points of one period among n ranks: each rank takes every n-th point.
     let xs: Vec<f32> =
         (0..512).skip(world.rank()).step_by(world.size()).map(|i| i as f32 / 512.0 * TAU).collect();
     let ys: Vec<f32> = xs.iter().map(|x| x.sin()).collect();

@@ -114,7 +114,8 @@ pub fn train(
     Ok(model)
 }
 
-/// Predicts this rank's shard. The printed means are over the whole set.
+/// Computes the errors of this rank's shard of the validation set. Rank 0 prints their means over the whole
+/// set.
 fn validate(
     world: &World,
     model: &Net,

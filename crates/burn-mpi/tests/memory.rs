@@ -1,5 +1,5 @@
-//! Checks the memory that a broadcast needs. It reads the peak of the process, so it is the only test in its
-//! process.
+//! Checks the memory that a broadcast needs. It reads the peak memory of the process, so it is the only test
+//! in its process.
 
 use std::fs;
 
@@ -45,8 +45,8 @@ fn a_broadcast_and_a_comparison_take_less_than_the_module_again() {
         check_equal_weights(world, &net)?;
         world.barrier()?;
         let more = status("VmHWM:").saturating_sub(before);
-        assert!(before > ranks * parameters, "the modules are there: {before}");
-        assert!(more < ranks * parameters, "{more} bytes beside {parameters} of each rank");
+        assert!(before > ranks * parameters, "only {before} bytes in use, less than the modules need");
+        assert!(more < ranks * parameters, "{more} bytes more; each rank has {parameters}");
         Ok(())
     };
     run(ranks, &Options::default(), check).unwrap();

@@ -66,7 +66,7 @@ impl ModuleMapper for Double {
     }
 }
 
-/// Trains some steps. `odd` says what this rank does differently.
+/// Trains some steps. `odd` says what this rank does differently; empty if nothing.
 fn train(world: &World, odd: &str, broadcasts: bool) -> Result<(), CommError> {
     let device = Device::flex().autodiff();
     device.seed(1);
@@ -93,7 +93,7 @@ fn train(world: &World, odd: &str, broadcasts: bool) -> Result<(), CommError> {
     Ok(())
 }
 
-/// Returns how a job of three ranks fails for each seed if rank 1 does `odd`.
+/// Returns, for each seed, how a job of three ranks fails if rank 1 does what `odd` says.
 fn failures(odd: &str, broadcasts: bool) -> impl Iterator<Item = Failure> {
     (0..SEEDS).map(move |seed| {
         let of_rank = |rank: usize| if rank == 1 { odd } else { "" };
@@ -195,7 +195,7 @@ struct Activated {
 /// A call of each rank with its module.
 type Call = fn(&World, Activated) -> Result<(), CommError>;
 
-/// The tensors are equal: only the comparison of fields shows the difference.
+/// The tensors are equal on all ranks: only the comparison of fields shows the difference.
 #[test]
 fn another_variant_of_an_enum_on_one_rank_is_named() {
     let activated = |world: &World| Activated {

@@ -1,4 +1,4 @@
-//! MPI starts once per process.
+//! Checks that a second start of MPI in one process is an error.
 
 #![cfg(feature = "mpi")]
 

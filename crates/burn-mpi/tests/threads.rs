@@ -100,7 +100,7 @@ fn operations_in_flight_are_right_in_any_order() {
                     let input = Wire::F32(values(rank, length));
                     collective.start(Operation::all_reduce(0, &input, how), input.clone())?;
                     collective.start(Operation::reduce_scatter(1, &input, how), input)?;
-                    // Its sums differ from those of the first operation.
+                    // Values twice as large: the sums differ from the sums of operation 0.
                     let twice = values(rank, length).into_iter().map(|value| 2.0 * value).collect();
                     let twice = Wire::F32(twice);
                     collective.start(Operation::all_reduce(2, &twice, Reduction::Ordered), twice)?;
@@ -155,7 +155,7 @@ fn sums_in_rank_order_have_one_set_of_bits_and_native_ones_another() {
             let mut collective = connect(world, Backend::Gloo, &Transport::default())?;
             let mut buffer = Wire::F32(vec![[1e8, 1.0, -1e8][world.rank()]; 2]);
             collective.all_reduce(&mut buffer, how)?;
-            let Wire::F32(sums) = buffer else { unreachable!("it stays what it is") };
+            let Wire::F32(sums) = buffer else { unreachable!("an all-reduce keeps the type of its buffer") };
             Ok::<_, CommError>(sums.into_iter().map(f32::to_bits).collect())
         })
         .unwrap()
@@ -199,8 +199,8 @@ fn a_late_rank_is_told_of_once_and_one_that_never_comes_ends_the_job() {
         let facts =
             ["memory comparison of barrier, call 1 ", "deadline of 120 s", "missing: rank 0 on node0 "];
         assert!(facts.iter().all(|fact| failure.error.contains(fact)), "{failure}");
-        assert!(failure.error.contains("after 120.0 s"), "no more than that has passed: {failure}");
-        assert!(failure.error.contains("on rank 1 (node0)"), "the lowest that waits: {failure}");
+        assert!(failure.error.contains("after 120.0 s"), "the error must come at the deadline: {failure}");
+        assert!(failure.error.contains("on rank 1 (node0)"), "rank 1 is the lowest waiting rank: {failure}");
         assert_eq!((failure.lines.len(), failure.seed), (1, Some(seed)));
     }
 }
@@ -308,12 +308,12 @@ fn what_never_comes_ends_by_the_deadline_whatever_else_is_in_flight() {
         other.start(all_reduce, value())?;
         Ok((one, other))
     };
-    // Each rank waits in another collective, for the second part of its sum.
+    // Each rank waits on a different collective, for the second part of its all-reduce.
     ends(&|world| {
         let (mut one, mut other) = two(world)?;
         if world.rank() == 0 { one.wait(0) } else { other.wait(0) }.map(drop)
     });
-    // One operation has arrived, and is never waited for.
+    // The first collective's operation completes, and no rank waits for it.
     ends(&|world| {
         let (_unused, mut other) = two(world)?;
         other.wait(0)?;
@@ -456,7 +456,7 @@ fn ranks_run_at_the_same_time_without_turns() {
     let short = Options { deadline: Duration::from_millis(50), ..options.clone() };
     let failure = run(2, &short, |world| match world.rank() {
         0 => world.barrier(),
-        // Until the other rank has given up.
+        // Sends until rank 0 has reached its deadline.
         _ => loop {
             sleep(world, Duration::from_millis(1));
             primitives(world)?.send(&[], 0)?;
@@ -564,7 +564,8 @@ fn gradients_stay_until_they_are_dropped_and_are_not_those_of_a_module_of_other_
         let second = step(3.0, &module)?;
         assert_eq!(weights(&first), [1.0; 8]);
         assert_eq!(weights(&second), [3.0; 8]);
-        // As many values as the two parameters have: a view would take them from both.
+        // The other module has one weight of 10 values, which is the number of values in this module's weight
+        // and bias together. A view of these values would take them from both parameters.
         let other = LinearConfig::new(2, 5).with_bias(false).init(&device);
         step(1.0, &other).map(drop)
     })
@@ -582,8 +583,8 @@ fn a_total_that_is_not_that_of_the_step_is_an_error_of_all_ranks_and_the_next_st
             let input = Tensor::<2>::ones([2, 1], &Device::flex().autodiff());
             sync.average(&module.forward(input).mean(), &module, 2, total).map(drop)
         };
-        // The total of the last rank differs from the step's samples, first slightly (the shares differ from
-        // 1 by less than 5 %), then by much.
+        // The total of the last rank differs from the step's samples, first slightly (the sum of the shares
+        // differs from 1 by less than 5 %), then by a lot.
         let errors = [7, 60].map(|total| step(if world.rank() == 2 { total } else { 6 }).unwrap_err());
         step(6)?;
         let gradient = sync.gradient(0)?.to_vec();

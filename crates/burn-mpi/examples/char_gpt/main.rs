@@ -8,8 +8,8 @@
 //! ```
 //!
 //! network.rs is compiled twice: with the modules of `burn_fused::nn`, and with those of `burn::nn` for
-//! `--modules stock`. A step has `--batch` windows of `--tokens` characters on each rank. Without `--text`
-//! the text is generated.
+//! `--modules stock`. A step has `--batch` windows of `--tokens` characters on each rank. Without `--text`,
+//! the program generates the text.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -26,17 +26,17 @@ use burn_mpi::{
     broadcast_module, check_equal_weights, connect, run,
 };
 
-/// A character is a byte.
+/// Number of different characters: a character is a byte.
 const CHARACTERS: usize = 256;
-/// Largest number that an option accepts.
+/// Maximum value of an option that is a count.
 const MOST: usize = 1 << 20;
-/// Largest number of layers: making more takes too long.
+/// Maximum number of layers. Creating more layers takes too long.
 const MOST_LAYERS: usize = 1 << 10;
-/// Largest number of values in the attention mask: more need too much memory.
+/// Maximum number of values in the attention mask. A larger mask needs too much memory.
 const MOST_MASKED: u64 = 1 << 30;
-/// Largest number of parameters: more need too much memory.
+/// Maximum number of parameters. A larger network needs too much memory.
 const MOST_PARAMETERS: u64 = 500_000_000;
-/// Steps before the timed ones. The first step determines the buckets.
+/// Number of steps before the timed steps. The first step determines the buckets of gradients.
 const WARM_UP: usize = 3;
 
 #[derive(Debug, Clone)]
@@ -120,7 +120,7 @@ impl Options {
         Ok(options)
     }
 
-    /// Checks that the options fit each other. `given` has the names of the options that were typed.
+    /// Checks that the options can be combined. `given` has the names of the options on the command line.
     fn check(&self, given: &[String]) -> Result<(), String> {
         let &Self { width, layers, heads, batch, tokens, lstm, .. } = self;
         if let (true, Some(name)) =
@@ -146,8 +146,8 @@ impl Options {
         if !lstm && width % heads != 0 {
             return Err(format!("--heads {heads} does not divide --width {width}"));
         }
-        // The matrices of a layer, and the embeddings. Gradients and moments need memory too: four times as
-        // much in all.
+        // Parameters of the layers' matrices and of the embeddings. With gradients and Adam's two moments, a
+        // network needs four times the memory of its parameters.
         let parameters =
             12 * layers as u64 * (width as u64).pow(2) + (2 * CHARACTERS + tokens) as u64 * width as u64;
         match parameters {
@@ -223,7 +223,7 @@ fn text(world: &World, options: &Options) -> Result<Vec<u8>, Box<dyn Error>> {
     Ok(world.broadcast_bytes(world.agree(text)?)?)
 }
 
-/// Reads a text of at least `least` characters.
+/// Reads a text. It must have at least `least` characters.
 fn read(file: &Path, least: usize) -> Result<Vec<u8>, String> {
     // Opening a pipe would wait for a writer.
     if std::fs::metadata(file).is_ok_and(|found| !found.is_file()) {
@@ -304,7 +304,8 @@ fn main() -> ExitCode {
         println!("{USAGE}");
         return ExitCode::SUCCESS;
     }
-    // Transfers make progress inside long backwards.
+    // Operators of burn_fused call `poll`, so that transfers of gradients make progress during a long
+    // backward.
     burn_fused::set_poll(burn_mpi::poll);
     run(|world| {
         let options = world.agree(Options::parse(std::env::args().skip(1)))?;

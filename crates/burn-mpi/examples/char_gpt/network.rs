@@ -1,4 +1,5 @@
-// The network. `nn` is Burn's or burn_fused's, depending on where this file is included.
+// A network that predicts the next character: a transformer or an LSTM. main.rs includes this file twice,
+// with `nn` and `optim` of Burn and of burn_fused.
 
 use burn::module::Module;
 use burn::tensor::{Device, Int, Tensor, TensorData};

@@ -24,7 +24,7 @@ use burn_mpi::{
 
 /// Width and height of an image, in pixels.
 pub const SIDE: usize = 28;
-/// Steps before the timed ones. The first step determines the buckets.
+/// Number of steps before the timed steps. The first step determines the buckets of gradients.
 const WARM_UP: usize = 3;
 
 #[derive(Clone, Debug)]
@@ -62,8 +62,8 @@ pub mod fused {
     use burn_fused::{Epilogue, nn, optim};
     include!("network.rs");
 
-    /// Runs the block as one operator. With the imports alone changed, it would run as four operators, as in
-    /// `stock`.
+    /// Runs the block as one operator. The function `forward` of `stock`, with fused modules, would run it as
+    /// four operators.
     fn forward(block: &Block, x: Tensor<4>) -> Tensor<4> {
         block.conv.forward_norm(x, &block.norm, Epilogue::ReluPool)
     }
@@ -123,7 +123,8 @@ fn mnist(folder: &Path, part: &str) -> Result<InMemDataset<Image>, String> {
 }
 
 /// Reads an IDX file of bytes whose items have the shape `item`. Returns its path and its values. The header
-/// of the file has the bytes 0, 0 and 8, the number of dimensions, and each dimension in four bytes.
+/// of the file has the bytes 0, 0 and 8, a byte with the number of dimensions, and each dimension in four
+/// bytes.
 fn values(folder: &Path, name: &str, item: &[usize]) -> Result<(String, Vec<u8>), String> {
     let path = folder.join(name);
     let (file, path) = (&path, path.display().to_string());
@@ -221,7 +222,8 @@ fn main() -> ExitCode {
         println!("{USAGE}");
         return ExitCode::SUCCESS;
     }
-    // Transfers make progress inside long backwards.
+    // Operators of burn_fused call `poll`, so that transfers of gradients make progress during a long
+    // backward.
     burn_fused::set_poll(burn_mpi::poll);
     run(|world| {
         let options = world.agree(Options::parse(std::env::args().skip(1)))?;

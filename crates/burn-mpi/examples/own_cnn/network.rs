@@ -1,4 +1,5 @@
-// The network. `nn` is Burn's or burn_fused's, depending on where this file is included.
+// A convolutional network that classifies MNIST's images. main.rs includes this file twice, with `nn` and
+// `optim` of Burn and of burn_fused.
 
 use burn::module::Module;
 use burn::tensor::{Device, Int, Tensor, TensorData};

@@ -1,4 +1,4 @@
-//! Checks the measured offsets between the clocks of ranks on one host against the true ones:
+//! Compares the measured offsets between the clocks of ranks on one host with the true offsets. Start it with
 //! `mpirun -n N check_clocks [mpi|gloo]`.
 //!
 //! All processes of a host share its monotonic clock. Each rank counts time from a different moment, and

@@ -1,5 +1,5 @@
 //! Checks averaged gradients of a user-defined module if steps differ between ranks: accumulated
-//! micro-batches, parameters that one rank uses more often than before, and batch norm's statistics.
+//! micro-batches, parameters that one rank uses more often than the other ranks, and batch norm's statistics.
 
 use std::error::Error;
 
@@ -111,8 +111,8 @@ fn tied(world: &World, device: &Device) -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Makes one step of two micro-batches. `branches` says which of them use `branch`. Rank 1 uses `shared` once
-/// more than the other ranks.
+/// Makes one step of two micro-batches. `branches` says which micro-batches use the layer `branch`. Rank 1
+/// uses `shared` once more than the other ranks.
 fn step(
     world: &World,
     net: &Net,
@@ -138,7 +138,7 @@ fn step(
     Ok(())
 }
 
-/// Compares averaged gradients with the gradients that plain Burn computes of the mean of `losses`.
+/// Compares averaged gradients with the gradients of the mean of `losses` that plain Burn computes.
 fn compare(net: &Net, found: &GradientsParams, losses: Vec<Tensor<1>>) -> Result<(), Box<dyn Error>> {
     let count = losses.len() as f64;
     let sum = losses.into_iter().reduce(|a, b| a + b).ok_or("no rank")?;
