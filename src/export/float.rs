@@ -5,11 +5,11 @@ use super::{average, windows};
 use crate::model::{ActivationKind, Layer, Network};
 use crate::quant::padding;
 
-/// Makes the ONNX file of `network`. Omits dropout. Constants have PyTorch's names and layouts.
+/// Makes the ONNX file of `network`. Omits dropout. Constants have PyTorch's names and orders of dimensions.
 ///
 /// # Panics
-/// If a convolution is grouped, dilated or without bias, if a pooling is dilated or in ceil mode, or if their
-/// padding is not symmetric. No network of this program has such a layer.
+/// If a convolution is grouped, dilated or without bias, if a pooling is dilated or in ceil mode, or if the
+/// padding of a convolution or a pooling is not symmetric. No network of this program has such a layer.
 pub fn float_network(network: &Network) -> OnnxFile {
     let layout = network.parameters();
     let flat = layout.read(network);
@@ -55,7 +55,7 @@ pub fn float_network(network: &Network) -> OnnxFile {
     graph.into_file(&network.kind().to_string(), network.dimensions())
 }
 
-/// Returns the ONNX operator. The default of Gelu is the exact formula, as in PyTorch.
+/// Returns the name of the ONNX operator. ONNX's Gelu computes the exact formula by default, as PyTorch does.
 fn operator(activation: ActivationKind) -> &'static str {
     match activation {
         ActivationKind::Relu => "Relu",

@@ -1,8 +1,8 @@
 //! Builder of sequential ONNX graphs, from `input` `[batch, channels, height, width]` to `logits`
 //! `[batch, classes]`.
 //!
-//! The file gets the lowest versions of operator set and format that its operators need, so that old runtimes
-//! can read it.
+//! The file gets the lowest versions of operator set and file format that its operators need, so that old
+//! runtimes can read it.
 
 use super::proto::{
     AttributeProto, DataType, DimensionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto,
@@ -32,8 +32,8 @@ fn first_opset(op: &str, attributes: &[(&str, Attribute)]) -> i64 {
     }
 }
 
-/// Returns the format of the first ONNX release with this operator set. Format 4 is the first in which
-/// constants do not have to be inputs of the graph.
+/// Returns the version of the file format in the first ONNX release with this operator set. Version 4 is the
+/// first in which constants do not have to be inputs of the graph.
 fn ir_version(opset: i64) -> i64 {
     match opset {
         ..=9 => 4,
@@ -67,21 +67,22 @@ impl Graph {
         Self { nodes: Vec::new(), constants: Vec::new(), opset: first_opset("", &[]), last: INPUT.to_owned() }
     }
 
-    /// Appends an operator on the last value. `constants` are its other inputs.
+    /// Appends an operator. Its inputs are the output of the last operator and the `constants`.
     pub fn then(&mut self, name: &str, op: &str, constants: &[&str], attributes: Vec<(&str, Attribute)>) {
         let last = std::mem::take(&mut self.last);
         let inputs = std::iter::once(last.as_str()).chain(constants.iter().copied());
         self.last = self.node(name, op, inputs, attributes);
     }
 
-    /// Appends a matrix product of the last value and a constant, which is on the right or on the left.
+    /// Appends a matrix product of the last operator's output and `constant`. The constant is the right
+    /// factor if `on_right`, otherwise the left factor.
     pub fn product(&mut self, name: &str, constant: &str, on_right: bool) {
         let last = std::mem::take(&mut self.last);
         let inputs = if on_right { [&*last, constant] } else { [constant, &*last] };
         self.last = self.node(name, "MatMul", inputs.into_iter(), Vec::new());
     }
 
-    /// Adds an operator on `inputs`, and returns the name of its output.
+    /// Adds an operator with these `inputs`, and returns the name of its output.
     pub fn node<'a>(
         &mut self,
         name: &str,
@@ -151,7 +152,8 @@ fn attribute(name: &str, value: Attribute) -> AttributeProto {
     }
 }
 
-/// Describes a float tensor with a variable batch size, followed by `shape`.
+/// Describes a float tensor. Its first dimension is the batch size, which is variable; the others are
+/// `shape`.
 fn value(name: &str, shape: &[usize]) -> ValueInfoProto {
     let batch = DimensionProto { dim_param: Some("batch".to_owned()), ..DimensionProto::default() };
     let sizes = shape

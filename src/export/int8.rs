@@ -1,9 +1,9 @@
-//! Export of int8 models as ONNX in QDQ form.
+//! Export of int8 models as ONNX in QDQ form: QuantizeLinear and DequantizeLinear surround float operators.
 //!
 //! Constants are the model's integers. A float operator takes dequantized weights and activations, and its
 //! output is quantized with the output's scale and zero point. onnxruntime fuses each such group into one
-//! integer operator. Its requantization rounds half to even, this program's rounds half up, so a value may
-//! differ by one step.
+//! integer operator. When onnxruntime quantizes an output, it rounds half to even. This program rounds half
+//! up, so a value may differ by one quantization step.
 
 use burn_fused::int8::QParams;
 
@@ -65,7 +65,7 @@ pub fn int8_network(network: &Int8File) -> OnnxFile {
     graph.into_file(&network.network, Dimensions { input: network.input_shape, classes })
 }
 
-/// Appends quantization and dequantization of the last value.
+/// Appends quantization and dequantization of the last operator's output.
 fn requantize(graph: &mut Graph, name: &str, parameters: QParams) {
     let (scale, zero) = (format!("{name}.scale"), format!("{name}.zero_point"));
     graph.floats(&scale, &[], &[parameters.scale]);

@@ -18,8 +18,8 @@ pub use int8::int8_network;
 use burn_fused::int8::AveragePool;
 use graph::{Attribute, Graph};
 
-/// Returns the attributes of a convolution or a pooling. The last argument is the padding: rows above and
-/// below, columns to the left and right.
+/// Returns the attributes of a convolution or a pooling. The last argument is the padding: rows added both
+/// above and below, columns added both to the left and to the right.
 fn windows(
     kernel: [usize; 2],
     stride: [usize; 2],

@@ -1,4 +1,5 @@
-//! The messages of onnx.proto (ONNX 1.15) that these networks need, with its field numbers.
+//! The protobuf messages, and their fields, that this program writes into ONNX files. Tags are the field
+//! numbers of onnx.proto (ONNX 1.15).
 
 use prost::Message;
 

@@ -49,7 +49,7 @@ fn operators(graph: &GraphProto) -> Vec<&str> {
     known.sort_unstable();
     let names = known.len();
     known.dedup();
-    assert_eq!(known.len(), names, "a name is there twice");
+    assert_eq!(known.len(), names, "two values have the same name");
     graph.node.iter().map(|node| node.op_type.as_str()).collect()
 }
 

@@ -7,8 +7,8 @@ use super::layers::{conv3x3, linear, norm, pool2x2};
 use super::{Dimensions, Layer, NetworkOptions};
 
 /// Returns the layers Conv2d(c→4, 3x3, pad 1) · ReLU · MaxPool2d(2) · Conv2d(4→8, 3x3, pad 1) · ReLU ·
-/// MaxPool2d(2) · flatten · Linear(8·⌊h/4⌋·⌊w/4⌋→classes), for `[batch, c, h, w]`. Batch norms, if any,
-/// follow the convolutions, and dropout precedes the linear layer.
+/// MaxPool2d(2) · flatten · Linear(8·⌊h/4⌋·⌊w/4⌋→classes), for `[batch, c, h, w]`. If the options add batch
+/// norm, a norm follows each convolution. If they add dropout, it precedes the linear layer.
 pub(super) fn layers(
     options: &NetworkOptions,
     dimensions: Dimensions,

@@ -6,9 +6,9 @@ use burn_fused::nn::PaddingConfig2d;
 use super::{Layer, NamedLayer};
 
 impl Layer {
-    /// For a sample that has the shape `shape` before the layer, returns its shape after the layer, and the
-    /// number of multiply-adds of the layer. Padding counts as pixels. Norms, activations and dropout are
-    /// negligible; comparisons are not counted.
+    /// Returns the shape of a sample after the layer, and the layer's number of multiply-adds for the sample.
+    /// `shape` is the sample's shape before the layer. Padding counts as pixels. Norms, activations, dropout
+    /// and poolings count as 0: their share of the operations is negligible.
     pub(crate) fn cost(&self, shape: &[usize]) -> (Vec<usize>, u64) {
         match self {
             Self::Conv(conv) => {
@@ -88,9 +88,9 @@ impl Flop {
         self.floats
     }
 
-    /// Returns the floating-point operations of a training step on `batch` samples. Forward takes two
-    /// operations for each weight and use. Backward takes two for the weight's gradient and two for the
-    /// input's gradient, which the first layer does not compute.
+    /// Returns the floating-point operations of a training step on `batch` samples. For each multiply-add,
+    /// forward takes two operations. Backward takes two for the weight's gradient and two for the input's
+    /// gradient. The first layer does not compute the input's gradient.
     pub fn of_step(&self, batch: usize) -> u64 {
         let all: u64 = self.multiply_adds.iter().sum();
         let first = self.multiply_adds.first().copied().unwrap_or(0);
@@ -133,7 +133,7 @@ mod tests {
         let dimensions = Dimensions { input: [2, 29, 31], classes: 300 };
         let options = NetworkOptions::default();
         let network = Network::with_options(ModelKind::Convnet, &options, dimensions, 1, &Device::flex());
-        // Counted by hand: sides 29x31, then 14x15, then 7x7 (both halves are rounded down).
+        // Counted by hand: sides 29x31, then 14x15, then 7x7 (halves are rounded down).
         let (conv1, conv2, linear) = (9 * 2 * 4 * 29 * 31, 9 * 4 * 8 * 14 * 15, 8 * 7 * 7 * 300);
         assert_eq!(network.flop().of_step(2), 2 * (4 * conv1 + 6 * (conv2 + linear)));
     }

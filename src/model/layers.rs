@@ -69,9 +69,9 @@ pub(super) fn linear(inputs: usize, outputs: usize, device: &Device) -> Layer {
     Layer::Linear(LinearConfig::new(inputs, outputs).init(device))
 }
 
-/// Returns the epilogue (ReLU, pooling) in the operator of the first of `layers`, the suffix of the
-/// operator's name, and the number of layers in the operator. Only a convolution and a batch norm have an
-/// epilogue.
+/// Describes the operator that computes the first of `layers`. Returns its epilogue (the ReLU, or the ReLU
+/// and the pooling, that it computes too), the suffix of its name, and the number of layers that it computes.
+/// Only the operators of a convolution and a batch norm have an epilogue.
 fn epilogue(layers: &[&Layer]) -> (Epilogue, &'static str, usize) {
     use Layer::{Activation as Then, Conv, Norm, Pool};
     match layers {
@@ -83,11 +83,12 @@ fn epilogue(layers: &[&Layer]) -> (Epilogue, &'static str, usize) {
     }
 }
 
-/// Applies the layers to `images` and returns class scores `[batch, classes]`.
+/// Applies the layers to `images` and returns class scores `[batch, classes]`. Dropout has an effect only if
+/// there is a `place`, which says where in the training the batch is.
 ///
-/// With `fused`, layers are `burn_fused` operators, and the operator of a convolution or a batch norm
+/// With `fused`, layers are operators of `burn_fused`, and the operator of a convolution or a batch norm
 /// includes a ReLU and a pooling that directly follow. Without `fused`, all layers are Burn's, except batch
-/// norms, dropout, and linear layers on 16-bit features.
+/// norms, dropout, and linear layers on 16-bit features. Average pooling is always Burn's.
 pub(super) fn apply(
     layers: &[NamedLayer<'_>],
     images: Tensor<4>,

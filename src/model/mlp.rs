@@ -11,7 +11,7 @@ use super::{Dimensions, Layer, NetworkOptions};
 pub const HIDDEN: usize = 32;
 
 /// Returns the layers Linear(c·h·w→32) · BatchNorm1d(32) · ReLU · Linear(32→classes), for `[batch, c, h, w]`.
-/// Options can replace the width 32 and the ReLU. Dropout, if any, precedes the last layer.
+/// Options can replace the width 32 and the ReLU. If they add dropout, it precedes the last layer.
 pub(super) fn layers(
     options: &NetworkOptions,
     dimensions: Dimensions,

@@ -1,7 +1,7 @@
 //! The networks of the experiments.
 //!
 //! A network is a list of layers with PyTorch's names. Forward, operation counts, quantization and export all
-//! read this list, so a new network needs only a file with its `layers` and its lines below.
+//! read this list, so a new network needs only a file with a function `layers`, and its lines in this file.
 
 mod convnet;
 pub mod flop;
@@ -122,7 +122,7 @@ struct Made {
 }
 
 impl Network {
-    /// Makes the experiments' default network of this kind, see [`Network::with_options`].
+    /// Makes a network of this kind with the default options. See [`Network::with_options`].
     pub fn init(kind: ModelKind, dimensions: Dimensions, seed: u64, device: &Device) -> Self {
         Self::with_options(kind, &NetworkOptions::default(), dimensions, seed, device)
     }
@@ -152,7 +152,7 @@ impl Network {
     }
 
     /// Returns class scores `[batch, classes]` of samples `[batch, channels, height, width]`. Dropout has an
-    /// effect only with a `place`, which says where in the training the batch is.
+    /// effect only if there is a `place`, which says where in the training the batch is.
     pub fn apply(&self, samples: Tensor<4>, place: Option<&BatchPlace>) -> Tensor<2> {
         layers::apply(&self.layers(), samples, place, self.made.fused)
     }
@@ -173,7 +173,7 @@ impl Network {
         named.map(|(name, layer)| NamedLayer { name, layer }).collect()
     }
 
-    /// Returns the layout of the parameters, with PyTorch's names.
+    /// Returns PyTorch's names, the shapes and the ranges (in a flat buffer) of all parameters.
     pub fn parameters(&self) -> ParamLayout {
         let names = self.layers().into_iter().flat_map(|NamedLayer { name, layer }| {
             let layout = ParamLayout::of_module(layer);

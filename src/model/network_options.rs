@@ -45,7 +45,7 @@ impl NetworkOptions {
         }
     }
 
-    /// Returns a dropout layer if the probability is not 0.
+    /// Returns the dropout layer; `None` if the probability is 0.
     pub fn dropout_layer(&self) -> Option<Dropout> {
         let probability = self.dropout.get();
         (probability > 0.0).then(|| DropoutConfig::new(probability).init())
@@ -63,7 +63,7 @@ pub enum ActivationKind {
     Tanh,
     /// `1 / (1 + exp(-x))`.
     Sigmoid,
-    /// `x Φ(x)` with the normal distribution's Φ, exact, as PyTorch's default:
+    /// `x Φ(x)` with the normal distribution function Φ, computed exactly, as in PyTorch by default:
     /// Hendrycks and Gimpel, "Gaussian error linear units" (2016).
     Gelu,
 }

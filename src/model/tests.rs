@@ -23,7 +23,7 @@ fn layout(kind: ModelKind, options: &NetworkOptions) -> ParamLayout {
     network(kind, options).parameters()
 }
 
-/// Returns the names of the layers, with the shapes of their weights in PyTorch's layout.
+/// Returns the names of the layers with weights, and the shapes that the weights have in PyTorch.
 fn weights(kind: ModelKind, options: &NetworkOptions) -> Vec<String> {
     let layout = layout(kind, options);
     let weights = layout.specs().iter().filter_map(|spec| {

@@ -15,9 +15,9 @@ const LARGEST: usize = 64;
 /// A block has two Conv2d(3x3, pad 1) · ReLU and a MaxPool2d(2). The channels are c→32→64, 64→128→256 and
 /// 256→256→256. The head is Linear 256·⌊h/8⌋·⌊w/8⌋→256 · ReLU · 256→32 · ReLU · 32→classes.
 ///
-/// For images above 64 pixels, average pooling precedes the head, as in torchvision's VGG, and limits ⌊h/8⌋
-/// and ⌊w/8⌋ to 8. Batch norms, if any, follow the convolutions. Dropout, if any, follows the first ReLU of
-/// the head.
+/// If the height or width of images is above 64 pixels, average pooling precedes the head, as in
+/// torchvision's VGG, and limits ⌊h/8⌋ and ⌊w/8⌋ to 8. If the options add batch norm, a norm follows each
+/// convolution. If they add dropout, it follows the first ReLU of the head.
 pub(super) fn layers(
     options: &NetworkOptions,
     dimensions: Dimensions,

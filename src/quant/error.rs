@@ -8,12 +8,13 @@ use burn_fused::int8::Int8Error;
 pub struct QuantError(String);
 
 impl QuantError {
-    /// Makes the error of a layer that has no integer version. `layer` is its name in PyTorch.
+    /// Makes the error of a layer that has no integer version. `layer` is PyTorch's name of the layer.
     pub(super) fn layer(layer: &str, reason: impl Into<String>) -> Self {
         Self(format!("layer {layer} cannot be quantized: {}", reason.into()))
     }
 
-    /// Makes the error of invalid values or ranges of `layer`, or of the input.
+    /// Makes the error of invalid values or ranges. `layer` says whose values they are: a layer's name, or
+    /// `the input`.
     pub fn values(layer: &str, error: Int8Error) -> Self {
         Self(match error {
             Int8Error::NotCalibrated => {

@@ -1,4 +1,7 @@
-//! Forward through a group's layers in training, with fake-quantized weights.
+//! Forward through the layers of one group, with weights in float or fake-quantized. A group is a layer with
+//! weights and the layers that are fused with it.
+//!
+//! Fake quantization rounds f32 values to the values that 8-bit integers with a scale can represent.
 
 use burn::module::{Param, ParamId};
 use burn::tensor::Tensor;
@@ -12,8 +15,8 @@ use burn_fused::nn::{BatchNorm, Linear};
 
 use super::{Group, Product};
 
-/// Flattens `images`, the output of the last group with a convolution, to features. If the group has average
-/// pooling, applies the pooling first.
+/// Flattens `images` to features. `last` is the group whose output `images` is: the last group with a
+/// convolution, or `None` if no group has one. If `last` has average pooling, applies the pooling first.
 pub(super) fn flat(last: Option<&Group<'_>>, images: Tensor<4>) -> Tensor<2> {
     match last.and_then(|group| group.average) {
         Some(size) => adaptive_avg_pool2d(images, size).flatten(1, 3),
@@ -24,7 +27,7 @@ pub(super) fn flat(last: Option<&Group<'_>>, images: Tensor<4>) -> Tensor<2> {
 impl Group<'_> {
     /// Applies the group's convolution, batch norm, ReLU and max pooling. `parameters` are the scales and
     /// zero points for fake quantization of the weights; `None` leaves the weights in float. If `folded`,
-    /// batch norm is not a layer but is folded into the weights, with its running statistics.
+    /// batch norm with its running statistics is folded into the weights instead of being a separate layer.
     pub(super) fn images(&self, x: Tensor<4>, parameters: Option<&[QParams]>, folded: bool) -> Tensor<4> {
         let layer = self.convolution(parameters, folded);
         let epilogue = if self.pool.is_some() { Epilogue::ReluPool } else { Epilogue::Relu };
@@ -70,8 +73,8 @@ impl Group<'_> {
         Linear { weight, bias }
     }
 
-    /// Returns weights and biases. If `folded`, the batch norm is folded in with its running statistics, and
-    /// gradients flow through weights and biases to gamma and beta of the norm.
+    /// Returns weights and biases. If `folded`, batch norm with its running statistics is folded in.
+    /// Gradients then flow through weights and biases to gamma and beta of the norm.
     fn fold<const D: usize>(
         &self,
         weight: Tensor<D>,
@@ -93,8 +96,8 @@ impl Group<'_> {
         (parameter(weight), bias.map(parameter))
     }
 
-    /// Returns the weights and biases in float, with batch norm folded in by its running statistics. The
-    /// weights have PyTorch's layout, in which outputs are the first axis.
+    /// Returns the weights and biases in float, with batch norm folded in by its running statistics. Outputs
+    /// are the first dimension of the weights, as in PyTorch.
     pub(super) fn folded(&self) -> [Vec<f32>; 2] {
         let (weights, bias) = match self.product {
             Product::Conv(_) => {
@@ -113,7 +116,7 @@ impl Group<'_> {
 
 /// Returns the values of an f32 tensor.
 pub(super) fn values_of<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
-    tensor.into_data().try_into_vec().unwrap_or_else(|_| unreachable!("they are f32"))
+    tensor.into_data().try_into_vec().unwrap_or_else(|_| unreachable!("the tensor is f32"))
 }
 
 fn quantized<const D: usize>(weight: Tensor<D>, parameters: Option<&[QParams]>, axis: usize) -> Tensor<D> {

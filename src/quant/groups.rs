@@ -98,7 +98,7 @@ pub fn groups(network: &Network) -> Result<Vec<Group<'_>>, QuantError> {
             _ => {
                 return Err(QuantError::layer(
                     name,
-                    "int8 models do not support this layer after the preceding ones",
+                    "int8 models do not support this layer after the preceding layers",
                 ));
             }
         }
@@ -115,8 +115,8 @@ fn is_fused(pool: &MaxPool2d) -> bool {
     is_plain && [pool.kernel_size, pool.stride] == [[2, 2]; 2]
 }
 
-/// Returns the rows above and below, and the columns to the left and to the right. `None` for padding that is
-/// not symmetric, and for [`PaddingConfig2d::Same`].
+/// Returns the padding as `[rows, columns]`: the rows are added both above and below, the columns both to the
+/// left and to the right. `None` for padding that is not symmetric, and for [`PaddingConfig2d::Same`].
 pub fn padding(padding: &PaddingConfig2d) -> Option<[usize; 2]> {
     match *padding {
         PaddingConfig2d::Valid => Some([0, 0]),

@@ -1,8 +1,8 @@
 //! `int8.safetensors`: the file format of a quantized network, as docs/quantization.md describes it.
 //!
-//! A metadata entry contains what tensors cannot: the layers in order, and a digest of the whole file. With
-//! the digest, a changed byte is an error and not a wrong prediction. Derived values (multipliers, shifts)
-//! are not stored.
+//! A metadata entry contains what tensors cannot: the layers in order, and a digest of the whole file. The
+//! digest turns a changed byte into an error, instead of a wrong prediction. Derived values (multipliers,
+//! shifts) are not stored.
 
 use std::collections::HashMap;
 use std::io::ErrorKind;
@@ -56,7 +56,7 @@ pub enum StoredLayer {
         name: String,
         /// Vertical and horizontal stride.
         stride: [usize; 2],
-        /// Rows above and below, columns to the left and to the right.
+        /// Number of rows added both above and below, and of columns added both to the left and to the right.
         padding: [usize; 2],
         /// Whether ReLU follows.
         relu: bool,
@@ -95,7 +95,7 @@ pub struct LayerValues {
     pub shape: Vec<usize>,
     /// Values from -127 to 127.
     pub weights: Vec<i8>,
-    /// Scale of each output's weights, or one scale for all.
+    /// Scale of each output's weights, or one scale for all outputs.
     pub scales: Vec<f32>,
     /// Bias of each output, in steps of input scale · weight scale.
     pub bias: Vec<i32>,

@@ -2,8 +2,8 @@
 //! model.
 //!
 //! Quantization-aware training ([`Quantizer`]) and post-training quantization ([`PostQuantizer`]) both
-//! determine ranges of weights and activations ([`Ranges`]). [`Quantized`] makes the int8 model from the
-//! float weights and these ranges.
+//! determine the ranges of weights and activations, their minima and maxima ([`Ranges`]). [`Quantized`] makes
+//! the int8 model from the float weights and these ranges.
 //!
 //! The formulas and the integer kernels are in [`burn_fused::int8`].
 

@@ -37,8 +37,8 @@ pub struct PostQuantizer {
 }
 
 impl PostTraining {
-    /// Reads the calibration samples, at most `trained`. This is the number of samples on which the run
-    /// trains; `None` stands for all.
+    /// Reads the calibration samples. `trained` is the number of samples on which the run trains, `None` if
+    /// it trains on all. At most `trained` samples are read.
     ///
     /// # Errors
     /// If the samples cannot be read.
@@ -80,9 +80,9 @@ impl Ranges {
     /// the input and of each group's output by the values that occur, as PyTorch's `MinMaxObserver` does. The
     /// order of batches has no effect.
     ///
-    /// The network must be on a device without autodiff, so that batch norms use their running statistics. An
-    /// output is observed after its max pooling; the quantized result is the same, because max pooling is
-    /// monotonic.
+    /// The network must be on a device without autodiff, so that batch norms use their running statistics.
+    /// The output of a group with max pooling is observed after the pooling. Quantization before or after the
+    /// pooling gives the same values, because max pooling is monotonic.
     ///
     /// # Errors
     /// If values are NaN or infinite. The error names the layer where they appear.

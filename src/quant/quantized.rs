@@ -1,4 +1,4 @@
-//! Quantized networks: made from a float network, and run on integers.
+//! [`Quantized`]: a network of 8-bit integers, made from a float network, for inference.
 
 use burn_fused::int8::{
     AveragePool, Conv, Int8Error, Layer, Linear, MaxPool, Model, QParams, Scheme, Weights, Workspace,
@@ -37,7 +37,7 @@ impl Quantized {
     ///
     /// Batch norm is folded into the weights with its running statistics. Weights and activations are
     /// quantized with `ranges`. If the ranges of a layer's weights were never observed, the ranges of its
-    /// current weights are used: one for each output or one for all, by `scheme`.
+    /// current weights are used: one range for each output or one for all outputs, by `scheme`.
     ///
     /// # Errors
     /// If a layer cannot be quantized. If ranges of activations were never observed or are too wide. If
@@ -52,7 +52,7 @@ impl Quantized {
         scheme: WeightScheme,
     ) -> Result<Self, QuantError> {
         let groups = groups(network)?;
-        assert_eq!(ranges.groups.len(), groups.len(), "ranges of this network");
+        assert_eq!(ranges.groups.len(), groups.len(), "ranges of another network");
         let mut activations = vec![parameters(ranges.input, "the input")?];
         for (group, ranges) in groups.iter().zip(&ranges.groups) {
             activations.push(parameters(ranges.output, &format!("the output of {}", group.name))?);
@@ -146,7 +146,7 @@ impl Int8File {
     }
 }
 
-/// A placeholder for layers without weights, and for layers of which only the sizes matter.
+/// A placeholder for layers without weights, and for computations that need only the sizes of a layer.
 const NO_WEIGHTS: Weights = Weights {
     values: Vec::new(),
     scales: Vec::new(),
@@ -156,8 +156,8 @@ const NO_WEIGHTS: Weights = Weights {
 };
 
 impl LayerValues {
-    /// Returns the integer weights of a layer, with multipliers and shifts for these parameters of its input
-    /// and output.
+    /// Returns the integer weights of a layer, with multipliers and shifts. `input` and `output` are scales
+    /// and zero points of the layer's input and output.
     fn integers(&self, input: QParams, output: QParams) -> Result<Weights, Int8Error> {
         let ratio = |&scale: &f32| f64::from(input.scale) * f64::from(scale) / f64::from(output.scale);
         let fixed = self.scales.iter().map(|scale| fixed_point(ratio(scale)));
@@ -176,7 +176,7 @@ impl StoredLayer {
         self.layer(NO_WEIGHTS, QParams { scale: 1.0, zero_point: 0 }).output_shape(size)
     }
 
-    /// Makes the layer of a model. A pooling ignores `weights`.
+    /// Makes this layer of the integer model. Poolings ignore `weights` and `output`.
     fn layer(&self, weights: Weights, output: QParams) -> Layer {
         match *self {
             Self::Conv { stride, padding, relu, values: LayerValues { ref shape, .. }, .. } => {

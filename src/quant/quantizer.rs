@@ -1,13 +1,14 @@
-//! Quantization-aware training: observers of ranges, and forward with fake quantization.
+//! Quantization-aware training: observes the ranges of values, and computes forward with fake quantization,
+//! which rounds f32 values to the values that 8-bit integers with a scale can represent.
 //!
 //! The input, the weights, and each group's output after ReLU are fake-quantized, as in PyTorch's eager mode
-//! with a QuantStub. An output is quantized after its pooling; the result is the same, because max pooling is
-//! monotonic.
+//! with a QuantStub. The output of a group with max pooling is quantized after the pooling. Quantization
+//! before the pooling would give the same values, because max pooling is monotonic.
 //!
 //! Ranges are moving averages, updated before use. Weights are observed once per step on every rank. All
 //! ranks have equal weights and therefore equal ranges of weights, except if a batch norm is folded in,
 //! because its running statistics differ between ranks. Activations are observed in every batch and differ
-//! between ranks. The caller averages the ranges that may differ.
+//! between ranks. The caller averages over ranks the ranges that may differ.
 //!
 //! NaN and infinite values are not quantized, so that they reach the loss.
 
@@ -30,7 +31,7 @@ pub struct Quantizer {
     options: Quantization,
     ranges: Ranges,
     /// Scales and zero points with which each group's weights are quantized before its batch norm is applied;
-    /// `None` if a weight is not finite or a scale is invalid.
+    /// `None` before the first step, if a weight is not finite, or if a scale is invalid.
     weights: Vec<Option<Vec<QParams>>>,
     /// For each group with a batch norm, the number of its weight ranges; 0 for other groups.
     normed: Vec<usize>,
@@ -78,7 +79,8 @@ impl Quantizer {
         self.ranges = ranges;
     }
 
-    /// Begins or resumes `epoch`, counted from 0.
+    /// Begins or resumes `epoch`, counted from 0: sets whether ranges are frozen and batch norms folded in
+    /// this epoch.
     pub fn set_epoch(&mut self, epoch: usize) {
         let past = |after: Option<Positive>| after.is_some_and(|after| epoch >= after.get());
         self.frozen = past(self.options.freeze_after);
@@ -109,7 +111,8 @@ impl Quantizer {
     }
 
     /// Returns class scores of `images` `[batch, channels, height, width]`, with fake quantization of all
-    /// values. Updates the ranges of activations. Dropout has an effect only with a `place`.
+    /// values. Updates the ranges of activations. `place` says where in the training the batch is; if it is
+    /// `None`, dropout has no effect.
     pub fn fake_quantized(
         &mut self,
         network: &Network,
@@ -160,9 +163,9 @@ impl Quantizer {
         }
     }
 
-    /// Updates the range of the input, or of a group's output, with the range that `found` returns, unless
-    /// ranges are frozen. Returns the scale and zero point of the range. Returns `None` if values are not
-    /// finite, or if the range is frozen before any batch was observed.
+    /// Unless ranges are frozen, updates the range of the input (`group` is `None`) or of a group's output
+    /// with the range that `found` returns. Returns the scale and zero point of the range; `None` if values
+    /// are not finite, if the scale is invalid, or if ranges were frozen before a batch was observed.
     fn parameters(
         &mut self,
         group: Option<usize>,
@@ -217,7 +220,8 @@ impl Quantizer {
         }
     }
 
-    /// Returns the ranges that are averaged, in the order of the buffer; `None` for an unobserved one.
+    /// Returns the ranges that are averaged, in the order of the buffer `averaged`; `None` for a range that
+    /// was not observed.
     fn averaged_ranges<'a>(
         ranges: &'a Ranges,
         normed: &'a [usize],
@@ -231,8 +235,8 @@ impl Quantizer {
 }
 
 impl Group<'_> {
-    /// Updates the ranges of the folded weights, unless they are `frozen`. Returns the parameters with which
-    /// the weights are quantized before the batch norm is applied.
+    /// Updates the ranges of the folded weights, unless they are `frozen`. Returns the scales and zero points
+    /// with which the weights are quantized before the batch norm is applied.
     ///
     /// The batch norm multiplies the weights of a channel by a factor. The returned scale is the scale of the
     /// folded weights divided by the factor's absolute value, so quantization before and after folding gives

@@ -33,7 +33,7 @@ impl WeightScheme {
     }
 }
 
-/// The ranges of a network. Each one is `None` until it is observed.
+/// The ranges of a network. Each range is `None` until it is observed.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Ranges {
     /// Range of the network's input.
@@ -45,7 +45,7 @@ pub struct Ranges {
 /// The ranges of a [`Group`](super::Group).
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct GroupRanges {
-    /// Ranges of the weights, with batch norm folded in: one for each output channel, or one for all.
+    /// Ranges of the weights, with batch norm folded in: one range for each output channel, or one for all.
     pub weights: Option<Vec<Range>>,
     /// Range of the output, after ReLU.
     pub output: Option<Range>,
@@ -69,8 +69,8 @@ pub(super) fn parameters(range: Option<Range>, layer: &str) -> Result<QParams, Q
 pub enum QuantizeKind {
     /// Quantization-aware training: training computes with fake-quantized values.
     Qat,
-    /// Static post-training quantization: ranges of activations are observed on
-    /// calibration samples, after each epoch of a float training.
+    /// Static post-training quantization: ranges of activations are observed on calibration samples, after
+    /// each epoch of a float training.
     Ptq,
 }
 

@@ -47,7 +47,7 @@ fn other_activations_are_rejected_by_the_layers_name() {
     }
 }
 
-/// Returns ranges for a test on `images`, without the observers.
+/// Returns ranges for a test on `images`. They are computed here, without the program's observers of ranges.
 fn calibrated(network: &Network, images: &Tensor<4>) -> Ranges {
     let range = |values: Vec<f32>| Some(burn_fused::int8::min_max(&values).unwrap());
     let data = |x: &Tensor<4>| x.to_data().try_into_vec::<f32>().unwrap();
