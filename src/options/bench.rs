@@ -184,8 +184,8 @@ Examples:
   mpiburn bench int8 results/try --csv int8.csv --json int8.json
 
 RUN needs an int8 model: train with --quantize, or make one with mpiburn quantize. Without RUN, the network has \
-initial weights and the samples are noise: only times, memory and bytes are of use then. float-burn has Burn's own \
-operators. Bytes allocated are those of one inference after the first."
+initial weights and the samples are noise: only times, memory and bytes are meaningful then. float-burn has Burn's own \
+operators. Bytes allocated are the bytes that one inference allocates, after a first inference."
 )]
 pub struct Int8Args {
     #[command(flatten)]
@@ -196,7 +196,8 @@ pub struct Int8Args {
     /// Folder of the data set [default: that of the run].
     #[arg(long, value_name = "DIR", requires = "named-run")]
     pub data_root: Option<PathBuf>,
-    /// Timed inferences of each model and batch size. After 10 seconds, 5 inferences are enough.
+    /// Timed inferences of each model and batch size. If they take more than 10 seconds, fewer are timed, but
+    /// at least 5.
     #[arg(long, value_name = "N", default_value = "200", value_parser = timed())]
     pub iterations: usize,
     /// Write the table to FILE, replacing it.
@@ -221,8 +222,8 @@ Example:
 
 Both ranks send at once, as in an all-reduce; the time of a message is the median exchange. Shapers \
 and switches forward a message faster after a pause: set --pause-us to the computing time of the \
-step that is to be predicted. The latency is the shortest median; the bandwidth is the slope of a \
-least-squares line from there over all sizes, weighted by the inverse of the size."
+step that is to be predicted. The latency is the shortest median. A line that begins at this latency \
+is fitted to the times by least squares, weighted by the inverse of the size; the bandwidth is the inverse of its slope."
 )]
 pub struct LinkArgs {
     /// Transport to send over.
@@ -232,7 +233,7 @@ pub struct LinkArgs {
     /// to the size that takes 0.1 s].
     #[arg(long, value_name = "SIZES")]
     pub sizes: Option<String>,
-    /// Exchanges of each size [default: as many as fit into a second, 10 to 1000].
+    /// Exchanges of each size [default: the number that fits into a second, from 10 to 1000].
     #[arg(long, value_name = "N", value_parser = timed())]
     pub iterations: Option<usize>,
     /// Computing time between two messages, in microseconds.

@@ -100,8 +100,8 @@ impl RunConfig {
         self.check_quantization()
     }
 
-    /// Rejects an option that requires a certain value of another option and would have no effect. Options of
-    /// gloo are accepted with any backend.
+    /// Rejects an option that has an effect only with a certain value of another option, if the other option
+    /// has another value. Options of gloo are accepted with any backend.
     fn check_companions(&self) -> Result<(), ConfigError> {
         let fields = self.fields();
         for spec in OPTIONS.iter().filter(|spec| spec.part != Part::Communication) {
@@ -222,8 +222,8 @@ impl RunConfig {
         backend.check_built().map_err(refused("backend", backend.to_string()))
     }
 
-    /// Returns the observers of a quantization-aware training of `network`, or `None` for other trainings.
-    /// Also checks the network of a run with post-training quantization.
+    /// Returns the [`Quantizer`] of a quantization-aware training of `network`; `None` for other trainings.
+    /// Also checks whether the network can be quantized if the run has post-training quantization.
     ///
     /// # Errors
     /// If a layer of the network cannot be quantized.

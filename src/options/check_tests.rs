@@ -1,4 +1,5 @@
-//! Rejected values, alone and beside others, typed and in an edited `run.json`.
+//! Checks which values of options are rejected, alone and beside other options, on the command line and in an
+//! edited `run.json`.
 
 use burn::tensor::Device;
 
@@ -7,7 +8,7 @@ use super::*;
 use crate::quant::{CALIBRATION, PostTraining, Quantization, WeightScheme};
 use crate::values::Positive;
 
-/// Checks that each command line is rejected by one line with the facts beside it.
+/// Checks that each of the options is rejected with one line that has the facts beside it ([`tells`]).
 fn refused(cases: &[(&str, &str)]) {
     for (options, expected) in cases {
         let message = train(options).unwrap_err().to_string();

@@ -120,7 +120,7 @@ impl RunConfig {
             fields.retain(|field, _| !is_of_schedules(field) || typed.sets(field));
         }
         // Check this before `from_fields`. If `none` removes an option that another option of the run
-        // requires, `from_fields` would name the other one.
+        // requires, `from_fields` would name the other option, which the user did not type.
         for (field, value) in &fields {
             let is_fixed = spec(field).and_then(|spec| spec.change.err()).filter(|_| before[field] != *value);
             if let Some(reason) = is_fixed {
@@ -134,8 +134,8 @@ impl RunConfig {
         Ok(changed)
     }
 
-    /// Checks that `changed` uses momentum if and only if this configuration does: a checkpoint either holds
-    /// velocities or lacks them.
+    /// Checks that `changed` uses momentum if and only if this configuration does: a checkpoint has
+    /// velocities only if its run used momentum.
     fn check_velocity(&self, changed: &Self) -> Result<(), ConfigError> {
         let has =
             |config: &Self| config.recipe.optimizer.takes_momentum() && config.base_rate().momentum > 0.0;

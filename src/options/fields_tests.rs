@@ -1,4 +1,4 @@
-//! Changes of a stored configuration.
+//! Checks that a configuration is read back from `run.json`, and how a resumed run changes it.
 
 use std::collections::BTreeMap;
 
@@ -95,7 +95,7 @@ fn each_option_is_made_again_from_what_is_stored() {
     assert!(options > 45, "{options}");
 }
 
-/// A stored value and a typed one have the same bounds.
+/// A stored value and a typed value have the same bounds.
 #[test]
 fn each_option_refuses_what_is_stored_as_what_is_typed() {
     let command = RunConfig::augment_args(clap::Command::new("train"));
@@ -124,7 +124,7 @@ fn each_option_refuses_what_is_stored_as_what_is_typed() {
                 Err(error) => {
                     refused += 1;
                     let (stored, typed) = (read.unwrap_err().to_string(), error.to_string());
-                    // A seed has no bounds, so the error of a stored seed is serde's.
+                    // A seed has no bounds, so serde rejects a stored seed, with another text.
                     let is_same = stored == typed || field == "seed" && stored.starts_with(&typed[..10]);
                     assert!(is_same, "{stored}; typed: {typed}");
                 }
@@ -134,7 +134,7 @@ fn each_option_refuses_what_is_stored_as_what_is_typed() {
     assert!(accepted > 50 && refused > 100, "{accepted} accepted, {refused} refused");
 }
 
-/// Fails if an option is added without its row.
+/// Fails if an option is added without its row in `OPTIONS`.
 #[test]
 fn every_option_has_its_row_and_every_field_its_schema() {
     let command = RunConfig::augment_args(clap::Command::new("train"));
@@ -166,7 +166,8 @@ fn every_option_has_its_row_and_every_field_its_schema() {
 fn changes_are_those_of_the_options() {
     let config = resume("--schedule step --shuffle", "--lr 0.25 --epochs 7 --clip-norm 1").unwrap();
     let expected = "--schedule step --shuffle --lr 0.25 --epochs 7 --clip-norm 1";
-    // The default of --step-size is from the epochs at the start.
+    // The default of --step-size depends on the epochs. A resumed run keeps the default from its start, with
+    // 3 epochs.
     let expected = train(&format!("{expected} --step-size 1")).unwrap();
     assert_eq!(config, expected);
     assert_eq!(resume("--clip-norm 1", "--clip-norm none").unwrap(), train("").unwrap());
@@ -226,7 +227,7 @@ fn senseless_changes_are_refused_with_the_reason() {
         let reason = spec(option).unwrap().change.unwrap_err();
         let error = resume("", change).unwrap_err();
         assert!(error.starts_with(shown) && error.ends_with(reason), "{error}");
-        // A run without quantization and with --precision no has neither.
+        // This run has no quantization and --precision no, so it has neither ranges nor a loss scale.
         assert!(!error.contains("ranges") && !error.contains("loss scale"), "{error}");
     }
     let sgd = "--optimizer sgd --momentum 0.9";
@@ -247,7 +248,7 @@ fn senseless_changes_are_refused_with_the_reason() {
         ("--model mlp --hidden 8", "--model convnet", "--model convnet: … weights"),
     ] {
         let error = resume(run, change).unwrap_err();
-        assert!(tells(&error, expected), "rather than the run's own option: {error}");
+        assert!(tells(&error, expected), "the error must name the typed option: {error}");
     }
     for (option, value) in [("quantize", "qat"), ("train-samples", "64")] {
         let error = resume(&format!("--{option} {value}"), &format!("--{option} none")).unwrap_err();

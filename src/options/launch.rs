@@ -72,8 +72,8 @@ pub struct HowArgs {
 }
 
 impl HowArgs {
-    /// Rejects a script for another launcher than the job's, unless there is a script for the job's launcher
-    /// as well: make passes both.
+    /// Rejects a script for a launcher that the job does not use. Accepts it beside a script for the job's
+    /// launcher, because make passes both scripts.
     ///
     /// # Errors
     /// The option that has no effect.
@@ -89,7 +89,7 @@ impl HowArgs {
         })
     }
 
-    /// Returns the script that replaces `launcher`.
+    /// Returns the script that replaces `launcher`; `None` if there is none.
     pub fn script(&self, launcher: LauncherKind) -> Option<PathBuf> {
         match launcher {
             LauncherKind::Mpirun => self.mpirun_by.clone(),
@@ -99,8 +99,8 @@ impl HowArgs {
     }
 }
 
-/// Returns the path `text`. If it has no folder and is not an existing file, returns the sweep of this name
-/// in `jobs/sweeps`, if there is one.
+/// Returns the path `text`. If `text` has no folder and is not an existing file, but `jobs/sweeps/TEXT.toml`
+/// exists, returns the path of that sweep.
 fn sweep_file(text: &str) -> Result<PathBuf, String> {
     let file = PathBuf::from(text);
     let named = Path::new("jobs/sweeps").join(text).with_extension("toml");

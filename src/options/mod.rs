@@ -128,10 +128,10 @@ impl Cli {
     }
 }
 
-/// Applies the settings that all options share. A value may begin with a minus: the option's parser then
-/// rejects `-1` with its own error. Without this setting, clap would take `-1` for an option and suggest
-/// another one. A default of `none` is not shown. `-h` has the common options and the examples, `--help` has
-/// everything.
+/// Applies the settings that all options share. A value may begin with a minus, so that the option's parser
+/// rejects `-1` with its own error. Without this setting, clap would take `-1` for an unknown option and
+/// suggest another option. A default of `none` is not shown. `-h` has the common options and the examples,
+/// `--help` has everything.
 fn as_shown(command: clap::Command) -> clap::Command {
     let has_all = OPTIONS.iter().all(|spec| command.get_arguments().any(|arg| arg.get_id() == spec.field));
     let trains = command.get_name() == "train";
@@ -184,7 +184,7 @@ pub enum Command {
     Predict(PredictArgs),
     /// Write a checkpoint's network as an ONNX file.
     Export(ExportArgs),
-    /// Make an int8 model from a checkpoint, and evaluate both on the test split.
+    /// Make an int8 model from a checkpoint, and evaluate both networks on the test split.
     Quantize(QuantizeArgs),
     /// Benchmark collectives, training steps and operators.
     Bench(BenchArgs),
@@ -219,7 +219,7 @@ Example:
 }
 
 impl Command {
-    /// Whether several ranks run the command together. The others run in one process.
+    /// Returns whether several ranks run the command together. Other commands run in one process.
     pub const fn has_ranks(&self) -> bool {
         matches!(
             self,

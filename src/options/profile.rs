@@ -26,9 +26,9 @@ Examples:
   mpirun -n 2 --bind-to core mpiburn profile --model vgg --train \\
       --batches 20 --trace steps.json.gz
 
-With RUN, the network, its weights and the data set are the run's. So are the batch size, the optimizer and the \
-penalties, with --train also the precision, unless an option sets them. Without RUN, a network with initial weights is \
-profiled on noise.
+With RUN, the network, its weights and the data set are the run's. The batch size, the optimizer, the penalties and, \
+with --train, the precision are also the run's, unless an option sets them. Without RUN, a network with initial weights \
+is profiled on noise.
 
 Rank 0's times are printed. Batches with and without profiling alternate, to measure the cost of profiling."
 )]

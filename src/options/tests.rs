@@ -1,4 +1,4 @@
-//! Defaults, names of options, and what `--help` lists.
+//! Checks the defaults and names of options, and what `--help` lists.
 
 use ::launch::Topology;
 use run_record::{DataRecord, RunRecord as Stored};
@@ -27,7 +27,7 @@ pub(super) fn train(options: &str) -> Result<RunConfig, ConfigError> {
         Command::Train(args) => {
             args.config.completed().and_then(|config| config.check_built().map(|()| config))
         }
-        _ => unreachable!("it is train"),
+        _ => unreachable!("the command is train"),
     }
 }
 
@@ -166,8 +166,8 @@ fn help_fits_80_columns_and_short_help_a_screen() {
         assert!(lines <= 55, "{name} -h has {lines} lines");
         let after = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
         for (line, next) in after.lines().zip(after.lines().skip(1).chain([""])) {
-            // An example has at most 80 columns and can be copied. A paragraph is one line of the text: clap
-            // wraps it to the width of the terminal.
+            // An example has at most 80 columns, so that it can be copied. A paragraph is one line of the
+            // text, because clap wraps it to the width of the terminal.
             assert!(!line.starts_with(' ') || line.chars().count() <= 80, "{name}: {line}");
             let is_text = |line: &str| !line.is_empty() && !line.starts_with(' ');
             assert!(!is_text(line) || !is_text(next), "{name}: {line}");
@@ -212,7 +212,7 @@ fn a_number_that_is_none_has_a_tip() {
     }
 }
 
-/// The error is this program's own. Errors of the standard library and of clap name types of Rust.
+/// The error has this program's words. Errors of the standard library and of clap would name types of Rust.
 #[test]
 fn a_value_with_a_space_at_its_end_is_quoted() {
     for value in [" 1", "1 "] {
@@ -246,7 +246,8 @@ fn every_wrong_value_of_every_option_has_an_error_in_words() {
         for option in command.get_opts().filter_map(clap::Arg::get_long) {
             options += 1;
             for value in WRONG {
-                // clap checks the values in their order, and reports missing arguments only after that.
+                // clap checks values in the order of the command line, and missing arguments after all
+                // values.
                 let words = path.iter().map(ToString::to_string).chain([format!("--{option}={value}")]);
                 let words = words.chain(std::iter::repeat_n("1x1".into(), positionals));
                 let Err(error) = Cli::read(words.map(OsString::from)) else { continue };

@@ -103,12 +103,13 @@ impl fmt::Display for Words {
     }
 }
 
-/// Returns whether clap rejected a value.
+/// Returns whether clap rejected an option's value, rather than, for example, an unknown option.
 pub fn is_of_value(error: &clap::Error) -> bool {
     matches!(error.kind(), ErrorKind::InvalidValue | ErrorKind::ValueValidation | ErrorKind::TooManyValues)
 }
 
-/// Formats an error of clap in one line. A rejected value has the form of this program's own messages.
+/// Formats an error of clap in one line. The line for a rejected value has the form of this program's own
+/// messages.
 pub fn one_line(error: &clap::Error) -> String {
     let in_line = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let context = |kind| error.get(kind).map(ToString::to_string);
