@@ -1,8 +1,8 @@
 //! Records which operation a rank is in, and since when, so that a wait that exceeds its deadline is
 //! detected.
 //!
-//! The rank writes the record. In an MPI job, the guard reads it: a thread of the same process that checks
-//! deadlines. If ranks are threads of one process, the hub reads it, which passes messages between them.
+//! The rank writes the record. Its reader checks deadlines: in an MPI job the guard, a thread of the rank's
+//! process; if ranks are threads, the hub, which passes their messages.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -38,8 +38,7 @@ pub(crate) struct State {
     pub what: String,
     /// Start of the current operation, on the rank's clock; `None` while the rank is in no operation.
     since: Option<Duration>,
-    /// Number of [`Collective`](crate::Collective)s, which are connections between all ranks, that the rank
-    /// has opened.
+    /// Number of [`Collective`](crate::Collective)s (connections between all ranks) that the rank has opened.
     pub collectives: usize,
     /// The other rank, if the current operation is a message between two ranks; `None` in a collective.
     pub peer: Option<usize>,
@@ -134,7 +133,7 @@ impl Activity {
     pub fn enter(this: &Arc<Self>, transport: &str, operation: &str, bucket: Option<usize>) -> Waiting {
         let now = this.clock.now();
         this.with(|state| {
-            // An operation inside another one is reported under the name of the outer one.
+            // An operation inside another operation is reported under the outer operation's name.
             if state.since.is_none() {
                 state.what.clear();
                 // Writing to a String cannot fail.

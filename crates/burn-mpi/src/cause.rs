@@ -1,9 +1,8 @@
 //! Composes the warning and the error of a rank that waits too long: finds the ranks that it waits for, and
 //! names them.
 //!
-//! In an MPI job, the guard, a thread of each process that checks deadlines, asks all ranks what they are
-//! doing. If ranks are threads of one process, the hub asks, which passes messages between them. A [`Wait`]
-//! has the answers.
+//! A [`Wait`] says what all ranks are doing. In an MPI job, the guard asks them: a thread of each process
+//! that checks deadlines. If ranks are threads, the hub, which passes their messages, knows the answers.
 
 use std::cmp::Ordering;
 use std::time::Duration;
@@ -88,7 +87,7 @@ impl Wait<'_> {
     }
 }
 
-/// Says in which operation the rank that sent `answer` is; `None` if it is in the same operation as `seen`.
+/// Says in which operation the rank of `answer` is; `None` if it is in the same operation as `seen`.
 ///
 /// A rank can complete an operation while another rank is still in it, as the root of a broadcast does. Two
 /// ranks in different operations may therefore have made the same calls; then a message between the two ranks

@@ -50,7 +50,7 @@ fn by_hwloc() -> Option<usize> {
     None
 }
 
-/// Counts cores with hwloc; `None` if version 2 of the library is not installed.
+/// Counts cores with hwloc; `None` if version 2 of the library is not installed, or finds no core.
 #[cfg(feature = "mpi")]
 fn by_hwloc() -> Option<usize> {
     use std::ffi::{c_int, c_uint, c_void};

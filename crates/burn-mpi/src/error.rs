@@ -208,8 +208,8 @@ pub enum SharedError {
         of_ranks(samples)
     )]
     Shares {
-        /// The sum of the ranks' shares, which should be 1. A rank's share is its own samples divided by its
-        /// total.
+        /// The sum of the ranks' shares, which should be 1. A rank's share is its own samples divided by the
+        /// total that it passed.
         share: f32,
         /// For each rank, the samples of its backward calls in the step, and the total that the last of these
         /// calls named.

@@ -26,7 +26,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// Reads the host, process id and cores of this process, which is `rank`.
+    /// Reads the host, process id and cores of this process, whose rank is `rank`.
     pub fn of_this_process(rank: usize) -> Self {
         Self {
             rank,
@@ -38,7 +38,7 @@ impl Place {
         }
     }
 
-    /// Parses the core numbers of `binding`; empty if it is unknown.
+    /// Returns the core numbers in `binding`; an empty set if the binding is unknown.
     fn bound_cores(&self) -> BTreeSet<usize> {
         let range = |part: &str| {
             let (first, last) = part.split_once('-').unwrap_or((part, part));

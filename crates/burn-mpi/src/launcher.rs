@@ -142,11 +142,12 @@ impl Launcher {
     }
 }
 
-/// Returns the name of the program that started this process, if the program is a launcher.
+/// Returns the name of the program that started this process; `None` if the program is not a launcher.
 fn daemon() -> Option<String> {
     let parent = parent_id().to_string();
     // If the parent is a script, the link `exe` names the shell, but `stat` names the script. `stat` is
-    // therefore read only if the link cannot be read: that of another user's program, such as slurmstepd.
+    // therefore read only if the link cannot be read. This is so if the program runs as another user, as
+    // slurmstepd does.
     let program = std::fs::read_link(format!("/proc/{parent}/exe")).ok();
     let name = match program.as_deref().and_then(|path| path.file_name()) {
         Some(name) => name.to_string_lossy().into_owned(),

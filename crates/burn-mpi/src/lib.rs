@@ -39,7 +39,7 @@
 //!
 //! | part | what it does |
 //! | --- | --- |
-//! | [`threads`] | ranks that are threads, for tests: a seed draws which one runs next, time is virtual |
+//! | [`threads`] | ranks that are threads, for tests: a seed decides which runs next, time is virtual |
 //! | [`run`], [`World`] | start, rank and world size, small exchanges, agreement on errors, deadlines |
 //! | [`connect`], [`Collective`] | transports: MPI; gloo (feature `gloo`); transports of other crates |
 //! | [`GradientSync`], [`SyncOptions`], [`SyncReport`] | averaged gradients, accumulation, overlap |

@@ -43,8 +43,8 @@ impl Mean {
 /// ranks must call it.
 ///
 /// Values times samples are summed in f64 and in rank order, so all ranks get the same bits. A rank without
-/// samples adds nothing. If a value is NaN or infinite on any rank, the mean is NaN or infinite too. A metric
-/// for which no rank has samples is NaN.
+/// samples adds nothing. If a value is NaN or infinite on one rank, the mean is NaN or infinite on all ranks.
+/// A metric for which no rank has samples is NaN.
 ///
 /// ```no_run
 /// # use burn_mpi::{CommError, Mean, World, average_metrics};

@@ -78,7 +78,8 @@ pub(crate) fn deadline_setting() -> &'static str {
     DEADLINE.get_or_init(|| "Transport::timeout".to_owned())
 }
 
-/// Returns the name of the option that sets the deadline of MPI's start, which comes before any transport.
+/// Returns the name of the option that sets the deadline of MPI's start. The default is a function, because
+/// no transport has options yet.
 #[cfg(feature = "mpi")]
 pub(crate) fn start_setting() -> &'static str {
     DEADLINE.get().map_or("burn_mpi::set_deadline", String::as_str)

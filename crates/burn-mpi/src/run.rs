@@ -4,10 +4,10 @@
 //! for it, and may drop output that is still in a pipe, often the line that says why. A rank therefore waits
 //! until its output has been read before it ends the job.
 //!
-//! MPICH's mpirun (Hydra) then ends the other ranks and waits for each host to confirm. It sets no
-//! keepalives, so it waits indefinitely for a host that is cut off. A rank on mpirun's own host can end
-//! mpirun. The rank finds mpirun among its ancestors: Hydra's proxy on that host is mpirun's child, and the
-//! ranks are the proxy's children.
+//! When a rank asks for the end, MPICH's mpirun (Hydra) ends the other ranks and waits for each host to
+//! confirm. It sets no keepalives, so it waits indefinitely for a host that is cut off. A rank on mpirun's
+//! own host can end mpirun. The rank finds mpirun among its ancestors: Hydra's proxy on that host is mpirun's
+//! child, and the ranks are the proxy's children.
 
 use std::error::Error;
 use std::os::unix::process::{CommandExt, parent_id};
@@ -185,8 +185,8 @@ pub fn run(body: impl FnOnce(&World) -> Result<(), Box<dyn Error>>) -> ExitCode 
 
 /// Aborts all processes of the job with `code`; only this process if MPI is not running.
 ///
-/// May be called from any thread, and from a panic hook. The thread that started MPI calls `MPI_Abort`. Other
-/// threads must not call MPI at the thread level that [`World::init`](crate::World::init) requests. If
+/// May be called from any thread, and from a panic hook. The thread that started MPI calls `MPI_Abort`. At
+/// the thread level that [`World::init`](crate::World::init) requests, other threads must not call MPI. If
 /// another thread calls `abort`, this process exits at once, without `MPI_Finalize`, and its launcher aborts
 /// the job (Open MPI's and MPICH's mpirun and Slurm's srun do). In both cases, `abort` first waits up to 5
 /// seconds until the launcher has read what this process has printed.
@@ -246,7 +246,7 @@ pub fn end_the_job_on_panic() {
 pub(crate) const LIMIT: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// If standard output or standard error is a pipe, waits until its reader has read everything, at most for
+/// If standard output or standard error is a pipe, waits until its reader has read everything, for at most
 /// [`LIMIT`]. Call it before this process ends the job.
 pub(crate) fn wait_until_read() {
     let began = Instant::now();
@@ -269,8 +269,9 @@ fn is_unread(descriptor: libc::c_int) -> bool {
     }
 }
 
-/// Shell script that ends process `$0` after 3 seconds, in which Hydra ends the job by itself if it can.
-/// Hydra may forward the first signal and wait again, so the script sends a second one.
+/// Shell script that ends process `$0`, which is Hydra's mpirun. It first waits 3 seconds, in which mpirun
+/// ends by itself if it can. mpirun may forward the first signal and wait again, so the script sends a second
+/// one.
 const END: &str = r#"
     sleep 3
     for signal in TERM KILL; do

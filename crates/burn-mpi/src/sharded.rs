@@ -10,8 +10,8 @@ use crate::{CommError, SampleOrder, ShardPlan, SharedError, World};
 /// This rank's shard of a data set, in batches: one batch for each step. All ranks have the same number of
 /// steps.
 ///
-/// Sharding is strided: rank `r` of `w` has the samples `r`, `r + w`, `r + 2w`, … of the sample order: the
-/// order of the data set, or the order that [`shuffle`](Self::shuffle) draws. Nothing is padded or dropped.
+/// Sharding is strided: rank `r` of `w` has the samples `r`, `r + w`, `r + 2w`, … of the sample order. This
+/// order is the data set's, or the order that [`shuffle`](Self::shuffle) draws. Nothing is padded or dropped.
 /// Shards therefore differ by one sample at most, and the union of all ranks' batches of a step is the batch
 /// that one process would use. The last batch of a rank may be smaller than another rank's, or empty. A rank
 /// with an empty batch still takes part in the step.

@@ -140,7 +140,7 @@ pub struct Failure {
     pub lines: Vec<String>,
 }
 
-/// Prints the same text as `Display`, because `unwrap` prints this one.
+/// Prints the text of `Display`, because `unwrap` prints an error with `Debug`.
 impl fmt::Debug for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

@@ -367,9 +367,9 @@ impl World {
         self.control().borrow_mut().barrier()
     }
 
-    /// Returns one rank's error on every rank. If any rank passes an error, all ranks return the error of the
-    /// lowest such rank. So no rank waits for a rank that has left, and the job prints one line instead of
-    /// one per rank.
+    /// Returns one rank's error on every rank. If ranks pass errors, all ranks return the error of the lowest
+    /// of these ranks. So no rank waits for a rank that has left, and the job prints one line instead of one
+    /// per rank.
     ///
     /// # Errors
     /// The error of the lowest failing rank, or the transport's.
@@ -461,7 +461,7 @@ impl World {
         Err(self.elsewhere(samples, reason))
     }
 
-    /// Decodes what `rank` has [`written`].
+    /// Decodes the bytes that `rank` has encoded with [`written`].
     fn read<T: DeserializeOwned>(&self, rank: usize, bytes: &[u8]) -> Result<T, CommError> {
         let sent = ciborium::from_reader::<Result<T, String>, _>(bytes);
         let sent = sent.map_err(|error| self.unreadable(format!("from rank {rank}: {error}")))?;

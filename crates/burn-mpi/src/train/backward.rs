@@ -48,9 +48,9 @@ pub fn backward(loss: &Tensor<1>) -> Gradients {
     gradients.unwrap_or_else(|| loss.backward())
 }
 
-/// Runs a step of `model`, and averages the gradients of the step's output. `own` is this rank's number of
-/// samples in the step, `total` that of all ranks. The gradients of the first [`backward`] in the step are
-/// sent while it runs. Returns the output's item.
+/// Runs a step of `model`, and averages the gradients of the step's output. `own` is the number of this
+/// rank's samples in the step, `total` the number of all ranks' samples. The gradients of the first
+/// [`backward`] in the step are sent while this call runs. Returns the output's item.
 pub(super) fn run_step<M: Module + 'static, O>(
     sync: &Rc<RefCell<GradientSync>>,
     model: &M,

@@ -50,13 +50,13 @@ impl Net {
 enum StepKind {
     /// Burn's backward.
     Plain,
-    /// One loss that overlaps.
+    /// One loss, whose gradients are sent during backward.
     One,
     /// Two losses in two calls. An accumulator adds their gradients.
     Two,
     /// As `Two`, but with Burn's backward for the first loss.
     PlainThenOne,
-    /// Two losses. The output has the gradients of the second only.
+    /// Two losses. The output has the gradients of the second loss only.
     SecondOnly,
     /// Multiplies all gradients by a factor.
     Scaled,
@@ -184,7 +184,7 @@ fn steps_are_averaged(world: &World, options: SyncOptions, seed: u64, turns: usi
     for turn in 0..turns {
         let mut steps: Vec<_> = (0..world.size()).map(|rank| drawn(seed, turn, rank)).collect();
         if seed % 3 == 0 {
-            // All ranks do the same, as most programs do.
+            // All ranks take the same kind of step, as in most programs.
             let kind = steps[0].0;
             steps.iter_mut().for_each(|step| *step = (kind, step.1.max(1)));
         }
