@@ -38,7 +38,8 @@ impl Layer {
     }
 }
 
-/// Returns the height and width of the output of a window that moves over `[channels, height, width]`.
+/// Returns the height and width of a layer's output. The layer moves a window over its input, which has the
+/// shape `[channels, height, width]`.
 fn window(
     shape: &[usize],
     kernel: [usize; 2],

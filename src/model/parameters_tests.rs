@@ -1,4 +1,5 @@
-//! Checks the parameters of the networks as flat buffers.
+//! Checks the parameters of the networks: names, counts, initial values, and reading and writing them as one
+//! flat buffer.
 
 use burn::tensor::Device;
 use run_record::files::sha256_of_f32;

@@ -1,4 +1,4 @@
-//! Checks names, shapes and numbers of parameters against PyTorch's.
+//! Compares names, shapes and counts of parameters with PyTorch's.
 
 use burn::module::Module;
 use burn::tensor::{Device, Tensor, TensorData};
@@ -35,7 +35,7 @@ fn weights(kind: ModelKind, options: &NetworkOptions) -> Vec<String> {
 
 #[test]
 fn options_change_the_numbers_of_parameters_as_in_pytorch() {
-    // Numbers of trainable parameters, and of all values in a state dict without num_batches_tracked:
+    // Counts of trainable parameters, and of all values in a state dict without num_batches_tracked. Both are
     // PyTorch's sum(p.numel() for p in ...).
     for (kind, options, trainable, all) in [
         (ModelKind::Convnet, PLAIN, 4_266, 4_266),

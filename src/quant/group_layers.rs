@@ -46,8 +46,8 @@ impl Group<'_> {
         Conv2d { weight, bias, ..layer.clone() }
     }
 
-    /// Whether the group is a convolution, ReLU and pooling without a separate batch norm, so that one
-    /// operator computes it.
+    /// Returns whether the group is a convolution, ReLU and pooling without a separate batch norm, so that
+    /// one operator computes it.
     pub(super) fn is_conv_relu_pool(&self, folded: bool) -> bool {
         self.pool.is_some() && (folded || self.norm.is_none())
     }

@@ -109,7 +109,7 @@ pub fn groups(network: &Network) -> Result<Vec<Group<'_>>, QuantError> {
     }
 }
 
-/// Whether fused operators support this pooling.
+/// Returns whether fused operators support this pooling.
 fn is_fused(pool: &MaxPool2d) -> bool {
     let is_plain = padding(&pool.padding) == Some([0, 0]) && pool.dilation == [1, 1] && !pool.ceil_mode;
     is_plain && [pool.kernel_size, pool.stride] == [[2, 2]; 2]

@@ -157,7 +157,7 @@ impl Int8File {
         Self::decode(file, &bytes)
     }
 
-    /// Reads the network from a file's bytes. `file` is its name in errors.
+    /// Reads the network from a file's bytes. Errors name `file`.
     ///
     /// # Errors
     /// Returns the errors of [`read`](Self::read).

@@ -1,4 +1,4 @@
-//! Checks round trips of int8 files, and the rejection of damaged ones.
+//! Checks round trips of int8 files, and the rejection of damaged files.
 
 use burn_fused::int8::{Scheme, quantize_weights};
 

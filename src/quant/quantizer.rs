@@ -31,7 +31,7 @@ pub struct Quantizer {
     options: Quantization,
     ranges: Ranges,
     /// Scales and zero points with which each group's weights are quantized before its batch norm is applied;
-    /// `None` before the first step, if a weight is not finite, or if a scale is invalid.
+    /// `None` before the first step, and later if a weight is not finite or a scale is invalid.
     weights: Vec<Option<Vec<QParams>>>,
     /// For each group with a batch norm, the number of its weight ranges; 0 for other groups.
     normed: Vec<usize>,

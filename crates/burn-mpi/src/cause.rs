@@ -80,8 +80,8 @@ impl Wait<'_> {
         let elsewhere = others()
             .find_map(|rank| Some(format!("{} {}", name(rank), where_else(seen, answers[rank].as_ref()?)?)));
         elsewhere.unwrap_or_else(|| {
-            "all ranks are in this operation: check the network, and that all ranks call it with the same sizes, \
-             buckets and reductions"
+            "all ranks are in this operation: check the network between the hosts, and that all ranks call the \
+             operation with the same sizes, buckets and reductions"
                 .to_owned()
         })
     }
