@@ -47,7 +47,7 @@ pub struct StepArgs {
     /// Steps to measure with overlap, and again without. One rank has no communication to overlap.
     #[arg(long, value_name = "N", default_value = "30", value_parser = timed())]
     pub steps: usize,
-    /// Steps before the first measured one.
+    /// Steps before the first measured step.
     #[arg(long, value_name = "N", default_value = "3", value_parser = range::<usize>(0, MOST))]
     pub warm_up: usize,
     /// Matrix products to time before and after the steps, for comparison; none if 0.

@@ -126,7 +126,8 @@ pub struct SweepArgs {
     /// Size of the runs: `full`, or a smaller scale that has a section in the file, such as `quick`.
     #[arg(long, value_name = "NAME", default_value = "full")]
     pub scale: String,
-    /// Folder of the runs [default: results/NAME for the file NAME.toml, with -SCALE unless full].
+    /// Folder of the runs [default: results/NAME for the file NAME.toml, or results/NAME-SCALE for a scale
+    /// other than full].
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
     /// Start only the runs whose name contains TEXT.
@@ -140,8 +141,8 @@ pub struct SweepArgs {
     /// Print the command lines and exit.
     #[arg(long)]
     pub dry_run: bool,
-    /// Options for every run, after `--`. They override those under base in the file. Options that the file
-    /// varies are rejected.
+    /// Options for every run, after `--`. They override the options under base in the file. Options that the
+    /// file varies are rejected.
     #[arg(last = true, value_name = "OPTIONS")]
     pub options: Vec<String>,
 }

@@ -168,7 +168,7 @@ pub struct RunArgs {
 }
 
 impl RunArgs {
-    /// Returns the path that names the run, if there is one.
+    /// Returns the path that names the run; `None` if none was given.
     pub fn path(&self) -> Option<&PathBuf> {
         self.run.as_ref().or(self.checkpoint.as_ref())
     }

@@ -24,7 +24,7 @@ pub struct PredictArgs {
     #[arg(value_name = "RUN")]
     pub run: PathBuf,
     /// Pictures or folders of pictures; tables if the run was trained on a table. `-` reads the names from
-    /// standard input, one a line.
+    /// standard input, one per line.
     #[arg(value_name = "FILE|FOLDER", required = true)]
     pub files: Vec<PathBuf>,
     /// Number of classes to name, the most probable first.

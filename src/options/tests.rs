@@ -8,8 +8,8 @@ use serde_json::json;
 use super::*;
 use crate::train::{GLOO_ALGORITHMS, MixedPrecision};
 
-/// Whether `line` starts with the first part of `expected` and then contains the other parts, in this order. `…`
-/// separates the parts, so that a test names the facts of a message and leaves its wording free.
+/// Returns whether `line` starts with the first part of `expected` and then contains the other parts, in this
+/// order. `…` separates the parts, so that a test names the facts of a message and leaves its wording free.
 pub fn tells(line: &str, expected: &str) -> bool {
     let mut parts = expected.split('…').map(str::trim);
     let mut rest = parts.next().and_then(|first| line.strip_prefix(first));
