@@ -3,15 +3,19 @@
 //! MPI and gloo do not check. If one rank sums 5 values and another 50, they write past the end of a buffer,
 //! abort, or return a wrong sum. This module compares the calls first: kind, element type and length.
 //!
-//! A comparison is itself a small all-gather, so comparing every call would double the latency of small ones.
-//! Training repeats the same sequence of calls, step after step. Each rank therefore learns the sequence and
-//! skips the comparison while its calls follow it. What a rank expects depends only on its calls so far, so
-//! ranks that made the same calls expect the same next call.
+//! A comparison is itself a small all-gather, so comparing every call would double the latency of small
+//! calls. Training repeats the same sequence of calls, step after step. Each rank therefore learns the
+//! sequence and skips the comparison while its calls follow the sequence. The call that a rank expects next
+//! depends only on its calls so far, so ranks that made the same calls expect the same next call.
 //!
-//! A rank that leaves the sequence asks for a comparison and waits. If all ranks leave the sequence at this
-//! call, they compare their calls, and then go on or return an error. If other ranks still follow the
-//! sequence, they skip the comparison, and all ranks wait until the deadline. The error of the deadline names
-//! both calls. In either case, two different calls never meet inside MPI or gloo.
+//! A rank that leaves the sequence starts a comparison and waits for the other ranks. If all ranks leave the
+//! sequence at this call, they compare their calls: they make the calls if these are equal, and return an
+//! error if they differ. If some ranks still follow the sequence, those ranks skip the comparison and wait in
+//! their expected call, while the other ranks wait in the comparison. At the deadline, the job ends with an
+//! error that names both calls. In either case, two different calls never meet inside MPI or gloo.
+//!
+//! A message between two ranks is compared by these two ranks only, when its length differs from the length
+//! of the previous message.
 
 use std::collections::HashMap;
 
@@ -37,10 +41,10 @@ pub(crate) struct Calls {
 }
 
 impl Calls {
-    /// Records the next call. Returns the announcement that ranks have to compare first, or `None` if the
-    /// call was expected.
+    /// Records the next call. Returns the announcement (a description of the call) that ranks have to compare
+    /// first, or `None` if the call was expected.
     pub fn note(&mut self, operation: Operation, host: &str) -> Option<Announcement> {
-        // Ranks may number their buckets differently.
+        // Ranks may give the same operation different bucket numbers.
         let operation = Operation { bucket: operation.bucket.map(|_| 0), ..operation };
         let is_expected = self.latest.get(self.expected) == Some(&operation);
         if self.latest.len() == MEMORY {
@@ -54,8 +58,9 @@ impl Calls {
             .then(|| Announcement::for_exchange(&format!("{operation}, call {}", self.made), self.made, host))
     }
 
-    /// Finds the earlier point of the sequence before which the most calls in a row agree with the latest
-    /// calls, and returns its index in `latest`. Of several such points, the last one counts.
+    /// Returns the index in `latest` of the call to expect next. For each earlier index, compares the calls
+    /// before that index with the latest calls, going backwards until two calls differ. Returns the index
+    /// with the longest match, and the last such index if several matches are equally long.
     fn after_the_same(&self) -> usize {
         let (now, before) = (self.latest.iter().rev(), self.latest.len() - 1);
         let same = |end: &usize| {
@@ -71,8 +76,8 @@ impl Calls {
 pub(crate) struct Messages(HashMap<Call, (u64, usize)>);
 
 impl Messages {
-    /// Records the next message of `length` bytes. Returns the announcement that both ranks have to compare
-    /// first, or `None` if the previous message had the same length.
+    /// Records the next message of `length` bytes. Returns the announcement that the sender and the receiver
+    /// have to compare first, or `None` if the previous message had the same length.
     fn note(&mut self, call: Call, length: usize, host: &str) -> Option<Announcement> {
         let (number, last) = self.0.entry(call).or_insert((0, usize::MAX));
         *number += 1;
@@ -87,8 +92,8 @@ impl Messages {
 /// the blocking calls.
 pub struct Checked<L> {
     pub(super) link: L,
-    /// Name of the transport, such as `mpi`. The rank's second and later collectives have a number, as in
-    /// `mpi (collective 2)`.
+    /// Name of the transport, such as `mpi`. For a rank's second and later [`Collective`](crate::Collective),
+    /// the name contains its number, as in `mpi (collective 2)`.
     pub(super) label: String,
     /// The first error after which ranks may be out of step. Every later call returns it.
     pub(super) failed: Option<CommError>,
@@ -130,9 +135,9 @@ impl<L: Link> Checked<L> {
     /// Returns whether a comparison is complete, without waiting.
     ///
     /// # Errors
-    /// On all ranks, if their calls differ. If `anew` is true and all ranks have made the same number of
-    /// calls, no rank has sent any data of the call: the history is cleared, and ranks may go on with other
-    /// calls. Otherwise every later call returns the error.
+    /// If the transport fails; on all ranks, if their calls differ. If `anew` is true and all ranks have made
+    /// the same number of calls, no rank has sent any data of the differing calls. The history is then
+    /// cleared, and ranks may make further calls. Otherwise every later call returns the error.
     pub(super) fn is_compared(&mut self, request: &mut L::Request, anew: bool) -> Result<bool, CommError> {
         let Some((_, all)) = self.link.test(request)? else { return Ok(false) };
         let compared = Announcement::compare(all.bytes());
@@ -232,11 +237,11 @@ mod tests {
     #[test]
     fn what_repeats_itself_is_not_compared() {
         assert_eq!(compared([7; 100]), [0]);
-        // The buckets of a step. Several have the same length.
+        // The lengths of the buckets of one training step. Some lengths are equal.
         let step = [5, 9, 9, 9, 4, 9, 9, 3];
         let late = compared(step.into_iter().cycle().take(100 * step.len()));
         assert!(late.iter().all(|&number| number < 3 * step.len()), "{late:?}");
-        // Every 250th call is one that was never made before.
+        // Every 250th call has a length that no earlier call had.
         let odd =
             (0..1000).map(|number| if number % 250 == 249 { 1000 + number } else { step[number % 250 % 8] });
         assert!(compared(odd).len() < 60);

@@ -1,4 +1,5 @@
-//! Functions that connect ranks over a transport, and their options: backend, settings and order of sums.
+//! Connects the ranks of a job over a transport: [`connect`] and [`connect_primitives`]. Also defines their
+//! options: the backend (MPI or gloo), the settings of the transport, and the order of sums.
 
 use std::time::Duration;
 
@@ -41,8 +42,8 @@ impl Default for Transport {
     }
 }
 
-/// Connects all ranks over `backend`, or through memory if they are [threads](crate::threads), and sets the
-/// deadline of their collectives ([`World::set_deadline`]). All ranks must call it.
+/// Connects all ranks over `backend`, or through memory if the ranks are [threads](crate::threads). Sets the
+/// deadline of collectives ([`World::set_deadline`]). All ranks must call it.
 ///
 /// ```no_run
 /// # use burn_mpi::{Backend, CommError, Transport, World, connect};
@@ -54,8 +55,8 @@ impl Default for Transport {
 /// ```
 ///
 /// # Errors
-/// If this build lacks the backend, if ranks choose different backends or gloo algorithms, if gloo has no
-/// such algorithm, or if ranks cannot reach each other.
+/// If this build lacks the backend, if ranks choose different backends or gloo algorithms, if `transport`
+/// names a gloo algorithm or a network interface that does not exist, or if ranks cannot reach each other.
 pub fn connect(
     world: &World,
     backend: Backend,
@@ -87,7 +88,8 @@ pub fn connect(
 /// Connects all ranks over `backend` for blocking operations only. All ranks must call it.
 ///
 /// # Errors
-/// If this build lacks the backend, or ranks cannot reach each other.
+/// If this build lacks the backend, if `transport` names a network interface that does not exist, or if ranks
+/// cannot reach each other.
 pub fn connect_primitives(
     world: &World,
     backend: Backend,
@@ -112,9 +114,8 @@ pub fn connect_primitives(
     }
 }
 
-/// A transport of this crate, as the option of [`connect`](crate::connect). Transports of
-/// other crates return their own name from
-/// [`Collective::transport`](crate::Collective::transport).
+/// A transport of this crate, which [`connect`](crate::connect) takes as an option. Transports of other
+/// crates return their name from [`Collective::transport`](crate::Collective::transport).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Backend {
@@ -145,17 +146,18 @@ impl Backend {
     }
 }
 
-/// The order in which the ranks' values are summed. Floating-point sums over three or more ranks depend on
-/// it.
+/// The order in which the ranks' values are summed. A floating-point sum over three or more ranks depends on
+/// this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Reduction {
-    /// The backend's own all-reduce, in the order of its algorithm. The non-blocking all-reduce of two ranks
-    /// on two machines over mpi is an exception: the two ranks exchange halves and sum them. A sum of two
-    /// values has only one order, so the bits are the same.
+    /// The backend's own all-reduce, in the order of its algorithm. There is one exception: over mpi, two
+    /// ranks on two machines run a non-blocking all-reduce by exchanging halves of their buffers and summing
+    /// them. A sum of two values has only one order, so the exception does not change the bits.
     Native,
-    /// In rank order, independent of backend and topology: each rank sums one chunk of all ranks' buffers and
-    /// sends the sum to all ranks. It transfers as many bytes as a reduce-scatter and an all-gather.
+    /// In rank order, independent of backend and topology. Each rank receives one chunk of every rank's
+    /// buffer, sums these chunks in rank order, and sends the sum to all ranks. An ordered sum transfers the
+    /// same number of bytes as a reduce-scatter followed by an all-gather.
     Ordered,
 }
 
@@ -167,10 +169,10 @@ named!(Reduction, "reduction": Native = "native", Ordered = "ordered");
 pub enum GlooAlgorithm {
     /// Ring: the fewest bytes over each link. The number of steps is twice the number of ranks.
     Ring,
-    /// Hypercube: logarithmically many steps.
+    /// Hypercube: the number of steps grows with the logarithm of the number of ranks.
     Bcube,
-    /// Recursive halving and doubling: logarithmically many steps. It is one of gloo's older classes, in
-    /// which the timeout applies to each step.
+    /// Recursive halving and doubling: the number of steps grows with the logarithm of the number of ranks.
+    /// This algorithm is one of gloo's older classes, in which the timeout applies to each step.
     HalvingDoubling,
 }
 

@@ -1,4 +1,5 @@
-//! Collectives that training needs, and the transports that implement them.
+//! [`Collective`]: the operations that all ranks of a job perform together, such as sums of gradients. The
+//! submodules implement them over MPI and gloo.
 //!
 //! A buffer in flight belongs to the collective: [`Collective::start`] takes it,
 //! [`Collective::wait`] gives it back. No other code can touch or free memory that the
@@ -25,18 +26,18 @@ use crate::{CommError, Reduction, Wire};
 /// match a blocking collective with a non-blocking one.
 ///
 /// Ranks may poll and wait at any time and in any order, with one exception. Two kinds of operation have a
-/// second part, which a rank starts only in a poll or a wait of the same collective: a sum in rank order, and
-/// an operation on a buffer of an unexpected type or length, which is sent only after ranks have compared it.
-/// A rank that waits elsewhere keeps the other ranks waiting.
+/// second part: sums in rank order, and unexpected operations, which ranks compare before they send the
+/// buffer (see below). A rank starts the second part only in a poll or a wait of the same collective. A rank
+/// that waits for something else keeps the other ranks waiting.
 ///
-/// MPI and gloo do not check types and lengths. If ranks differ in them, MPI and gloo write past the end of a
-/// buffer, abort, or return a wrong sum. So ranks compare types and lengths first, and all return
-/// [`SharedError::OutOfStep`](crate::SharedError::OutOfStep) if they differ. Operations that repeat the order
-/// of earlier ones, as in training steps, are expected: they are not compared, and cost nothing. If a rank
-/// calls a different operation instead of an expected one, all ranks wait until the deadline. The error of
-/// the deadline names the different operation.
+/// MPI and gloo do not check types and lengths. If types or lengths differ between ranks, MPI and gloo write
+/// past the end of a buffer, abort, or return a wrong sum. So ranks compare types and lengths first, and all
+/// return [`SharedError::OutOfStep`](crate::SharedError::OutOfStep) if they differ. Training repeats the same
+/// operations in each step. An operation that follows the order of earlier operations is expected: ranks do
+/// not compare it, which saves time. If a rank calls a different operation instead of an expected one, all
+/// ranks wait until the deadline. The error of the deadline names the different operation.
 ///
-/// A bucket is the number that identifies an operation in flight; the caller chooses it.
+/// Each operation in flight has a number, its bucket, which the caller chooses.
 ///
 /// ```no_run
 /// use burn_mpi::{Backend, CommError, Operation, Reduction, Transport, Wire, World, chunk_range, connect};
@@ -152,8 +153,8 @@ pub trait Collective {
     /// type or length.
     fn start(&mut self, operation: Operation, buffer: Wire) -> Result<(), CommError>;
 
-    /// Makes progress on the operations in flight, without waiting. Returns the number of
-    /// operations that are not complete.
+    /// Makes progress on the operations in flight, without waiting. Returns the number of operations that are
+    /// not yet complete.
     ///
     /// # Errors
     /// If the transport fails.
@@ -166,7 +167,7 @@ pub trait Collective {
     /// Waits for `bucket` and returns the result of its [`Operation`].
     ///
     /// # Errors
-    /// If the transport fails or the deadline passes.
+    /// If the transport fails, the deadline passes, or the operations of the ranks differ.
     ///
     /// # Panics
     /// If `bucket` is not in flight.
@@ -177,7 +178,8 @@ pub trait Collective {
     /// The default implementation starts the operation and waits for it.
     ///
     /// # Errors
-    /// If the transport fails or the deadline passes, or if the buffer is bytes.
+    /// If the transport fails, the deadline passes, the operations of the ranks differ, or the buffer is
+    /// bytes.
     fn all_reduce(&mut self, buffer: &mut Wire, how: Reduction) -> Result<(), CommError> {
         let operation = Operation::all_reduce(BLOCKING, buffer, how);
         self.start(operation, std::mem::replace(buffer, Wire::Bytes(Vec::new())))?;

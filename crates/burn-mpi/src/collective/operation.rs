@@ -1,19 +1,20 @@
-//! Description of a collective operation or a message, as ranks compare it, transports execute it and errors
-//! name it.
+//! [`Operation`] describes a collective operation or a message between two ranks. Ranks compare these
+//! descriptions, transports execute them, and errors name them.
 
 use std::fmt;
 
 use super::wire::{Element, chunk_range};
 use crate::{Reduction, Wire};
 
-/// The bucket number of blocking calls of a [`Collective`](crate::Collective); no caller uses it.
+/// The bucket number of blocking operations of a [`Collective`](crate::Collective). Callers number their
+/// operations in flight, and must not use this number.
 pub(crate) const BLOCKING: usize = usize::MAX;
 
 /// The reason why a sum of bytes is rejected.
 const BYTES_SUMMED: &str = "bytes cannot be summed; use f32, f64, bf16 or f16";
 
 /// Kind of an [`Operation`]. The method of [`Primitives`](crate::lab::Primitives) with the same name
-/// documents each variant. All ranks' parts of a buffer have the same length.
+/// documents each variant. If a call divides a buffer among the ranks, all parts have the same length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the methods of Primitives with these names say it")]
@@ -49,8 +50,8 @@ impl Call {
         }
     }
 
-    /// Returns the bytes of one rank's part in a call of `size` ranks, in which this rank reads `from` bytes
-    /// and writes `to` bytes.
+    /// Returns the length in bytes of one rank's part of the buffers, in a call of `size` ranks in which this
+    /// rank reads `from` bytes and writes `to` bytes.
     ///
     /// # Panics
     /// If `size` is 0.
@@ -144,8 +145,8 @@ impl Call {
     }
 }
 
-/// One operation of all ranks, or a message between two ranks. In an operation of all ranks, every field but
-/// `bucket` has to be equal on all of them.
+/// One operation of all ranks, or a message between two ranks. In an operation of all ranks, every field
+/// except `bucket` must be equal on all ranks.
 ///
 /// The constructors make the operations that [`Collective::start`](crate::Collective::start) accepts. Later
 /// versions may add operations: a transport returns [`CommError::Unsupported`](crate::CommError::Unsupported)
@@ -162,7 +163,7 @@ impl Call {
 pub struct Operation {
     /// Kind of operation, with its root or peer.
     pub call: Call,
-    /// The order of a sum; [`Reduction::Native`] if it sums nothing.
+    /// The order of a sum; [`Reduction::Native`] if the operation sums nothing.
     pub order: Reduction,
     /// The type of the values.
     pub element: Element,
@@ -175,20 +176,21 @@ pub struct Operation {
 }
 
 impl Operation {
-    /// Sums the buffers of all ranks, which have equal lengths. Returns the sum on every rank.
+    /// The sum of all ranks' buffers, which have equal lengths. Every rank gets the sum.
     pub fn all_reduce(bucket: usize, buffer: &Wire, order: Reduction) -> Self {
         let (element, length) = (buffer.element(), buffer.len());
         Self { call: Call::AllReduce, order, element, length, bucket: Some(bucket) }
     }
 
-    /// Sums the buffers of all ranks, which have equal lengths. Returns this rank's [`chunk_range`] of the
+    /// The sum of all ranks' buffers, which have equal lengths. Each rank gets its [`chunk_range`] of the
     /// sum.
     pub fn reduce_scatter(bucket: usize, buffer: &Wire, order: Reduction) -> Self {
         Self { call: Call::ReduceScatter, ..Self::all_reduce(bucket, buffer, order) }
     }
 
-    /// Gathers the chunks of all ranks into a buffer of `length` elements, and returns that buffer on every
-    /// rank. `buffer` is this rank's [`chunk_range`] of it. `length` must be equal on all ranks.
+    /// Gathers the chunks of all ranks into a buffer of `length` elements. Every rank gets this gathered
+    /// buffer. `buffer` is this rank's [`chunk_range`] of the gathered buffer. `length` must be equal on all
+    /// ranks.
     pub fn all_gather(bucket: usize, buffer: &Wire, length: usize) -> Self {
         Self { call: Call::AllGather, length, ..Self::all_reduce(bucket, buffer, Reduction::Native) }
     }

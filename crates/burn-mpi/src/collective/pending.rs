@@ -1,11 +1,12 @@
-//! Operations in flight over a transport's non-blocking calls: their stages, their progress, and waits for
-//! them.
+//! [`PendingOps`]: a [`Collective`] that keeps several operations in flight and makes progress on all of
+//! them. A transport, such as MPI or gloo, provides the calls through [`Link`].
 //!
-//! If a transport cannot sum in rank order, an all-reduce in rank order takes two calls
-//! ([`wire`](super::wire)): an all-to-all exchanges chunks, and an all-gather collects their sums. Ranks
-//! match the calls of one channel by the order in which they start them. So the two stages use separate
-//! channels, and second stages start in the order of the first stages. The order of the calls is then the
-//! same on all ranks, although first stages may complete in any order.
+//! If a transport cannot sum in rank order, an all-reduce in rank order has two stages, each of which is one
+//! call ([`wire`](super::wire)): an all-to-all exchanges chunks, and an all-gather collects their sums. A
+//! channel is an independent sequence of calls: the n-th call of one rank is matched with the n-th call of
+//! every other rank. The two stages use separate channels, and second stages start in the order of the first
+//! stages. The order of the calls on a channel is then the same on all ranks, although first stages may
+//! complete in any order.
 
 use super::compared::Checked;
 use super::operation::BLOCKING;
@@ -36,8 +37,8 @@ impl Transfer {
 /// A non-blocking transfer to start.
 pub struct Launch {
     pub transfer: Transfer,
-    /// The announcement to compare first, if the transport compares [within](Link::COMPARES_WITHIN) its
-    /// calls.
+    /// The announcement (a description of an unexpected call) to compare first, if the transport compares
+    /// [within](Link::COMPARES_WITHIN) its calls. `None` if the transport has nothing to compare.
     pub announcement: Option<Announcement>,
     /// The buffer to read, and the buffer to write.
     pub buffers: (Wire, Wire),
@@ -63,10 +64,11 @@ pub trait Link {
     /// Whether the transport itself can sum in rank order, in an all-reduce and a reduce-scatter.
     const SUMS_IN_ORDER: bool = false;
 
-    /// Whether the transport compares an unexpected call as a part of this call. Otherwise an all-gather on
-    /// the last channel compares it, and the call starts afterwards. A transport that runs its calls one
-    /// after the other has to compare within the call. With separate comparisons, one rank could run an
-    /// operation while another rank runs the next comparison, and both would wait for each other.
+    /// If true, the transport compares an unexpected call as the first part of that call. If false, an
+    /// all-gather on the last channel compares the call, and the call starts afterwards. A transport that
+    /// runs its calls one after the other has to compare within the call. With separate comparisons, one rank
+    /// could run an operation while another rank runs the next comparison, and both would wait for each
+    /// other.
     const COMPARES_WITHIN: bool = false;
 
     /// Whether the transport reads the length of a message before it receives the message. Messages are then
@@ -82,14 +84,14 @@ pub trait Link {
     }
 
     /// Makes a blocking call. [`check`](Self::check) has checked the buffers. Unless the call is a message or
-    /// a barrier, at least one of them is not empty.
+    /// a barrier, at least one buffer is not empty.
     fn call(&mut self, transfer: Transfer, from: &[u8], to: &mut [u8]) -> Result<(), CommError>;
 
     /// Starts a non-blocking call.
     fn start(&mut self, launch: Launch) -> Result<Self::Request, CommError>;
 
-    /// Returns both buffers once the call is complete. All calls in flight are tested in the order in which
-    /// they were started.
+    /// Returns both buffers if the call is complete, and `None` if it is in flight. Callers test all calls in
+    /// flight in the order in which they were started.
     fn test(&mut self, request: &mut Self::Request) -> Result<Option<(Wire, Wire)>, CommError>;
 
     /// Pauses between two tests, while this rank waits.
@@ -122,10 +124,11 @@ pub trait Link {
         })
     }
 
-    /// Makes a blocking call that ranks have already compared. Other calls may be in flight.
+    /// Makes a blocking call that is expected or that ranks have already compared. Other calls may be in
+    /// flight.
     fn make(&mut self, call: Call, element: Element, from: &[u8], to: &mut [u8]) -> Result<(), CommError> {
         let transfer = self.check(call, element, from, to)?;
-        // Open MPI treats two empty buffers as aliased, which is an error.
+        // A call without data is skipped: Open MPI treats two empty buffers as aliased, which is an error.
         if transfer.started.bytes == 0 && call.has_parts() {
             return Ok(());
         }
@@ -138,9 +141,9 @@ pub struct PendingOps<L: Link> {
     // Dropped before `checked`, which has the transport of these requests.
     ops: Vec<PendingOp<L::Request>>,
     checked: Checked<L>,
-    /// Whether the job is two ranks on two machines: a non-blocking all-reduce then exchanges and sums
-    /// halves. Open MPI's own (coll/libnbc, in place) sends everything to one rank and back, so one direction
-    /// of the link is always idle.
+    /// Whether the job is two ranks on two machines. In a non-blocking all-reduce, they then exchange halves
+    /// of the buffer and sum them. Open MPI's own algorithm (coll/libnbc, in place) sends the whole buffer to
+    /// one rank and back, so one direction of the network link is always idle.
     halves: bool,
 }
 
@@ -179,7 +182,7 @@ impl<Q> PendingOp<Q> {
 
     /// Makes progress on the operation, without waiting. All-gathers start in the order of the operations. An
     /// operation that has not yet started its all-gather sets `gathers` to false, so that no later operation
-    /// starts one.
+    /// starts its all-gather.
     fn advance<L: Link<Request = Q>>(&mut self, link: &mut L, gathers: &mut bool) -> Result<(), CommError> {
         match &mut self.stage {
             Stage::Whole(request) => {
@@ -226,13 +229,14 @@ impl<L: Link> PendingOps<L> {
         Self { ops: Vec::new(), checked, halves }
     }
 
-    /// Returns the operation of `bucket` that was started and not yet returned to the caller.
+    /// Returns the operation of `bucket`; `None` if no such operation was started, or if its result was
+    /// returned to the caller.
     fn operation_of(&self, bucket: Option<usize>) -> Option<Operation> {
         self.ops.iter().map(|op| op.operation).find(|operation| operation.bucket == bucket)
     }
 
-    /// Starts announced operations, in the order in which all ranks start them, up to the first one whose
-    /// comparison is not complete.
+    /// Starts announced operations (those that wait for a comparison), in order. Stops at the first operation
+    /// whose comparison is not complete.
     fn start_announced(&mut self) -> Result<(), CommError> {
         self.checked.check_failed()?;
         while let Some(at) = self.ops.iter().position(PendingOp::is_announced) {
@@ -369,9 +373,9 @@ impl<L: Link> Collective for PendingOps<L> {
 
     fn all_reduce(&mut self, buffer: &mut Wire, how: Reduction) -> Result<(), CommError> {
         if how == Reduction::Native {
-            // All operations that were started earlier have to begin first.
+            // Earlier operations that wait for a comparison have to begin first.
             if self.ops.iter().any(PendingOp::is_announced) {
-                // As "launch", this wait is not counted as a collective: another rank may not need it.
+                // As "launch", this wait is not counted as a collective: another rank may not have to wait.
                 let _waiting = self.link().member().enter(&self.checked.label, "launch", None);
                 while self.ops.iter().any(PendingOp::is_announced) {
                     self.checked.link.pause()?;
@@ -385,7 +389,7 @@ impl<L: Link> Collective for PendingOps<L> {
         self.link().check_buffer(operation, buffer)?;
         self.start(operation, std::mem::replace(buffer, Wire::Bytes(Vec::new())))?;
         let reduced = self.complete(BLOCKING);
-        // An operation that has failed is not waited for again.
+        // If the operation has failed, it is still in the list. No call waits for it again.
         self.ops.retain(|op| op.operation.bucket != Some(BLOCKING));
         *buffer = reduced?;
         Ok(())

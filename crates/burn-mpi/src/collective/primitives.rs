@@ -51,7 +51,7 @@ pub trait Primitives {
         self.call(Call::Send { to }, Element::Byte, buffer, &mut [])
     }
 
-    /// Receives a message from rank `from`, which must be as long as `buffer`.
+    /// Receives a message from rank `from`. The message must be as long as `buffer`.
     fn receive(&mut self, buffer: &mut [u8], from: usize) -> Result<(), CommError> {
         self.call(Call::Receive { from }, Element::Byte, &[], buffer)
     }
@@ -66,8 +66,8 @@ pub trait Primitives {
         self.call(Call::AllReduce, buffer.element(), &[], buffer.bytes_mut())
     }
 
-    /// Sums `mine` over all ranks into rank `root`'s `sum`, of the same type and
-    /// length. On other ranks `sum` is undefined afterwards.
+    /// Sums `mine` over all ranks into rank `root`'s `sum`. `sum` has the type and length of `mine`. On other
+    /// ranks `sum` is undefined afterwards.
     fn reduce(&mut self, mine: &Wire, sum: &mut Wire, root: usize) -> Result<(), CommError> {
         assert_eq!(mine.element(), sum.element(), "reduce: `sum` must have the element type of `mine`");
         self.call(Call::Reduce { root }, mine.element(), mine.bytes(), sum.bytes_mut())
@@ -92,8 +92,8 @@ pub trait Primitives {
         self.call(Call::Scatter { root }, Element::Byte, all, mine)
     }
 
-    /// Reduce-scatter: sums `mine` over all ranks and returns the sum in equal parts,
-    /// one in each rank's `part`, of the same type.
+    /// Reduce-scatter: sums `mine` over all ranks and divides the sum into equal parts. Each rank gets one
+    /// part, in `part`, which has the type of `mine`.
     fn reduce_scatter(&mut self, mine: &Wire, part: &mut Wire) -> Result<(), CommError> {
         assert_eq!(
             mine.element(),
@@ -103,8 +103,8 @@ pub trait Primitives {
         self.call(Call::ReduceScatter, mine.element(), mine.bytes(), part.bytes_mut())
     }
 
-    /// All-to-all: sends each rank its part of `from`, and receives this rank's part of
-    /// every rank's `from` into `to`, of the same length.
+    /// All-to-all: sends each rank its part of `from`, and receives this rank's part of every rank's `from`
+    /// into `to`. `from` and `to` have the same length.
     fn all_to_all(&mut self, from: &[u8], to: &mut [u8]) -> Result<(), CommError> {
         self.call(Call::AllToAll, Element::Byte, from, to)
     }

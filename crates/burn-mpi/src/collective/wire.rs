@@ -1,9 +1,9 @@
-//! Typed message buffers, and their sums.
+//! [`Wire`]: a buffer that collectives send, with values of one type, and sums of such buffers.
 //!
 //! For a sum in rank order, each buffer is cut into one chunk per rank. Each rank receives its chunk of all
 //! ranks' buffers (all-to-all), sums these chunks in rank order, and sends the sum to all ranks (all-gather).
-//! The bits of the sum depend on neither topology nor algorithm. If a buffer cannot be cut into equal chunks,
-//! it is padded with zeros.
+//! The bits of the sum are therefore the same for every topology and every all-reduce algorithm. If a buffer
+//! cannot be cut into equal chunks, it is padded with zeros.
 
 use std::fmt;
 use std::ops::{AddAssign, Range};
@@ -145,8 +145,9 @@ impl Wire {
         each!(self, v => v.resize(length, Default::default()));
     }
 
-    /// Overwrites this buffer with the sum of `chunks`: buffers of this length, one after the other, which
-    /// are added in order. 16-bit types are summed in f32 and rounded once.
+    /// Overwrites this buffer with the sum of several buffers of this buffer's length. `chunks` contains
+    /// these buffers, one after the other, and they are added in this order. 16-bit types are summed in f32
+    /// and rounded once.
     ///
     /// # Panics
     /// If types differ or are bytes, or `chunks` is shorter than this buffer.
@@ -228,9 +229,8 @@ where
     }
 }
 
-/// The elements of a buffer of `length` that belong to `rank` of `ranks` in a
-/// [reduce-scatter](crate::Operation::reduce_scatter) and an
-/// [all-gather](crate::Operation::all_gather).
+/// Returns which elements of a buffer of `length` elements belong to `rank` of `ranks` in a
+/// [reduce-scatter](crate::Operation::reduce_scatter) and an [all-gather](crate::Operation::all_gather).
 ///
 /// Chunks are `length / ranks` long, rounded up; the last ranks have fewer elements, or none.
 ///

@@ -1,7 +1,8 @@
-//! The network interface that gloo listens on.
+//! Chooses the network interface and the address on which gloo listens.
 //!
-//! By default gloo looks up its host's name and aborts the process if that fails. So this module always
-//! passes an address to gloo: the address of the named interface, or one that all ranks can reach.
+//! By default, gloo looks up the name of its host, and aborts the process if the look-up fails. Callers
+//! therefore always pass an address to gloo. [`choose`] returns this address: the address of the interface
+//! that the user named, or an address that all ranks can reach.
 
 use std::fmt;
 use std::net::{IpAddr, ToSocketAddrs, UdpSocket};
@@ -26,18 +27,19 @@ impl fmt::Display for Address {
 /// A rank's network addresses, as sent to the other ranks.
 #[derive(Serialize, Deserialize)]
 struct Network {
-    /// Equal if two ranks share one loopback interface.
+    /// Boot id and network namespace. Ranks with equal values share one loopback interface.
     namespace: String,
     host: String,
     addresses: Vec<Address>,
 }
 
-/// Returns this rank's address on the interface `name`. All ranks must call it, and all return an error if
-/// one fails.
+/// Returns this rank's address on the interface `name`. All ranks must call this function, and all return an
+/// error if one rank fails.
 ///
-/// Without a name, the address is on the loopback interface if all ranks share one. Otherwise rank 0 looks up
-/// the interface by which it reaches the first rank on another host. The other ranks take the interface by
-/// which they reach that address of rank 0. So hosts with several networks use the same network.
+/// If `name` is `None` and all ranks share one loopback interface, the address is on that interface. If
+/// `name` is `None` and they do not, rank 0 takes the address from which it reaches the first rank on another
+/// host. The other ranks take the address from which they reach rank 0's address. So all hosts use the same
+/// network, even if several networks connect them.
 pub(crate) fn choose(world: &World, name: Option<&str>) -> Result<Address, CommError> {
     let kind = if name.is_some() { "a name" } else { "no name" };
     world.check_equal("Transport::interface", kind)?;
@@ -64,13 +66,14 @@ pub(crate) fn choose(world: &World, name: Option<&str>) -> Result<Address, CommE
     world.agree(towards(&mine, &[first.ip], &all[0].host))
 }
 
-/// Returns all addresses of this host that a socket can bind to without a scope, IPv4 first; at least one.
+/// Returns the addresses of this host, IPv4 first. A host without addresses is an error.
 fn addresses() -> Result<Vec<Address>, String> {
     let found = if_addrs::get_if_addrs()
         .map_err(|error| format!("cannot list the network interfaces of this host: {error}"))?;
     let mut all: Vec<Address> = found
         .into_iter()
-        // Link-local IPv6 addresses require an interface number.
+        // A socket binds to a link-local IPv6 address only together with an interface number, which gloo does
+        // not pass.
         .filter(|interface| interface.ip().is_ipv4() || !interface.is_link_local())
         .map(|interface| Address { ip: interface.ip(), interface: interface.name })
         .collect();
@@ -91,14 +94,14 @@ fn named(mine: &[Address], name: &str) -> Result<Address, String> {
     })
 }
 
-/// Returns the loopback address, or the first address of a host without a loopback interface.
+/// Returns the loopback address, or the first address if this host has no loopback interface.
 fn loopback(mine: &[Address]) -> &Address {
     mine.iter().find(|address| address.ip.is_loopback()).unwrap_or(&mine[0])
 }
 
 /// Returns addresses by which `other` may be reached: first the addresses of `other` to which its host name
 /// resolves, then all its addresses. Leaves out loopback addresses, and addresses that this host has too,
-/// such as those of container bridges.
+/// such as the addresses of container bridges.
 fn targets(other: &Network, mine: &[Address]) -> Vec<IpAddr> {
     let by_name = (other.host.as_str(), 0).to_socket_addrs().into_iter().flatten().map(|a| a.ip());
     let theirs = |ip: &IpAddr| other.addresses.iter().any(|address| address.ip == *ip);
@@ -107,7 +110,7 @@ fn targets(other: &Network, mine: &[Address]) -> Vec<IpAddr> {
     by_name.filter(theirs).chain(all).filter(usable).collect()
 }
 
-/// Returns the address from which this host sends to the first of `targets` to which it has a route.
+/// Finds the first of `targets` to which this host has a route, and returns the local address of that route.
 /// Connecting a UDP socket asks the kernel for the route and sends nothing.
 fn towards(mine: &[Address], targets: &[IpAddr], host: &str) -> Result<Address, String> {
     let source = |target: &IpAddr| {

@@ -1,4 +1,5 @@
-// gloo's connections between all ranks, established without gloo's stores.
+// gloo's connections between all ranks of a job. gloo usually exchanges the addresses of the ranks through a
+// key-value store; here the caller exchanges them.
 #pragma once
 
 #include <sched.h>
@@ -13,11 +14,10 @@
 
 namespace {
 
-// Threads that are created during the lifetime of this object do not preempt
-// another thread when they wake. gloo's thread wakes while the sending thread
-// is still inside send and holds the connection's lock; it then spins on that
-// lock. If the two share a core, as under `mpirun --bind-to core`, the sender
-// continues only at the next scheduler tick: 4 ms per message.
+// Threads that are created during the lifetime of this object do not preempt another thread when they wake.
+// Without this class, gloo's thread can preempt a thread that is still inside send and holds the connection's
+// lock. gloo's thread then spins on that lock. If the two threads share a core, as under `mpirun --bind-to
+// core`, the sending thread continues only at the next scheduler tick: 4 ms per message.
 class PoliteThreads {
  public:
   PoliteThreads() : changed_(sched_getscheduler(0) == SCHED_OTHER && set(SCHED_BATCH)) {}
@@ -36,8 +36,7 @@ class PoliteThreads {
   const bool changed_;
 };
 
-// A context without gloo's stores: the caller exchanges the addresses, because
-// Debian's gloo has no rendezvous over MPI.
+// A gloo context. The caller exchanges the addresses, because Debian's gloo has no rendezvous over MPI.
 class Mesh : public gloo::Context {
  public:
   Mesh(int rank, int size) : gloo::Context(rank, size) {}
@@ -59,8 +58,8 @@ class Mesh : public gloo::Context {
     }
   }
 
-  // One address per peer, all of one length, in rank order; this rank's entry
-  // is zeros.
+  // Returns one address for each rank, in rank order: the address on which this rank listens for that rank.
+  // All addresses have the same length. The address for this rank itself is zeros.
   std::vector<char> addresses() {
     std::vector<char> all;
     for (int peer = 0; peer < size; peer++) {
@@ -82,9 +81,8 @@ class Mesh : public gloo::Context {
     }
   }
 
-  // Restarts the slot numbers above a limit: slots are ints, and each
-  // halving-doubling uses some. All ranks use equally many, so they restart at
-  // the same operation.
+  // Restarts gloo's slot numbers at 0 before they overflow: they are ints, and each halving-doubling sum uses
+  // new ones. All ranks use the same slot numbers, so they restart at the same operation.
   void turnSlotsBack() {
     if (slot_ > (1 << 28)) {
       slot_ = 0;

@@ -1,7 +1,8 @@
-//! A safe layer over the gloo library, through `shim.cc`.
+//! Collectives over TCP with the gloo library, as a safe layer over the C functions of `shim.cc`.
 //!
-//! gloo transfers bytes over TCP on its own thread, and each call blocks its caller. A context is one mesh of
-//! connections between all ranks. After an error, every further operation on the context returns an error.
+//! gloo transfers bytes over TCP on its own thread, and each call blocks its caller. A [`Context`] has one
+//! connection between each pair of ranks. After an error, every further operation on the context returns an
+//! error.
 
 mod interface;
 pub mod sys;
@@ -28,25 +29,25 @@ use crate::{Call, CommError, Operation, Reduction, Wire, World};
 /// The transport's name.
 const NAME: &str = "gloo";
 
-/// Tag of point-to-point messages. A rank sends or receives one at a time.
+/// Tag of messages between two ranks. A rank sends or receives one message at a time, so one tag is enough.
 const MESSAGE: u32 = 0;
 
-/// Set in the tags of announcements, so that gloo does not match an announcement with the operation that it
-/// announces.
+/// A bit in the tags of announcements. An announcement describes an operation that ranks compare before they
+/// run it. The bit keeps gloo from matching the announcement with the operation itself.
 const ANNOUNCED: u32 = 1 << 31;
 
-/// Connections to all other ranks. All ranks run operations on it in the same order, with buffers of equal
-/// length. Any thread may run them.
+/// Connections to all other ranks. All ranks run the same operations in the same order, with buffers of equal
+/// length. Any thread may run an operation.
 struct Context {
     mesh: Mesh,
     member: Member,
     /// Interface and address that this rank listens on.
     address: interface::Address,
     algorithm: GlooAlgorithm,
-    /// Tags of the last operation and of the last announcement. Each has a new tag, so messages of two
-    /// operations are never mixed.
+    /// Tags of the last operation and of the last announcement. Each operation and each announcement gets a
+    /// new tag, so gloo never mixes the messages of two operations.
     tags: [u32; 2],
-    /// The error that broke the connections, if any.
+    /// The error that broke the connections; `None` while they work.
     broken: Option<String>,
 }
 
@@ -93,9 +94,10 @@ impl Context {
         Announcement::compare(&all)
     }
 
-    /// Runs an operation that every rank runs at this point, after a comparison if it is unexpected. An
-    /// all-reduce in rank order has two parts: each rank sums its chunk of the buffer, which is padded to
-    /// equal chunks, and an all-gather collects the sums.
+    /// Runs an operation that every rank runs at this point. If the operation has an announcement, ranks
+    /// compare it first. An all-reduce in rank order runs as two calls: in a reduce-scatter, each rank sums
+    /// one chunk of all ranks' buffers, and an all-gather then collects the sums. The buffer is padded to
+    /// equal chunks.
     fn launch(&mut self, launch: Launch) -> Result<(Wire, Wire), CommError> {
         let Launch { transfer, announcement, buffers: (from, mut to) } = launch;
         if let Some(announcement) = announcement {
@@ -116,11 +118,12 @@ impl Context {
         Ok((from, to))
     }
 
-    /// Runs one call. A reduce-scatter is an all-to-all of gloo and a sum.
+    /// Runs one call. A reduce-scatter runs as gloo's all-to-all, followed by a sum.
     fn run(&mut self, transfer: Transfer, from: &[u8], to: &mut [u8]) -> Result<(), CommError> {
         let Transfer { operation: Operation { call, element, .. }, channel, started } = transfer;
         if let Call::Reduce { .. } = call {
-            // gloo reduces in place. On ranks other than the root, the content is undefined afterwards.
+            // gloo reduces in place. On ranks other than the root, the content of `to` is undefined
+            // afterwards.
             to.copy_from_slice(from);
         }
         let number = match call {
@@ -138,8 +141,8 @@ impl Context {
             Call::Barrier => 7,
             Call::Send { .. } => 8,
             Call::Receive { .. } => 9,
-            // gloo has no reduce-scatter: an all-to-all and a sum in rank order replace it. As in a ring,
-            // each rank is sent only what it sums.
+            // gloo has no reduce-scatter: an all-to-all and a sum in rank order replace it. Each rank
+            // receives only the values that it sums, as in a ring.
             Call::ReduceScatter => {
                 let mut chunks = Wire::zeros(element, from.len() / element.width());
                 self.run(transfer.by(Call::AllToAll), from, chunks.bytes_mut())?;
@@ -156,7 +159,8 @@ impl Context {
                 format!("the connections broke earlier: {reason}"),
             ));
         }
-        // Point-to-point messages share one tag. All ranks make all other calls, so they count the same tags.
+        // Messages between two ranks share one tag. All ranks make all other calls, so all ranks count the
+        // same tags for these calls.
         let is_message = matches!(call, Call::Send { .. } | Call::Receive { .. });
         let announces = channel == ANNOUNCEMENTS;
         let tag = &mut self.tags[usize::from(announces)];
@@ -174,12 +178,13 @@ impl Context {
             to_bytes: to.len(),
             add: adder_of(element),
         };
-        // The buffers have one part for each rank where gloo reads or writes such parts: `Call::check` has
-        // checked the buffers of blocking calls, and the other callers make them of equal parts.
+        // If gloo reads or writes one part of a buffer for each rank, the buffer has these parts:
+        // `Call::check` has checked the buffers of blocking calls, and the other callers make buffers of
+        // equal parts.
         //
-        // SAFETY: both buffers are borrowed until the call returns, and have the parts of the ranks (above). On
-        // ranks other than the root, gloo does not access the empty buffer. `adder_of` adds values of this
-        // width; bytes are never summed.
+        // SAFETY: both buffers are borrowed until the call returns, and have one part for each rank if gloo
+        // accesses such parts (above). On ranks other than the root, gloo does not access the empty buffer.
+        // `adder_of` adds values of this width; bytes are never summed.
         unsafe { self.mesh.call(&run) }.map_err(|reason| {
             self.broken = Some(reason.clone());
             self.member.broken(&started, Member::PEER_REASON_TIMEOUT, reason)
@@ -190,12 +195,12 @@ impl Context {
 /// [`Collective`](crate::Collective) over gloo's TCP connections.
 ///
 /// gloo blocks, so a worker thread runs the operations that [`start`](crate::Collective::start) takes, one
-/// bucket after the other. A blocking operation runs on the caller's thread once nothing is in flight, which
-/// saves the handover to the worker. All ranks run the same operations in the same order.
+/// bucket after the other. A blocking operation runs on the caller's thread once no other operation is in
+/// flight, which saves the handover to the worker. All ranks run the same operations in the same order.
 ///
 /// The sums of a reduce-scatter are always in rank order, because gloo itself has no reduce-scatter.
 ///
-/// It is `!Send` and `!Sync`, as is any type that holds it:
+/// `GlooCollective` is `!Send` and `!Sync`, and so is every type that holds it:
 ///
 /// ```compile_fail,E0277
 /// fn moves_to_another_thread<T: Send>() {}
@@ -214,7 +219,7 @@ impl GlooCollective {
     /// ranks must call it, and all return an error if one fails.
     ///
     /// # Errors
-    /// If there is no such interface, or a rank is not reached in time.
+    /// If the interface does not exist, or if this rank cannot connect to a rank within `timeout`.
     pub fn connect(
         world: &World,
         interface: Option<&str>,
@@ -288,8 +293,8 @@ impl GlooThread {
         }
     }
 
-    /// Returns the context, once no operation is in flight. Operations of two threads at the same time would
-    /// run in a different order on each rank.
+    /// Returns the context, once no operation is in flight. If two threads ran operations at the same time,
+    /// the order of the operations could differ between ranks.
     fn idle_context(&mut self) -> Result<MutexGuard<'_, Context>, CommError> {
         while !self.in_flight.is_empty() {
             self.receive(true)?;
@@ -302,7 +307,8 @@ impl GlooThread {
     }
 }
 
-/// A request is the slot for its result: the thread runs each operation to its end without further calls.
+/// A request is the slot for the result of an operation. The thread runs each operation to its end without
+/// further calls.
 impl Link for GlooThread {
     type Request = Finished;
 
@@ -322,7 +328,7 @@ impl Link for GlooThread {
         Some(self.context.lock().connection())
     }
 
-    /// Makes the call on the caller's thread, once nothing is in flight.
+    /// Makes the call on the caller's thread, once no other operation is in flight.
     fn call(&mut self, transfer: Transfer, from: &[u8], to: &mut [u8]) -> Result<(), CommError> {
         self.idle_context()?.run(transfer, from, to)
     }
@@ -350,8 +356,8 @@ impl Link for GlooThread {
 }
 
 impl Drop for GlooThread {
-    /// Ends the thread and waits for it. If operations are still in flight, as after an error, the thread is
-    /// left running until its timeout. It owns all memory that it uses.
+    /// Ends the thread and waits for it. If operations are still in flight, as after an error, this function
+    /// does not wait: the thread runs on until gloo's timeout. The thread owns all memory that it uses.
     fn drop(&mut self) {
         self.launches = channel().0;
         if self.in_flight.is_empty()

@@ -1,8 +1,7 @@
 // A minimal C interface to gloo for burn-mpi.
 //
-// No exception leaves this file: every function that can fail returns 0, or 1
-// with gloo's message in `error`. Buffers belong to the caller and are in use until the
-// function returns.
+// No exception leaves this file: a function that can fail returns 0 on success. On failure it writes gloo's
+// message to `error` and returns 1. Buffers belong to the caller and are in use until the function returns.
 
 #include <algorithm>
 #include <chrono>
@@ -27,10 +26,11 @@
 
 namespace {
 
-// Slot prefix of send and recv messages, distinct from that of collectives.
+// gloo matches messages by their slot number. This prefix separates the slots of send and recv from the slots
+// of gloo's collectives.
 constexpr uint64_t kDirectSlots = uint64_t{0x40} << 56;
 
-// Maximum bytes of an error's text, with the terminating zero.
+// Maximum bytes of an error's text, including the terminating zero.
 constexpr size_t kErrorBytes = 1024;
 
 template <typename Call>
@@ -78,8 +78,8 @@ int burn_mpi_gloo_listen(const char* address, int rank, int size, uint64_t timeo
   });
 }
 
-// Writes the addresses to `out`, a buffer of `capacity` bytes, and their size
-// in bytes to `length`, even if it exceeds the capacity.
+// Writes the addresses to `out`, a buffer of `capacity` bytes, and their total size in bytes to `length`. If
+// the size exceeds `capacity`, only the first `capacity` bytes are written.
 int burn_mpi_gloo_addresses(burn_mpi_gloo* self, char* out, size_t capacity, size_t* length,
                            char* error) {
   return guarded(error, [&] {

@@ -1,4 +1,5 @@
-// gloo's all-reduces and reduce with an addition callback.
+// Sums over all ranks with gloo: its all-reduce algorithms and its reduce. The caller passes the function
+// that adds values.
 #pragma once
 
 #include <algorithm>
@@ -15,14 +16,16 @@
 
 namespace {
 
-// Adds `n` elements: out = a + b, where the three may alias.
+// Called as add(out, a, b, n): computes out = a + b for `n` elements. Any two of the three arrays may be the
+// same.
 using Add = void (*)(void*, const void*, const void*, size_t);
 
-// Sums at most this many bytes at once: gloo's older classes count in int.
+// Maximum bytes of one halving-doubling sum; a longer buffer is summed in pieces. gloo's older classes count
+// elements in an int.
 constexpr size_t kPieceBytes = size_t{1} << 30;
 
-// gloo's class takes a function without state, so the addition of the current
-// call is stored here. gloo calls it on the calling thread only.
+// gloo::AllreduceHalvingDoubling takes a function without state, so the addition of the current call is
+// stored here. gloo calls the addition only on the thread that called gloo.
 thread_local Add currentAdd = nullptr;
 
 template <typename T>
@@ -35,8 +38,8 @@ class HalvingDoubling : public gloo::AllreduceHalvingDoubling<T> {
  public:
   using gloo::AllreduceHalvingDoubling<T>::AllreduceHalvingDoubling;
 
-  // Waits for the last notifications to each peer: run() does not, and their
-  // buffers are destroyed with this object. Each notification was sent twice.
+  // Waits until the last notifications to each peer have been sent. run() does not wait for them, and
+  // destroying this object destroys their buffers. Each notification was sent twice, so there are two waits.
   void drain() {
     for (auto& notice : this->sendNotificationBufs_) {
       notice->waitSend();
@@ -57,9 +60,8 @@ void halvingDoubling(const std::shared_ptr<Mesh>& mesh, void* buffer, size_t cou
     HalvingDoubling<T> algorithm(
         mesh, pointers, static_cast<int>(std::min(most, count - at)), &function);
     try {
-      // A message that arrives before its buffer exists makes gloo's thread spin,
-      // and takes the core from a rank that is still computing. So all ranks wait
-      // here until all buffers exist.
+      // A message that arrives before its buffer exists makes gloo's thread spin. The spinning thread takes
+      // the core from a rank that is still computing. So all ranks wait here until all buffers exist.
       gloo::BarrierOptions ready(mesh);
       ready.setTag(tag);
       gloo::barrier(ready);

@@ -1,4 +1,4 @@
-//! Bindings to `shim.cc`, and the object that owns its handle.
+//! Rust bindings to `shim.cc`, the C interface to gloo. [`Mesh`] owns gloo's connections to all ranks.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr::NonNull;
@@ -12,7 +12,8 @@ use crate::collective::wire::{Element, Sum};
 /// Buffer for the text of an error. Its length is `kErrorBytes` in shim.cc.
 type Text = [u8; 1024];
 
-// The functions of shim.cc. Those with an `error` return 0, or 1 after writing the reason to it.
+// The functions of shim.cc. A function with the parameter `error` returns 0 on success. On failure it writes
+// the reason to `error` and returns 1.
 unsafe extern "C" {
     fn burn_mpi_gloo_listen(
         address: *const c_char,
@@ -53,7 +54,7 @@ pub(super) struct Run {
     pub add: Add,
 }
 
-/// The shim's object, freed on drop.
+/// gloo's connections to all ranks: an object that shim.cc creates, freed on drop.
 pub(crate) struct Mesh(NonNull<c_void>);
 
 // SAFETY: gloo's context may be used from any thread, by one thread at a time. `Mesh` is not `Sync`, so no
@@ -72,7 +73,8 @@ impl Mesh {
     ///
     /// # Safety
     /// Pointers and lengths describe buffers that nobody else uses until this function returns. If gloo reads
-    /// or writes one part for each rank, the buffer has that many parts. `add` adds values of `width` bytes.
+    /// or writes one part of a buffer for each rank, the buffer has one part for each rank. `add` adds values
+    /// of `width` bytes.
     pub(super) unsafe fn call(&mut self, run: &Run) -> Result<(), String> {
         // SAFETY: as the caller states.
         checked(|error| unsafe { burn_mpi_gloo_call(self.0.as_ptr(), run, error) })
@@ -92,8 +94,8 @@ impl Mesh {
         NonNull::new(mesh).map(Self).ok_or_else(|| "gloo returned no context".into())
     }
 
-    /// Returns the addresses on which this rank listens for each peer. Each rank has the same number of
-    /// bytes.
+    /// Returns one address for each of `size` ranks, in rank order: the address on which this rank listens
+    /// for that rank. All addresses have the same length.
     pub fn addresses(&self, size: usize) -> Result<Vec<u8>, String> {
         let mut bytes = vec![0; size * 256];
         let mut length = 0;
@@ -117,8 +119,8 @@ impl Mesh {
     }
 }
 
-/// The version of gloo that this program was compiled with, such as `0.5.0`. Distributions name
-/// their packages by the date of a commit: gloo's own number rarely changes.
+/// The version of gloo that this program was compiled with, such as `0.5.0`. gloo's version number rarely
+/// changes, so distributions name their packages by the date of a commit.
 ///
 /// ```
 /// assert_eq!(burn_mpi::lab::gloo_version().split('.').count(), 3);
@@ -139,7 +141,7 @@ fn checked(call: impl FnOnce(*mut Text) -> c_int) -> Result<(), String> {
     }
 }
 
-/// gloo's message on one line, without the source location at its beginning.
+/// Returns gloo's message on one line, without the source location at its beginning.
 fn reason(text: &str) -> String {
     let words = match text.strip_prefix('[').and_then(|rest| rest.split_once("] ")) {
         Some((place, words)) if place.contains(".cc:") || place.contains(".h:") => words,
@@ -148,10 +150,12 @@ fn reason(text: &str) -> String {
     words.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// `out = a + b` over `n` elements; the three may alias.
+/// Called as `add(out, a, b, n)`: computes `out = a + b` for `n` elements. Any two of the three arrays may be
+/// the same.
 pub(crate) type Add = unsafe extern "C" fn(*mut c_void, *const c_void, *const c_void, usize);
 
-/// Returns the addition of values. Bytes are never summed; they get an addition that is never called.
+/// Returns the function that adds values of type `element`. Bytes are never summed, so their function is
+/// never called.
 pub(super) fn adder_of(element: Element) -> Add {
     match element {
         Element::F32 | Element::Byte => add::<f32>,
@@ -166,8 +170,8 @@ pub(super) fn adder_of(element: Element) -> Add {
 /// them are equal or do not overlap.
 unsafe extern "C" fn add<T: Sum>(out: *mut c_void, a: *const c_void, b: *const c_void, n: usize) {
     let (out, a, b) = (out.cast::<T>(), a.cast::<T>(), b.cast::<T>());
-    // SAFETY: the caller promises `n` elements at each pointer. `out` aliases one of the terms, or a copy
-    // makes it equal to one. The other term does not overlap `out`, or was copied.
+    // SAFETY: the caller promises `n` elements at each pointer. `out` is the same memory as one of the terms,
+    // or `a` is copied to it. The other term does not overlap `out`, or was copied.
     unsafe {
         if out.cast_const() == a && a == b {
             let terms = from_raw_parts(b, n).to_vec();

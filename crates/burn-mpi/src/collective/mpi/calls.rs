@@ -1,4 +1,4 @@
-//! MPI's blocking and non-blocking operations, one call each.
+//! Runs each blocking or non-blocking operation of a transport as one MPI call: [`MpiLink`].
 
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
@@ -17,18 +17,18 @@ unsafe extern "C" {
     safe fn burn_mpi_in_place() -> *const c_void;
 }
 
-/// Tag of every message: MPI delivers messages between two ranks in the order sent.
+/// Tag of every message. MPI delivers messages between two ranks in the order sent, so one tag is enough.
 const TAG: c_int = 0;
 
 /// Maximum bytes of one broadcast: MPI counts are C ints, so larger buffers are sent in
 /// pieces.
 const PIECE: usize = 1 << 30;
 
-/// MPI's calls. Each channel has a separate communicator, so ranks may interleave the calls of several
-/// collectives of one world in different orders.
+/// MPI as a transport. Each channel, an independent sequence of calls, has its own communicator. Each
+/// `MpiLink` has its own channels, so ranks may interleave the calls of several links in different orders.
 ///
-/// Open MPI makes progress on a non-blocking operation only inside MPI calls, so
-/// [`poll`](crate::Collective::poll) must be called often to overlap it.
+/// Open MPI makes progress on a non-blocking operation only inside MPI calls, so an operation overlaps with
+/// computation only if [`poll`](crate::Collective::poll) is called often.
 pub struct MpiLink {
     mpi: Mpi,
     channels: [ffi::MPI_Comm; CHANNELS],
@@ -44,8 +44,8 @@ impl MpiLink {
     /// Waits for the next message of rank `from`, and checks its length.
     ///
     /// # Errors
-    /// If the message is not as long as the receive buffer. Open MPI would write a longer message past the
-    /// end of the buffer.
+    /// If MPI fails, or if the message is not as long as the receive buffer. Open MPI would write a longer
+    /// message past the end of the buffer.
     fn await_message(&self, channel: usize, from: usize, started: &Started) -> Result<(), CommError> {
         let (mut status, mut length) = (MaybeUninit::<ffi::MPI_Status>::uninit(), 0);
         // SAFETY: the status is valid memory for MPI to write.
@@ -72,8 +72,8 @@ pub struct Request {
 }
 
 impl Drop for Request {
-    /// After an error, MPI may still write to buffers in flight: that memory is leaked rather
-    /// than freed.
+    /// Leaks the buffers of an operation that is not complete, because MPI may still write to them after an
+    /// error.
     fn drop(&mut self) {
         std::mem::forget(self.buffers.take());
     }
@@ -185,8 +185,8 @@ impl Link for MpiLink {
 impl Drop for MpiLink {
     fn drop(&mut self) {
         if self.in_flight == 0 && !std::thread::panicking() {
-            // SAFETY: all are duplicates with no operation in flight, and are not used again. An error is
-            // ignored: it only leaves one communicator less for later use.
+            // SAFETY: all channels are duplicates with no operation in flight, and are not used again. An
+            // error is ignored: it only means that MPI keeps an unused communicator.
             self.channels.iter_mut().for_each(|channel| unsafe {
                 ffi::MPI_Comm_free(channel);
             });
@@ -194,8 +194,8 @@ impl Drop for MpiLink {
     }
 }
 
-/// Returns MPI's datatype of values. 16-bit floats are sent as 16-bit integers; they have their own sum
-/// operations.
+/// Returns MPI's datatype for values of type `element`. 16-bit floats are sent as 16-bit integers, and
+/// [`sum_of`] returns the operations that sum them.
 pub(super) fn datatype(element: Element) -> ffi::MPI_Datatype {
     // SAFETY: constants that MPI's library defines.
     unsafe {
@@ -208,7 +208,8 @@ pub(super) fn datatype(element: Element) -> ffi::MPI_Datatype {
     }
 }
 
-/// Returns the operation that sums values. Bytes are never summed; they get an operation that is never used.
+/// Returns the MPI operation that sums values of type `element`. Bytes are never summed, so their operation
+/// is never used.
 pub(super) fn sum_of(element: Element) -> ffi::MPI_Op {
     match element {
         Element::Bf16 => BF16_SUM.with(|op| *op),
@@ -219,7 +220,8 @@ pub(super) fn sum_of(element: Element) -> ffi::MPI_Op {
 }
 
 thread_local! {
-    // Operations are created on first use and kept until the process exits. One thread calls MPI.
+    // MPI operations, created on first use and kept until the process exits. Only one thread calls MPI, so
+    // each operation is created once.
     static BF16_SUM: ffi::MPI_Op = sum_op(add::<bf16>);
     static F16_SUM: ffi::MPI_Op = sum_op(add::<f16>);
 }

@@ -23,7 +23,8 @@ pub(crate) const NAME: &str = "mpi";
 /// This process as a rank of an MPI job.
 ///
 /// MPI runs from before the first `Mpi` is created until the process exits ([`crate::guard::finalize`]). So
-/// any holder may call MPI, on the thread that started MPI. A type that holds one is `!Send`.
+/// code that holds an `Mpi` may always call MPI on the thread that started it. A type that holds an `Mpi` is
+/// `!Send`.
 #[derive(Debug, Clone)]
 pub struct Mpi(Rc<Member>);
 
@@ -56,7 +57,7 @@ impl Mpi {
         }
     }
 
-    /// Makes an `Mpi` of the rank `member` of the job.
+    /// Creates the `Mpi` of this process, whose rank is `member`.
     ///
     /// # Safety
     /// MPI is initialised, by this thread, and is not finalized before the process exits.
@@ -78,8 +79,8 @@ impl Mpi {
         Ok(request)
     }
 
-    /// Duplicates the world's communicator. Operations on the duplicate are matched only with each other. All
-    /// ranks must call it.
+    /// Duplicates the world's communicator. MPI matches operations on the duplicate only with operations on
+    /// the same duplicate. All ranks must call it.
     pub fn duplicate(&self) -> Result<ffi::MPI_Comm, CommError> {
         const COPY: &str = "communicator copy";
         let (_waiting, started) = (self.enter(NAME, COPY, None), self.started(NAME, COPY, 0));
@@ -92,8 +93,8 @@ impl Mpi {
         Ok(copy)
     }
 
-    /// Makes progress once inside the MPI library, so that it can answer other ranks. No message has to
-    /// arrive.
+    /// Lets the MPI library make progress once, so that it can answer other ranks. Does not wait for a
+    /// message.
     pub fn progress(&self, communicator: ffi::MPI_Comm) {
         let mut arrived = 0;
         // SAFETY: MPI runs, and writes one flag to memory of this function. An error can be ignored: the call
@@ -136,7 +137,7 @@ impl Mpi {
     }
 }
 
-/// Adds to MPI's error string what a truncated message means for collectives.
+/// If MPI's error string reports a truncated message, adds the likely cause.
 fn explained(text: String) -> String {
     if text.contains("TRUNCATE") || text.contains("truncated") {
         format!("{text}; the ranks call different operations, or the same operation on different sizes")
@@ -146,7 +147,7 @@ fn explained(text: String) -> String {
 }
 
 thread_local! {
-    // Without a destructor, so that exit handlers may read it.
+    // This value has no destructor, so exit handlers may read it.
     static STARTED_MPI: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -181,7 +182,7 @@ pub(crate) fn library_text() -> String {
     })
 }
 
-/// MPI's error string for a code.
+/// Returns MPI's error string for `code`.
 pub(crate) fn describe(code: c_int) -> String {
     let mut text = vec![0u8; 1024];
     text_of(&mut text, |buffer, length| {
