@@ -1,25 +1,27 @@
-//! The order in which gradients become final, and the uses of each parameter.
+//! [`ArrivalOrder`]: the order in which the gradients of a model become final during backward, and how often
+//! the model uses each parameter.
 //!
-//! Buckets are packed in the order in which backward finishes gradients, so that the first bucket can be sent
-//! early. This order is not known before the first backward. So the first step is a probe: each rank records
-//! the order in which its gradients become final. Until then, buckets are packed in reverse visit order;
-//! visit order is the order in which Burn visits the parameters of a module. The two orders differ: the
-//! gradients of Burn's linear biases, for example, become final last of all.
+//! Gradients are sent in buckets, which are packed in this order, so that the first bucket can be sent early.
+//! The order is not known before the first backward. So each rank records a [`Probe`] in the first step: the
+//! order in which its gradients become final. Until the first step has ended, buckets are packed in reverse
+//! visit order; visit order is the order in which Burn visits the parameters of a module. Reverse visit order
+//! differs from the recorded order: the gradients of Burn's linear biases, for example, become final last of
+//! all.
 //!
-//! The lowest rank that ran a backward determines the order for all ranks. Autodiff accumulates a gradient
-//! over the uses of its parameter. Ranks may use a parameter a different number of times, so a bucket waits
-//! for the largest number of uses recorded so far.
+//! The lowest rank that ran a backward determines the order for all ranks. If a model uses a parameter
+//! several times, autodiff adds to its gradient once for each use. Ranks may use a parameter a different
+//! number of times, so a bucket waits for the largest number of uses that a rank has recorded so far.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{CommError, ParamLayout};
 
-/// The order in which a network's gradients become final.
+/// The order in which the gradients of a model become final, and the uses of its parameters.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArrivalOrder {
     /// Trainable parameters, by their index in visit order.
     pub order: Vec<usize>,
-    /// Number of times that each parameter is used.
+    /// Number of times that the model uses each parameter in a forward pass.
     pub uses: Vec<usize>,
 }
 
@@ -50,17 +52,17 @@ impl ArrivalOrder {
 }
 
 /// What one rank records in a backward. Autodiff registers the gradient of a parameter once for each use of
-/// it.
+/// the parameter.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Probe {
     /// Parameters in the order of their last registrations.
     order: Vec<usize>,
-    /// Number of registrations of each parameter; empty without a backward.
+    /// Number of registrations of each parameter; empty if this rank has run no backward.
     uses: Vec<usize>,
 }
 
 impl Probe {
-    /// Makes the probe of a backward. `registered` has the parameter of each registration, in order, and
+    /// Creates the probe of a backward. `registered` contains the parameter of each registration, in order.
     /// `params` is the number of parameters.
     pub fn new(registered: Vec<usize>, params: usize) -> Self {
         let (mut order, mut uses) = (Vec::new(), vec![0; params]);
@@ -75,14 +77,15 @@ impl Probe {
     }
 }
 
-/// Returns the order that applies until the probe has ended: trainable parameters in reverse visit order.
+/// Returns the order that applies until the first step has ended: trainable parameters in reverse visit
+/// order.
 pub(crate) fn unknown(layout: &ParamLayout) -> Vec<usize> {
     let trainable = |&param: &usize| layout.specs()[param].trainable;
     (0..layout.specs().len()).rev().filter(trainable).collect()
 }
 
-/// Combines all ranks' probes into one order; `None` if no rank has run a backward yet. Numbers of uses are
-/// never lower than those in `known`.
+/// Combines all ranks' probes into one order; `None` if no rank has run a backward yet. The result has no
+/// fewer uses of a parameter than `known`.
 pub(crate) fn merge(
     layout: &ParamLayout,
     probes: &[Probe],
@@ -90,8 +93,7 @@ pub(crate) fn merge(
 ) -> Option<ArrivalOrder> {
     let first = probes.iter().find(|probe| !probe.uses.is_empty())?;
     let mut order = first.order.clone();
-    // Parameters that the probe did not register come last, in reverse visit
-    // order.
+    // Parameters that the probe does not contain come last, in reverse visit order.
     order.extend(unknown(layout).into_iter().filter(|param| !first.order.contains(param)));
     let uses = (0..layout.specs().len())
         .map(|param| {

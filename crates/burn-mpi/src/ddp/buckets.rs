@@ -1,4 +1,5 @@
-//! Gradient buckets: filled during backward, reduced as they fill, read in place by the optimizer.
+//! Gradient buckets: each bucket is a buffer of several gradients. Backward fills it, one all-reduce sums it
+//! over all ranks, and the optimizer reads it in place.
 //!
 //! A parameter is sealed once its gradient in this step is final. When all parameters of a bucket are sealed,
 //! the all-reduce of the bucket starts while backward goes on. Buckets start in order, because MPI matches
@@ -10,8 +11,8 @@
 //! at which a bucket starts.
 //!
 //! A rank may use a parameter more often than expected, or not at all, or change a gradient after its bucket
-//! has started. It then sets a flag in the last bucket. If any rank has set the flag, all ranks make a second
-//! all-reduce (`Irregular`).
+//! has started. In each of these cases, the rank sets a flag in the last bucket. If at least one rank has set
+//! the flag, all ranks make a second all-reduce ([`Irregular`]).
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -26,16 +27,17 @@ use crate::ddp::report::CommTimes;
 use crate::ddp::report::{SyncEvent, SyncWatch};
 use crate::{Collective, CommError, Operation, SharedError, Wire};
 
-/// Sums over ranks that are sent with the gradients of a step.
+/// Values that are summed over ranks together with the gradients of a step. A rank passes 0 or 1, and the sum
+/// is a number of ranks.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Signals {
-    /// Ranks with a NaN or infinite loss.
+    /// Number of ranks with a NaN or infinite loss.
     pub not_finite: f32,
-    /// Ranks that received a stop request.
+    /// Number of ranks that received a stop request.
     pub stop: f32,
 }
 
-/// Visits all of a rank's gradients, as [`each`](super::collector::each) does.
+/// Calls a function with each of a rank's gradients, as [`each`](super::collector::each) does.
 type OwnGradients = Box<dyn Fn(&mut dyn FnMut(usize, Option<&[f32]>))>;
 
 /// All buckets of one rank.
@@ -44,12 +46,12 @@ pub(crate) struct Buckets {
     pub options: SyncOptions,
     pub plan: BucketPlan,
     pub times: CommTimes,
-    /// Receives events; `None` outside a profile.
+    /// Receives events; `None` if nobody asked for them.
     pub watch: Option<SyncWatch>,
-    /// Number of times that the network uses each parameter. Autodiff registers a parameter's gradient once
-    /// for each use, and the gradient is final after the last registration.
+    /// Number of times that the model uses each parameter. Autodiff registers a parameter's gradient once for
+    /// each use, and the gradient is final after the last registration.
     pub uses: Vec<usize>,
-    /// Parameters without a gradient on any rank in the last step.
+    /// For each parameter, whether no rank had a gradient in the last step.
     pub absent: Vec<bool>,
     buffers: Buffers,
     /// The step in progress, or the last one.
@@ -70,16 +72,17 @@ pub(crate) struct Step {
     backwards: usize,
     weight: f32,
     /// Sum of the weights of all backward calls. It is an f64, because a step may have thousands of calls,
-    /// and a sum in f32 would drift from 1.
+    /// whose rounding errors would add up in f32.
     share: f64,
     /// Gradients that came after their bucket had started, scaled by this rank's share of the samples.
     late: BTreeMap<usize, Vec<f32>>,
     /// Whether the program has replaced a gradient after a bucket took it.
     replaced: bool,
-    /// This rank's gradients, not scaled. If any rank has replaced a gradient, all ranks reduce all gradients
-    /// again.
+    /// This rank's gradients, not scaled; `None` unless the program can replace gradients. If a rank has
+    /// replaced a gradient, all ranks reduce all gradients again.
     pub own: Option<OwnGradients>,
-    /// Start of the current period of backward in which at least one bucket is in flight.
+    /// Start of the current period of backward in which at least one bucket is in flight; `None` outside such
+    /// a period.
     in_flight_since: Option<Duration>,
     failure: Option<CommError>,
     /// The first parameter whose gradient fits in no bucket, because the module has changed.
@@ -116,14 +119,14 @@ impl Buckets {
         }
     }
 
-    /// Replaces the plan, and allocates buffers for it. Between steps only.
+    /// Replaces the plan, and allocates buffers for it. Call it between steps only.
     pub fn set_plan(&mut self, plan: BucketPlan) {
         self.buffers = Buffers::new(&plan, self.options.wire);
         self.plan = plan;
     }
 
-    /// Whether any bucket can start before the end of a backward: with overlap enabled, several ranks and
-    /// several buckets. The last bucket never does, because it carries the signals.
+    /// Whether buckets can start before the end of a backward: overlap is enabled, and there are several
+    /// ranks and several buckets. The last bucket always waits for the end, because it carries the signals.
     pub fn can_overlap(&self) -> bool {
         self.options.overlap && self.collective.world_size() > 1 && self.plan.buckets().len() > 1
     }
@@ -162,8 +165,8 @@ impl Buckets {
         }
     }
 
-    /// Begins a backward whose gradients are scaled by `weight`. A probe is a backward before the number of
-    /// uses of each parameter is known: no gradient counts as final before the end of a probe.
+    /// Begins a backward whose gradients are scaled by `weight`. If `is_probe` is true, the number of uses of
+    /// each parameter is not known yet, and no gradient counts as final before the end of this backward.
     pub fn begin_backward(&mut self, weight: f32, is_probe: bool) {
         if is_probe {
             self.uses.fill(usize::MAX);
@@ -186,7 +189,7 @@ impl Buckets {
             let (weight, has_started) = (*weight, bucket < *started);
             let first = !std::mem::replace(&mut written[param], true);
             match this.buffers.slots(bucket, range).filter(|_| !has_started) {
-                // All samples of the step are on this rank.
+                // This rank has all samples of the step, so the gradient is not scaled.
                 Some(slots) if first && weight == 1.0 => slots.copy_from_slice(gradient),
                 Some(slots) => {
                     let slots = slots.iter_mut().zip(gradient);
@@ -215,7 +218,7 @@ impl Buckets {
         self.step.replaced = true;
     }
 
-    /// Number of values of `param`'s gradient; 0 if it gets none.
+    /// Number of values of `param`'s gradient; 0 if the parameter gets no gradient.
     fn length(&self, param: usize) -> usize {
         self.plan.place(param).map_or(0, |(_, range)| range.len())
     }
@@ -258,7 +261,7 @@ impl Buckets {
     }
 
     /// Ends the step: sends `mine` with the last bucket, and waits for all buckets. Missing gradients count
-    /// as zero. `averaged` is replaced by its mean over the ranks with a backward.
+    /// as zero. Overwrites `averaged` with its mean over the ranks that ran a backward in this step.
     pub fn finish(&mut self, mine: Signals, averaged: &mut [f32]) -> Result<(Signals, Irregular), CommError> {
         if let Some(failure) = self.step.failure.take() {
             return Err(failure);
@@ -296,7 +299,7 @@ impl Buckets {
             };
             averaged.iter_mut().zip(sums).for_each(|(mean, sum)| *mean = sum / with_backward);
         }
-        // Without a backward on any rank, no parameter has a gradient.
+        // If no rank ran a backward, no parameter has a gradient, and `reduce_late` records this.
         let irregular =
             if irregular || with_backward == 0.0 { self.reduce_late()? } else { Irregular::default() };
         // This rank's gradients are kept until here, because another rank may have replaced one of its
@@ -340,9 +343,9 @@ impl Buckets {
         }
     }
 
-    /// Reduces every remaining bucket. With overlap, all buckets but the last are started and then waited
-    /// for, even if nothing is left to overlap: another rank may have started them during its backward, and
-    /// MPI does not match a non-blocking collective with a blocking one.
+    /// Reduces every remaining bucket. If overlap is enabled, first starts all buckets except the last, and
+    /// then waits for them, even though backward has ended: another rank may have started these buckets
+    /// during its backward, and MPI does not match a non-blocking collective with a blocking one.
     fn reduce(&mut self, last: usize) -> Result<(), CommError> {
         let began = self.clock.now();
         let copied = self.times.copy;
@@ -370,9 +373,9 @@ impl Buckets {
         Ok(())
     }
 
-    /// Reduces the late gradients of all ranks, and all gradients again if a rank has replaced one. Also
-    /// determines which parameters have no gradient on any rank. Every rank runs this in the same step,
-    /// because all ranks have the same sums of signals.
+    /// Reduces the late gradients of all ranks, and all gradients again if a rank has replaced a gradient.
+    /// Also determines for which parameters no rank has a gradient. Every rank calls this function in the
+    /// same step, because all ranks decide by the same sums.
     fn reduce_late(&mut self) -> Result<Irregular, CommError> {
         let began = self.clock.now();
         let params = self.step.written.len();
@@ -406,8 +409,8 @@ impl Buckets {
         gradients
     }
 
-    /// Sums the `gradients` of `params` over ranks, and calls `put` with each of their values in the buckets
-    /// and its sum. A gradient that this rank does not have counts as zeros.
+    /// Sums the `gradients` of `params` over ranks. Calls `put(slot, sum)` for each value: `slot` is the
+    /// value's place in its bucket. A gradient that this rank does not have counts as zeros.
     fn reduce_again(
         &mut self,
         params: &[usize],
@@ -448,9 +451,9 @@ impl Buckets {
         }
     }
 
-    /// Writes zeros for the gradients that this rank lacks into the buckets that have not started, and
-    /// returns whether this rank lacks any. It lacks a gradient if it has no samples in this step or does not
-    /// use the parameter.
+    /// Writes zeros for the gradients that this rank lacks into the buckets that have not started. Returns
+    /// whether this rank lacks a gradient. A rank lacks a gradient if it has no samples in this step or does
+    /// not use the parameter.
     fn clear_unwritten(&mut self) -> bool {
         let mut incomplete = false;
         for (bucket, spec) in self.plan.buckets().iter().enumerate() {
@@ -467,7 +470,7 @@ impl Buckets {
         incomplete
     }
 
-    /// Returns the bucket as it is sent.
+    /// Returns the bucket as it is sent; `None` while it is in flight.
     fn pack(&mut self, bucket: usize) -> Option<Wire> {
         self.copying(|this| this.buffers.pack(bucket))
     }
@@ -501,14 +504,15 @@ fn share_tolerance(wire: WireType) -> f32 {
 /// Deviations of a step from what the buckets expect. They are the same on every rank.
 ///
 /// A bucket starts when the gradient of each of its parameters has been registered as often as
-/// [`Buckets::uses`] says. If a rank uses a parameter more often, or runs another backward after the last
-/// one, the additional gradient is kept aside, and reduced on all ranks at the end of the step. If a program
-/// changes a gradient on one rank after its bucket has started, all gradients are reduced again.
+/// [`Buckets::uses`] says. If a rank uses a parameter more often, or runs another backward after the one that
+/// it declared the last, the additional gradient is kept aside, and reduced on all ranks at the end of the
+/// step. If a program changes a gradient on one rank after its bucket has started, all gradients are reduced
+/// again.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Irregular {
-    /// Parameters with a late gradient on some rank.
+    /// Parameters with a late gradient on at least one rank.
     pub late: Vec<usize>,
-    /// Whether a gradient was replaced on some rank after its bucket had started.
+    /// Whether at least one rank replaced a gradient after its bucket had started.
     pub replaced: bool,
     /// Parameters without a gradient on any rank.
     pub absent: Vec<usize>,

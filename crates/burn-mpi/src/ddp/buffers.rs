@@ -1,10 +1,9 @@
-//! Bucket plan and bucket memory: which gradients are sent together, their f32 buffers, and the 16-bit copies
-//! that are sent if the wire type is narrower.
+//! Bucket plan and bucket memory. The plan says which gradients are sent together. The memory is one f32
+//! buffer for each bucket, and a 16-bit copy if gradients are sent in a 16-bit type.
 //!
-//! Many small all-reduces cost many latencies; one large one cannot start before the last
-//! gradient is final. So gradients are packed into buckets in the order in which backward
-//! finishes them, as in Li et al., "PyTorch Distributed" (VLDB 2020). The first bucket is
-//! small, so that communication starts early.
+//! Many small all-reduces cost many latencies; one large all-reduce cannot start before the last gradient is
+//! final. So gradients are packed into buckets in the order in which backward finishes them, as in Li et al.,
+//! "PyTorch Distributed" (VLDB 2020). The first bucket is small, so that communication starts early.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,11 +14,12 @@ use burn::tensor::{Bytes, DType};
 use crate::Wire;
 use crate::ddp::options::WireType;
 
-/// Number of control values at the end of the last bucket. They are summed over ranks with the gradients, so
-/// that values that all ranks need in the same step take no additional message.
+/// Number of control values at the end of the last bucket, such as the count of ranks with a stop request.
+/// All ranks need these values in the same step. They are summed together with the gradients, so they need no
+/// message of their own.
 pub const CONTROL: usize = 5;
 
-/// The packing of all gradients, the same on every rank.
+/// Which gradients are in which bucket. The plan is the same on every rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BucketPlan {
     buckets: Vec<BucketSpec>,
@@ -30,20 +30,21 @@ pub struct BucketPlan {
 /// One bucket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BucketSpec {
-    /// Its parameters, in order of arrival.
+    /// Its parameters, in the order in which backward finishes their gradients.
     pub params: Vec<usize>,
     /// Number of values of its parameters.
     pub len: usize,
     /// Length of the buffer, rounded up to a multiple of the world size so that the buffer can be cut into
-    /// equal chunks. The last buffer also has room for the control values and the carried values.
+    /// equal chunks. The buffer of the last bucket also has room for the control values and the carried
+    /// values (see [`BucketPlan::new`]).
     pub padded: usize,
 }
 
 impl BucketPlan {
     /// Packs parameters into buckets, in `order`. `lengths` has the number of values of each parameter. A
     /// bucket takes at most `capacity` values, and the first bucket also at most `first`. A parameter that
-    /// exceeds the limit gets a separate bucket. The last bucket has room for the control values and
-    /// `carried` more values.
+    /// exceeds the limit gets a separate bucket. The last bucket also has room for the control values, and
+    /// for `carried` values that the caller averages together with the gradients.
     pub fn new(
         lengths: &[usize],
         order: &[usize],
@@ -105,7 +106,7 @@ impl Memory {
         }
     }
 
-    /// Returns the values as an owned buffer. It is a copy if tensors are still views of the memory.
+    /// Returns the values as an owned buffer. The buffer is a copy if tensors are still views of the memory.
     fn into_own(self) -> Vec<f32> {
         let bytes = match self {
             Self::Own(values) => return values,
@@ -141,9 +142,10 @@ impl Memory {
 
 /// A buffer for each bucket of a plan.
 pub(super) struct Buffers {
-    /// The f32 buffers. A buffer that is itself sent is `None` while in flight.
+    /// The f32 buffers. If gradients are sent as f32, the transport owns a buffer that is in flight, and it
+    /// is `None` here.
     wide: Vec<Option<Memory>>,
-    /// The 16-bit copies. `None` if the wire type is f32, and while in flight.
+    /// The 16-bit copies. A copy is `None` while it is in flight, and if gradients are sent as f32.
     narrow: Vec<Option<Wire>>,
 }
 
@@ -159,18 +161,19 @@ impl Buffers {
         }
     }
 
-    /// Returns values of a bucket; `None` while the bucket is in flight.
+    /// Returns the values in `range` of a bucket; `None` while the f32 buffer of the bucket is in flight.
     pub fn values(&self, bucket: usize, range: Range<usize>) -> Option<&[f32]> {
         self.wide[bucket].as_ref().map(|memory| &memory.values()[range])
     }
 
-    /// Returns values of a bucket, mutable, as [`values`](Self::values) does. If tensors are views of the
-    /// bucket, its memory is copied first.
+    /// Returns the same values as [`values`](Self::values), mutable. If tensors are views of the bucket, its
+    /// memory is copied first.
     pub fn slots(&mut self, bucket: usize, range: Range<usize>) -> Option<&mut [f32]> {
         self.wide[bucket].as_mut().map(|memory| &mut memory.own()[range])
     }
 
-    /// Returns values of a bucket as a flex tensor that shares the bucket's memory.
+    /// Returns the values in `range` of a bucket as a flex tensor that shares the bucket's memory; `None` as
+    /// for [`values`](Self::values).
     pub fn tensor(&mut self, bucket: usize, range: Range<usize>, shape: Vec<usize>) -> Option<FlexTensor> {
         let memory = self.wide[bucket].as_mut()?;
         let layout = Layout::contiguous(shape.into());
@@ -183,7 +186,8 @@ impl Buffers {
         self.narrow[bucket].is_some()
     }
 
-    /// Returns the bucket as it is sent: its buffer itself, or a 16-bit copy.
+    /// Returns the bucket as it is sent: its buffer itself, or a 16-bit copy. `None` if the bucket is already
+    /// in flight.
     pub fn pack(&mut self, bucket: usize) -> Option<Wire> {
         match (self.narrow[bucket].take(), &self.wide[bucket]) {
             (Some(mut narrow), Some(wide)) => {
@@ -194,7 +198,7 @@ impl Buffers {
         }
     }
 
-    /// Takes back the buffer from [`pack`](Self::pack), summed.
+    /// Takes back the buffer that [`pack`](Self::pack) returned, after it was summed over ranks.
     pub fn unpack(&mut self, bucket: usize, wire: Wire) {
         match (wire, &mut self.wide[bucket]) {
             (Wire::F32(values), memory) => *memory = Some(Memory::Own(values)),

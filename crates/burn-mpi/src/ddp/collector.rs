@@ -1,4 +1,5 @@
-//! Gradients taken from Burn after backward, and returned to it.
+//! Reads gradients from Burn after backward, and returns averaged gradients to Burn. During backward, some
+//! gradients may already have been copied into buckets, the buffers that are sent to other ranks.
 
 use burn::backend::Flex;
 use burn::backend::flex::FlexTensor;
@@ -9,9 +10,9 @@ use burn::tensor::{DType, Tensor};
 use super::hook::Taken;
 use crate::CommError;
 
-/// Passes to `add` the part of each parameter's gradient that no bucket took during backward: the whole
-/// gradient if it was not `taken`, the increase if autodiff added to the gradient after a bucket took it, and
-/// otherwise nothing.
+/// Passes to `add` the part of each parameter's gradient that no bucket took during backward. If the gradient
+/// is not in `taken`, this part is the whole gradient. If autodiff added to the gradient after a bucket took
+/// it, this part is the increase. In all other cases, `add` is not called.
 pub(crate) fn collect<M: Module>(
     gradients: &GradientsParams,
     module: &M,
@@ -31,8 +32,8 @@ pub(crate) fn collect<M: Module>(
     });
 }
 
-/// Passes the gradient of each parameter of `module` to `take`, with the parameter's index in visit order;
-/// `None` if the parameter has no gradient. Parameters for which `skip` is true are left out.
+/// Calls `take` with the index in visit order and the gradient of each parameter of `module`. The gradient is
+/// `None` if the parameter has no gradient. Leaves out parameters for which `skip` returns true.
 pub(crate) fn each<M: Module>(
     gradients: &GradientsParams,
     module: &M,
@@ -63,7 +64,8 @@ impl ModuleVisitor for Collector<'_> {
     }
 }
 
-/// Passes the values of a gradient to `values`. Memory of flex is read in place.
+/// Passes the values of a gradient to `values`. If the tensor is on the flex backend, its memory is read in
+/// place.
 fn read<const D: usize>(gradient: Tensor<D>, values: &mut dyn FnMut(&[f32])) {
     if let Ok(primitive) = gradient.clone().try_into_primitive::<Flex>()
         && let Some(slice) = primitive.as_slice::<f32>()
@@ -74,8 +76,9 @@ fn read<const D: usize>(gradient: Tensor<D>, values: &mut dyn FnMut(&[f32])) {
     values(data.as_slice::<f32>().unwrap_or_default());
 }
 
-/// Returns the gradients of `module`'s parameters as Burn's optimizers take them. `gradient` gets the index
-/// in visit order and the shape of each trainable parameter, and returns its gradient, or `None`.
+/// Returns the gradients of `module`'s parameters as Burn's optimizers take them. For each trainable
+/// parameter, calls `gradient` with the parameter's index in visit order and its shape. `gradient` returns
+/// `None` if the parameter has no gradient.
 ///
 /// # Errors
 /// The first error of `gradient`.

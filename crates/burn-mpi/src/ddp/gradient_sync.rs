@@ -1,13 +1,13 @@
 //! `GradientSync`: averages gradients over all ranks.
 //!
 //! The loss of a step is the mean over the samples of all ranks. A rank computes the mean over its own
-//! samples, so its gradients are weighted by its share of the samples: a gradient is scaled when it is copied
-//! into its bucket, and the sum over ranks is the gradient of the whole step. A rank without samples sends
-//! zeros.
+//! samples, so its gradients are weighted by its share of the samples. A gradient is scaled when it is copied
+//! into its bucket, a buffer of several gradients that is sent at once. The sum over ranks is then the
+//! gradient of the whole step. A rank without samples sends zeros.
 //!
 //! The first step determines the order in which gradients become final, and how often each parameter is used
 //! ([`super::arrival`]). If a rank uses a parameter more often in a later step, that step needs a second
-//! all-reduce, and the bucket plan is made again.
+//! all-reduce, and the next step packs the buckets again.
 
 use burn::module::Module;
 use burn::optim::GradientsParams;
@@ -27,9 +27,9 @@ use crate::{ArrivalOrder, Collective, CommError, MissingGradient, ParamLayout, S
 /// Position of a backward call among this rank's calls in a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MicroBatch {
-    /// More calls follow in this step: the gradients wait for them.
+    /// More calls follow in this step: the gradients are not sent yet.
     More,
-    /// The last, or the only one: buckets are reduced during it.
+    /// The last or the only call of the step: buckets are reduced during this call.
     Last,
 }
 
@@ -58,10 +58,10 @@ pub struct GradientSync {
     arrival: Option<ArrivalOrder>,
     /// Whether the last step has changed the order, so that the next step makes a new plan.
     adopt_next: bool,
-    /// The gradients that autodiff registered in this rank's last backward with a [`hook`] in the step.
+    /// The order in which autodiff registered the gradients of this rank's last backward that had a [`hook`].
     probe: Probe,
     /// The error that makes averaging impossible: ranks have different modules or options, or a step has
-    /// failed.
+    /// failed. `None` if averaging is possible.
     broken: Option<CommError>,
     /// Whether a step is in progress.
     in_step: bool,
@@ -69,7 +69,7 @@ pub struct GradientSync {
     samples: (usize, usize),
     /// Whether the buckets hold the averages of a step.
     averaged: bool,
-    /// Number of values that are averaged with the signals.
+    /// Number of values that [`reduce_with`](Self::reduce_with) can average together with the gradients.
     carried: usize,
     hooked_device: bool,
     steps: usize,
@@ -140,9 +140,9 @@ impl GradientSync {
     }
 
     /// Runs backward from `loss`, the mean over `own` samples of this rank. The step has `total` samples on
-    /// all ranks. A step may have any number of calls, and a different number on each rank; their gradients
-    /// are summed. The first call after [`finish`](Self::finish) begins a step and discards the gradients of
-    /// the previous step. If `own` is 0, the loss is not used.
+    /// all ranks together. A step may have any number of calls, and a different number on each rank; their
+    /// gradients are summed. The first call after [`finish`](Self::finish) begins a step and discards the
+    /// gradients of the previous step. If `own` is 0, the loss is not used.
     ///
     /// # Errors
     /// - [`CommError::OnRank`] if `own` exceeds `total`.
@@ -172,7 +172,7 @@ impl GradientSync {
     }
 
     /// Runs a backward after [`begin_share`](Self::begin_share). Buckets may be reduced meanwhile. Returns
-    /// all gradients, and for each parameter the gradient that a bucket took, if any.
+    /// all gradients, and for each parameter the gradient that a bucket took (`None` if no bucket took it).
     pub(crate) fn hooked_backward<M: Module>(
         &mut self,
         loss: &Tensor<1>,
@@ -216,8 +216,8 @@ impl GradientSync {
 
     /// Ends the step on every rank and returns the averaged gradients for Burn's optimizers. On flex, the
     /// gradients share the memory of the buckets. If they still exist when the next step begins, that step
-    /// copies the buckets first. A parameter without a gradient on any rank gets none, as after Burn's
-    /// `backward`.
+    /// copies the buckets first. If no rank has a gradient of a parameter, the result has no gradient of it,
+    /// as after Burn's `backward`.
     ///
     /// # Errors
     /// - If the transport fails, or ranks average different modules. Every later step returns the same error.
@@ -227,6 +227,7 @@ impl GradientSync {
     ///   calls do not add up to the total of the step.
     /// - [`CommError::NoGradient`], which names the parameter, if a trainable parameter of `module` was
     ///   frozen, had another shape or did not exist when this `GradientSync` was made.
+    /// - [`CommError::Interrupted`] after a backward that panicked.
     pub fn finish<M: Module>(&mut self, module: &M) -> Result<GradientsParams, CommError> {
         if self.steps == 0 && self.broken.is_none() {
             self.broken = module::check_equal(&self.world, module, false, AT_START).err();
@@ -370,7 +371,8 @@ impl GradientSync {
         Ok(())
     }
 
-    /// Begins the share of a backward that the program has run itself. Returns `false` if `own` is 0.
+    /// Begins to add the gradients of a backward that the program has run itself. Returns `false` if `own` is
+    /// 0.
     fn begin_contribution(&mut self, own: usize, total: usize) -> Result<bool, CommError> {
         let has_samples = self.begin_share(own, total)?;
         if has_samples && self.arrival.is_none() {
@@ -420,8 +422,8 @@ impl GradientSync {
         Ok(own > 0)
     }
 
-    /// Averages the float tensors that get no gradients over ranks, such as the running statistics of batch
-    /// norm, which differ between ranks. All ranks must call it with the same module.
+    /// Averages over ranks the float tensors that get no gradients. The running statistics of batch norm, for
+    /// example, differ between ranks. All ranks must call it with the same module.
     ///
     /// # Errors
     /// If the transport fails.
@@ -517,7 +519,7 @@ impl GradientSync {
     /// only.
     ///
     /// # Errors
-    /// [`CommError::Arrival`] if it is not an order of this module's parameters,
+    /// [`CommError::Arrival`] if `arrival` is not an order of this module's parameters;
     /// [`CommError::Interrupted`] after a backward that panicked.
     pub fn adopt(&mut self, arrival: ArrivalOrder) -> Result<(), CommError> {
         arrival.check(&self.layout)?;
@@ -526,8 +528,8 @@ impl GradientSync {
         self.replan()
     }
 
-    /// Reserves space for `values` that [`reduce_with`](Self::reduce_with) averages. Call it between steps
-    /// only, with the same number on all ranks.
+    /// Reserves space for a number of `values` that [`reduce_with`](Self::reduce_with) averages. Call it
+    /// between steps only, with the same number on all ranks.
     ///
     /// # Errors
     /// [`CommError::Interrupted`] after a backward that panicked.
@@ -536,7 +538,7 @@ impl GradientSync {
         self.replan()
     }
 
-    /// Packs the gradients in the order known so far.
+    /// Makes a new bucket plan, in the order in which gradients are known to become final.
     fn replan(&mut self) -> Result<(), CommError> {
         let arrival = self.arrival.as_ref();
         let plan = plan_of(&self.layout, arrival, &self.options, self.carried, self.world.size());
@@ -548,7 +550,7 @@ impl GradientSync {
     }
 
     /// Returns the order in which gradients become final, as learned in the first step or set by
-    /// [`adopt`](Self::adopt); `None` before.
+    /// [`adopt`](Self::adopt); `None` until then.
     pub fn arrival(&self) -> Option<&ArrivalOrder> {
         self.arrival.as_ref()
     }

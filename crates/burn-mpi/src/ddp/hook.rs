@@ -1,12 +1,13 @@
-//! Backward hook: reports final gradients during backward.
+//! Copies each gradient into its bucket during backward, as soon as the gradient is final. A bucket is a
+//! buffer of several gradients, which is sent to the other ranks while backward continues.
 //!
 //! Burn returns gradients only after backward. However, its autodiff can call a hook whenever it registers a
 //! gradient; Burn uses this for its own distributed mode. Here an identity operator on the loss installs the
-//! hook. The backward of this operator runs before all others, and replaces the gradient container with one
-//! that has the hook.
+//! hook. The backward of this operator runs before the backward of all other operators, and replaces Burn's
+//! gradient container with a container that calls the hook.
 //!
-//! flex is hooked, and so are ndarray, libtorch and CUDA if their features are enabled. On other backends,
-//! [`backward`] returns the buckets at once, and gradients are collected after Burn's backward.
+//! The hook works on flex, and on ndarray, libtorch and CUDA if their features are enabled. On other
+//! backends, [`backward`] returns the buckets at once, and gradients are collected after Burn's backward.
 
 #![cfg_attr(
     any(feature = "ndarray", feature = "tch"),
@@ -51,7 +52,7 @@ pub struct HookedBackward {
     /// Parameters in the order of their registrations. A parameter that is used several times occurs several
     /// times.
     pub registered: Vec<usize>,
-    /// For each parameter, the gradient that a bucket took, if any.
+    /// For each parameter, the gradient that a bucket took; `None` if no bucket took it.
     pub taken: Vec<Option<Taken>>,
     pub buckets: Box<Buckets>,
 }
@@ -64,7 +65,7 @@ pub struct Taken {
 }
 
 impl Taken {
-    /// The values, in the layout of the parameter.
+    /// Returns the values as one contiguous slice, in the row-major order of the parameter's shape.
     pub fn values(&self) -> Cow<'_, [f32]> {
         match self.kept.as_slice::<f32>() {
             Some(values) => Cow::Borrowed(values),
@@ -72,7 +73,7 @@ impl Taken {
         }
     }
 
-    /// Whether `gradient` has the same bits.
+    /// Whether `gradient` has the same bits as the gradient that the bucket took.
     pub(crate) fn has_bits_of(&self, gradient: &[f32]) -> bool {
         let values = self.values();
         let same_bits = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits();
@@ -102,13 +103,14 @@ pub fn backward<M: Module>(
     Ok((gradients, HOOKED.take().expect("only this function removes it, and backward runs on this thread")))
 }
 
-/// Returns the graph nodes of `module`'s parameters; none if one of them is on a backend without the hook.
+/// Returns the graph nodes of `module`'s parameters; no nodes if a trainable parameter is on a backend
+/// without the hook.
 pub(crate) fn nodes<M: Module>(module: &M) -> impl Iterator<Item = u64> {
     nodes_of(module).into_iter().flat_map(|(nodes, _)| nodes.into_keys())
 }
 
-/// Polls transfers from inside an operator's long backward. Does nothing outside a backward
-/// of a [`GradientSync`](crate::GradientSync) on this thread.
+/// Makes progress on the buckets in flight, from inside the long backward of one operator. Does nothing
+/// outside a backward of a [`GradientSync`](crate::GradientSync) on this thread.
 pub fn poll() {
     HOOKED.with_borrow_mut(|hooked| {
         if let Some(hooked) = hooked {
@@ -232,8 +234,8 @@ impl<B: Readable> Backward<B, 1> for Hook<B> {
     }
 }
 
-/// Returns the index of the parameter of each graph node, and the number of parameters including those that
-/// get no gradients; `None` if a trainable parameter is on a backend without the hook.
+/// Returns the parameter index of each graph node, and the number of all parameters, including parameters
+/// without gradients. `None` if a trainable parameter is on a backend without the hook.
 pub(super) fn nodes_of<M: Module>(module: &M) -> Option<(HashMap<u64, usize>, usize)> {
     let mut visitor = NodeVisitor { nodes: HashMap::new(), next: 0, is_hooked: true };
     module.visit(&mut visitor);
@@ -261,7 +263,7 @@ impl ModuleVisitor for NodeVisitor {
     }
 }
 
-/// The graph node of a parameter, if its backend is hooked.
+/// Returns the graph node of a parameter; `None` if its backend has no hook.
 fn node_of<const D: usize>(value: Tensor<D>) -> Option<u64> {
     /// Returns the node from `node_of` if the tensor is on this backend.
     macro_rules! on {

@@ -1,4 +1,5 @@
-//! Distributed data parallelism: bucketing and averaging of gradients.
+//! Data-parallel training: each rank computes gradients on its own samples, and the gradients are averaged
+//! over all ranks. Start with [`gradient_sync`].
 
 pub mod arrival;
 pub mod buckets;

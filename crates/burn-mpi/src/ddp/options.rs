@@ -1,4 +1,5 @@
-//! Options of gradient averaging, and bucket sizes.
+//! Options of gradient averaging: how ranks sum gradients, in which type they send them, and how large the
+//! buckets are. A bucket is a buffer of several gradients that one all-reduce sums.
 
 use serde::{Deserialize, Serialize};
 
@@ -22,10 +23,10 @@ pub struct SyncOptions {
     pub reduction: Reduction,
     /// Type in which gradients are sent.
     pub wire: WireType,
-    /// Whether buckets are reduced during backward.
+    /// Whether buckets are summed over ranks while backward still runs.
     pub overlap: bool,
-    /// Maximum bytes of a bucket, counted in f32. A network too small for eight such buckets gets smaller
-    /// ones: an eighth of its gradients each, but not less than 1 MB.
+    /// Maximum bytes of a bucket, counted in f32. If a model has too few gradients for eight buckets of this
+    /// size, the maximum is an eighth of its gradients, or 1 MB if that is more.
     pub bucket_bytes: usize,
     /// Maximum bytes of the first bucket, counted in f32.
     pub first_bucket_bytes: usize,
@@ -43,15 +44,15 @@ impl Default for SyncOptions {
     }
 }
 
-/// Number of buckets of a small network. With all gradients in one bucket, nothing overlaps with backward.
-/// With eight, little is left exposed at the end.
+/// Number of buckets of a small model. With one bucket, no communication overlaps with backward. With eight
+/// buckets, little communication is left after backward.
 const PARTS: usize = 8;
-/// Minimum bytes of the buckets of a small network. Smaller ones gain nothing: latency outweighs transfer
-/// time.
+/// Lower limit of the maximum bytes of a small model's buckets. Smaller buckets gain nothing: latency
+/// outweighs transfer time.
 const LEAST_BYTES: usize = 1 << 20;
 
-/// Returns the maximum number of values in the first bucket and in the others, for a network of `trainable`
-/// values.
+/// Returns the maximum number of values in the first bucket, and in each other bucket, of a model with
+/// `trainable` trainable values.
 pub fn bucket_limits(trainable: usize, options: &SyncOptions) -> (usize, usize) {
     let part = (4 * trainable / PARTS).max(LEAST_BYTES);
     (options.first_bucket_bytes / 4, options.bucket_bytes.min(part) / 4)
@@ -63,9 +64,9 @@ pub fn bucket_limits(trainable: usize, options: &SyncOptions) -> (usize, usize) 
 pub enum WireType {
     /// f32, without conversion.
     F32,
-    /// Half the bytes, the range of f32, 8 bits of precision.
+    /// bfloat16: half the bytes of f32, the range of f32, 8 bits of precision.
     Bf16,
-    /// Half the bytes, 11 bits of precision, values to 65504.
+    /// IEEE half precision: half the bytes of f32, 11 bits of precision, values up to 65504.
     F16,
 }
 
@@ -77,7 +78,7 @@ impl WireType {
         self.element().width()
     }
 
-    /// The type of a message's values.
+    /// The same type, as collectives name it.
     pub(crate) fn element(self) -> Element {
         match self {
             Self::F32 => Element::F32,

@@ -1,11 +1,13 @@
-//! Times, overlap and events of gradient averaging.
+//! [`SyncReport`]: what averaging gradients over ranks costs, and whether it overlaps with backward.
+//! Gradients are sent in buckets, each of which contains several gradients. Also defines the events that a
+//! profile records.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::ddp::options::WireType;
 
-/// Times of a step's communication, summed over steps.
+/// Communication times of this rank, summed over steps.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct CommTimes {
     /// Copying gradients into buckets, and converting them for the wire.
@@ -30,13 +32,13 @@ pub enum Overlap {
 pub enum NoOverlap {
     /// There is one rank.
     OneRank,
-    /// It is disabled by an option.
+    /// An option disables the overlap.
     Off,
     /// All gradients are in one bucket.
     OneBucket,
-    /// The first step, which determines the order of arrival, has not ended yet.
+    /// The first step, which determines the order in which gradients become final, has not ended yet.
     NotLearned,
-    /// Gradients of this compute backend are read after backward.
+    /// Gradients of this compute backend can be read only after backward.
     Device,
 }
 
@@ -88,11 +90,11 @@ pub struct SyncReport {
     pub overlap: Overlap,
     /// Times, summed over steps.
     pub times: CommTimes,
-    /// Steps in which, on any rank, a gradient came or was changed after its bucket had started. Such a step
-    /// needs a second all-reduce.
+    /// Steps in which, on at least one rank, a gradient was added or changed after its bucket had started.
+    /// Such a step needs a second all-reduce.
     pub late_steps: usize,
-    /// Steps with a parameter that some rank with samples did not use; such a step
-    /// needs a short second all-reduce.
+    /// Steps in which at least one rank with samples did not use a parameter. Such a step needs a short
+    /// second all-reduce. Steps that `late_steps` counts are not counted here.
     pub incomplete_steps: usize,
 }
 
@@ -164,7 +166,7 @@ pub enum SyncEvent {
     InFlight(usize),
 }
 
-/// Receives events, on the thread that trains.
+/// A function that receives events, on the thread that trains.
 pub type SyncWatch = fn(SyncEvent);
 
 #[cfg(test)]
