@@ -1,16 +1,17 @@
-//! Exit barrier: after MPI has ended on all ranks, and before any rank exits.
+//! Exit barrier: makes every rank wait, before it exits, until MPI has ended on all ranks.
 //!
-//! Ranks leave `MPI_Finalize` at different times: Open MPI's waits for all ranks at its beginning, and then
-//! takes some milliseconds. If a rank is stopped in this time and the others exit, the launcher waits for
-//! that rank forever, and no other rank is left to report it. So ranks exit together:
+//! Ranks leave `MPI_Finalize` at different times: Open MPI's `MPI_Finalize` waits for all ranks at its
+//! beginning, and then takes some milliseconds. If a rank is stopped in these milliseconds and the others
+//! exit, the launcher waits for the stopped rank forever, and no other rank is left to report it. So ranks
+//! exit together:
 //!
 //! 1. Each rank sends `Finalized` to rank 0 when MPI has ended on it.
-//! 2. When rank 0 has heard from every rank, it sends `AllFinalized` to all of them.
+//! 2. When rank 0 has received `Finalized` from every rank, it sends `AllFinalized` to all ranks.
 //! 3. Each rank answers with `Acknowledged`, and exits when rank 0 has answered with `Confirmed`.
 //! 4. Rank 0 exits when every rank has acknowledged.
 //!
-//! The guards carry the messages over UDP, and send each again until it is answered. If a rank falls silent,
-//! they end the job.
+//! Each rank has a guard, a thread that ends the job if a rank hangs. The guards send these messages over
+//! UDP, and repeat each message until it is answered. If a rank stops answering, the guards end the job.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -22,8 +23,8 @@ use crate::guard::Message;
 
 /// How often a message without an answer is sent again.
 const RESEND: Duration = Duration::from_millis(20);
-/// How long a message is sent again to a rank that may not receive it, or that may have exited after its
-/// answer was lost.
+/// How long a message is repeated if its receiver may not be reachable, or may have exited after its answer
+/// was lost.
 pub(super) const LINGER: Duration = Duration::from_secs(1);
 
 /// State of the exit barrier on one rank.
@@ -41,7 +42,7 @@ struct BarrierState {
     finalized: BTreeSet<usize>,
     /// Ranks that know that MPI has ended on all ranks. They may have exited.
     acknowledged: BTreeSet<usize>,
-    /// Whether MPI has ended on all ranks, or this rank exits without waiting for that.
+    /// Whether MPI has ended on all ranks, or this rank exits without waiting for the others.
     all: bool,
     /// Whether rank 0 has confirmed this rank's acknowledgement.
     confirmed: bool,
@@ -78,16 +79,18 @@ impl ExitBarrier {
         self.state.lock().received.get(&rank).is_some_and(|&at| at >= since)
     }
 
-    /// Starts to measure silence now: from here on, this rank asks questions that the others must answer.
+    /// Starts to measure now how long each rank is silent: from now on, this rank asks questions that the
+    /// others must answer.
     pub(super) fn begin_to_listen(&self) {
         self.state.lock().received.values_mut().for_each(|at| *at = Instant::now());
     }
 
-    /// Returns ranks that have sent messages before, but none for `limit`, and that have not acknowledged the
-    /// end of MPI on all ranks.
+    /// Returns the ranks that have sent messages before, but no message for the time `limit`. Leaves out
+    /// ranks that have acknowledged the end of MPI on all ranks.
     pub(super) fn silent(&self, limit: Duration) -> Vec<usize> {
         let state = self.state.lock();
-        // Once MPI has ended on all ranks, silence is normal: the other ranks exit, and this rank soon does.
+        // Once MPI has ended on all ranks, silence is normal: the other ranks exit, and this rank soon exits
+        // too.
         let silent = state.received.iter().filter(|(_, at)| !state.all && at.elapsed() > limit);
         silent.map(|(&rank, _)| rank).filter(|rank| !state.acknowledged.contains(rank)).collect()
     }
@@ -106,7 +109,7 @@ impl ExitBarrier {
 
 impl Guard {
     /// Waits until MPI has ended on all ranks that can be reached. Call it after MPI has ended on this rank,
-    /// while the guard's thread runs: it ends the job if one of the ranks is stopped.
+    /// while the guard's thread runs: the thread ends the job if a rank is stopped.
     pub(super) fn exit_together(&self) {
         if self.member.rank == 0 {
             self.exit_as_root()
@@ -119,8 +122,8 @@ impl Guard {
     fn exit_as_root(&self) {
         self.exits.wait_until(Duration::MAX, |state| state.is_everyone(&state.finalized), || ());
         let tell = || self.announce(&Message::AllFinalized);
-        // At least once: some ranks may receive this rank's messages, although their messages do not arrive
-        // here.
+        // Tell the others at least once: some ranks may receive this rank's messages, although their messages
+        // do not arrive here.
         tell();
         self.exits.wait_until(Duration::MAX, |state| state.is_everyone(&state.acknowledged), tell);
     }
@@ -151,13 +154,13 @@ mod tests {
     use crate::member::Member;
 
     /// Linger time in the tests. It is as long as a test may take, so that no test fails on a slow machine.
-    /// The tests detect a lost message by the state that it leaves, not by the time.
+    /// The tests detect a lost message by the state of the barrier afterwards.
     fn limit() -> Duration {
         Duration::from_secs(include_str!("limit_s").trim().parse().expect("seconds"))
     }
 
-    /// Makes guards of `size` ranks in this process. Their threads receive messages until the flag of each is
-    /// set.
+    /// Makes guards of `size` ranks in this process. Each guard's thread receives messages until the guard's
+    /// flag is set.
     fn guards(size: usize, linger: Duration) -> Vec<(Arc<Guard>, Arc<AtomicBool>)> {
         let bind = |_| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a socket");
         let sockets: Vec<UdpSocket> = (0..size).map(bind).collect();
@@ -262,7 +265,7 @@ mod tests {
         let guards = guards(3, limit());
         introduce(&guards);
         guards[2].1.store(true, Ordering::Relaxed);
-        // Wait until its thread has ended.
+        // Wait until the thread of rank 2 has ended.
         while Arc::strong_count(&guards[2].0) > 1 {
             thread::sleep(Duration::from_millis(1));
         }

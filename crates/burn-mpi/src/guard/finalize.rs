@@ -1,15 +1,15 @@
-//! Finalization of MPI by an exit handler of the process.
+//! Ends MPI (`MPI_Finalize`) in an exit handler of the process.
 //!
 //! `main` may return an error on one rank while the other ranks wait for it in a collective. `MPI_Finalize`
-//! would then wait for the others, and they for this rank. So MPI is finalized in an exit handler, which the
-//! C library calls with the exit code. The handler notifies the guards of the other ranks, and enters a
-//! barrier with the other ranks on a separate communicator. If they do not arrive, a rank with an exit code
+//! at the end of `main` would then wait for the other ranks, and the other ranks would wait for this rank. So
+//! MPI is finalized in an exit handler, which the C library calls with the exit code. The handler notifies
+//! the guards of the other ranks (threads that end the job if a rank hangs). It then enters a barrier with
+//! the other ranks on a separate communicator. If the other ranks do not arrive, a rank with an exit code
 //! other than 0 aborts the job.
 //!
 //! With some MPI libraries `MPI_Finalize` may never return. There, `process_manager.rs` ends the job instead.
 //!
-//! Because MPI ends in an exit handler, it runs as long as `main` and all values in it: no value that uses
-//! MPI can outlive it.
+//! MPI ends after `main` has returned. So no value in `main` that uses MPI can outlive MPI.
 
 use std::ffi::{c_int, c_void};
 use std::rc::Rc;
@@ -27,14 +27,15 @@ use crate::messages::WAITS;
 use crate::process::{print_line, print_of};
 use crate::run::wait_until_read;
 
-// A program may train on a spawned thread and join it. The handler then runs on another thread than the one
-// that used MPI. That thread has ended, so it is inside no MPI operation. MPI does not guarantee that this
-// works, but both Open MPI and MPICH finalize correctly.
+// A program may train on a spawned thread and join it. The handler then runs on the main thread, although the
+// spawned thread started MPI. The spawned thread has ended, so it is inside no MPI operation. The MPI
+// standard does not guarantee that another thread can finalize MPI, but both Open MPI and MPICH do it
+// correctly.
 
 /// How long a rank with an error waits for the others to exit as well.
 const GRACE: Duration = Duration::from_secs(2);
-/// How long `MPI_Finalize` may take. Ranks of MPICH were observed to wait for each other in it indefinitely,
-/// after all output was written. If they wait for a rank that was stopped there, the guards name that rank
+/// How long `MPI_Finalize` may take. Ranks of MPICH were observed to wait for each other in `MPI_Finalize`
+/// forever, after all output was written. If a rank was stopped in `MPI_Finalize`, the guards name that rank
 /// after the deadline.
 const FINALIZE: Duration = Duration::from_secs(30);
 
@@ -88,8 +89,8 @@ extern "C" fn with_status(status: c_int, _argument: *mut c_void) {
     finalize(status);
 }
 
-/// Other C libraries do not pass the exit code. There, an error on one rank aborts the job only when the
-/// deadline of another rank passes.
+/// C libraries other than glibc do not pass the exit code. With them, an error on one rank aborts the job
+/// only when the deadline of another rank passes.
 #[cfg(not(target_env = "gnu"))]
 extern "C" fn without_status() {
     finalize(0);
@@ -120,9 +121,8 @@ fn finalize(status: i32) {
             libc::_exit(status)
         }
     }
-    // SAFETY: MPI's library uses the socket on its own only in MPI_Init, which has returned, and in
-    // MPI_Finalize, which this process does not call if the result is `Some`. Nothing else in this process
-    // owns the socket.
+    // SAFETY: MPI's library itself uses the socket only in MPI_Init, which has returned, and in MPI_Finalize,
+    // which this process does not call if the result is `Some`. Nothing else in this process owns the socket.
     if let Some(mut manager) = unsafe { ProcessManager::instead_of_finalize(&library_text()) } {
         if let Err(error) = manager.finalize(|| mpi.progress(communicator)) {
             print_line(&format!(
@@ -146,15 +146,15 @@ fn finalize(status: i32) {
         // SAFETY: exits this process at once; exit handlers would wait for MPI.
         unsafe { libc::_exit(status) }
     });
-    // SAFETY: MPI runs, no other thread is inside it, and nothing of this process
-    // uses it after exit handlers.
+    // SAFETY: MPI runs, no other thread is inside it, and this process does not use MPI after its exit
+    // handlers.
     unsafe { ffi::MPI_Finalize() };
     drop(finalizing);
     exit_together();
 }
 
-/// Waits until every rank leaves, and returns whether all did. If this rank leaves with an error, gives up
-/// after [`GRACE`], unless all ranks have announced that they leave.
+/// Waits until every rank leaves, and returns true. If this rank leaves with an error and not all ranks have
+/// announced that they leave, gives up after [`GRACE`] and returns false. Also returns false if MPI fails.
 fn everyone_leaves(mpi: &Mpi, communicator: ffi::MPI_Comm, status: i32) -> bool {
     let began = Instant::now();
     let started = mpi.started(NAME, "barrier", 0);

@@ -1,12 +1,13 @@
-//! A deadline for every collective, enforced by a guard thread.
+//! Aborts the job if a rank waits in a collective for longer than the deadline.
 //!
 //! A rank inside MPI or gloo cannot check a deadline, and cannot tell which ranks are missing. So each rank
-//! has a guard: a thread that reads which operation the rank is in, and since when, and that exchanges
-//! messages with the guards of the other ranks over UDP.
+//! has a guard, which is a thread. The guard reads which operation the rank is in, and since when. It
+//! exchanges messages with the guards of the other ranks over UDP.
 //!
-//! If an operation exceeds its deadline, the guard asks all other guards. A rank is missing if its guard does
-//! not answer (stopped, dead, cut off or very slow), or if it has not entered the operation. The guard prints
-//! a line that names the missing ranks, and aborts the job.
+//! If an operation exceeds its deadline, the guard asks all other guards which operation their ranks are in.
+//! A rank is missing if its guard does not answer (the rank is stopped, dead, cut off or very slow), or if
+//! the rank has not entered the operation. The guard prints a line that names the missing ranks, and aborts
+//! the job.
 //!
 //! A rank that exits while others may wait for it announces its exit, so that they need not wait for the
 //! deadline.
@@ -37,23 +38,25 @@ use crate::{CommError, World};
 const TIMED_OUT: i32 = 3;
 /// How often a guard checks the deadline.
 const TICK: Duration = Duration::from_millis(100);
-/// Additional delay per rank before a report: rank r waits min(r, 8) times as long as this. One line is
-/// enough, and the lowest rank that can report prints it.
+/// Unit of the delay before a report: rank r waits min(r, 8) times this duration. One line is enough, and the
+/// lowest rank that can report prints it.
 const PATIENCE: Duration = Duration::from_millis(700);
 /// How long a rank waits for another rank that has left with exit code 0, before the waiting rank aborts the
 /// job.
 const LEFT: Duration = Duration::from_secs(2);
-/// The same if the other rank has left with an error. That rank normally aborts the job itself before this
-/// time.
+/// The same wait if the other rank has left with an error. That rank normally aborts the job itself before
+/// this time.
 const FAILED: Duration = Duration::from_secs(10);
-/// Minimum silence of another rank after which a rank that waits to leave aborts the job.
+/// While a rank waits to leave, it aborts the job if another rank is silent for longer than the deadline. If
+/// the deadline is shorter than this time, this time applies instead.
 const SILENCE: Duration = Duration::from_secs(6);
-/// Time in which a lower rank can claim the last line before this rank prints it.
+/// How long a rank that announced the last line waits before it prints the line, so that a lower rank can
+/// announce that it prints the line instead.
 const CLAIM: Duration = Duration::from_secs(1);
 /// How long a rank waits for another rank to print why the job ends. The exit of the printing rank ends all
 /// ranks. If this rank exited earlier, the launcher would end the job before the line is printed.
 const PRINTED: Duration = Duration::from_secs(20);
-/// How often a rank that leaves announces it.
+/// How often a rank that leaves announces that it leaves.
 const ANNOUNCE: Duration = Duration::from_millis(200);
 /// Interval between the questions with which rank 0, after its start, tests whether the other ranks answer at
 /// all.
@@ -73,7 +76,7 @@ struct Guard {
     exits: ExitBarrier,
 }
 
-/// The guard of this process, if the world has other ranks.
+/// The guard of this process. Not set in a job of one rank, or if the guard's socket could not be opened.
 static GUARD: OnceLock<Guard> = OnceLock::new();
 
 /// Waits until MPI has ended on all ranks, if this process has a guard. Called when MPI has ended on this
@@ -84,7 +87,7 @@ fn exit_together() {
     }
 }
 
-/// Starts this rank's guard. Called by all ranks; a job of one rank needs none.
+/// Starts this rank's guard. Called by all ranks. A job of one rank needs no guard.
 ///
 /// # Errors
 /// If the ranks cannot exchange their guards' addresses.
@@ -168,13 +171,13 @@ impl Guard {
         }
     }
 
-    /// Tests on rank 0 whether the other ranks answer. The guard calls it at each tick. It asks three
-    /// questions, `interval` apart. When `interval` has passed after the last question, it returns the ranks
-    /// that have answered no question. All other calls return no ranks. `asked` has the time of the guard's
-    /// start, followed by the time of each question.
+    /// Tests on rank 0 whether the other ranks answer. The guard calls this function at each tick. The
+    /// function asks all ranks three times, `interval` apart. When `interval` has passed after the third
+    /// question, one call returns the ranks that have never answered. All other calls return no ranks.
+    /// `asked` has the time of the guard's start, followed by the time of each question.
     ///
-    /// A firewall may let MPI's connections through and drop the guards' messages. Then the guards cannot
-    /// name a rank that hangs, and do not notice a rank that is stopped while it exits.
+    /// A firewall may let MPI's connections through and drop the guards' messages. Behind such a firewall,
+    /// the guards cannot name a rank that hangs, and do not notice a rank that is stopped while it exits.
     fn unreached(&self, asked: &mut Vec<Instant>, interval: Duration) -> Vec<usize> {
         const QUESTIONS: usize = 3;
         if self.member.rank > 0 || asked.len() > QUESTIONS + 1 || asked[asked.len() - 1].elapsed() < interval
@@ -190,7 +193,7 @@ impl Guard {
     }
 
     /// Aborts the job if this rank waits for a rank that has left: in a collective that the other rank has
-    /// not entered, or in a message to it or from it.
+    /// not entered, or in a message to or from the other rank.
     fn check_departures(&self, seen: &Status, waited: Duration) {
         let now = self.member.activity.now();
         if now.entered != seen.entered || now.waited < Some(waited) {
@@ -220,7 +223,8 @@ impl Guard {
         if self.exits.silent(limit).is_empty() {
             return;
         }
-        // Perhaps this rank was stopped itself, and has not read the messages of the others.
+        // Perhaps this rank itself was stopped, and has not yet read the messages of the others. Reads them
+        // now.
         self.query_all(&self.member.activity.now());
         if let Some(&rank) = self.exits.silent(limit).first() {
             let line = format!(
@@ -242,7 +246,7 @@ impl Guard {
         let limit = stall.saturating_add(patience(self.member.rank));
         let end = deadline.saturating_add(patience(self.member.rank));
         if waited <= end {
-            // One warning for each collective, by the rank that sees it first.
+            // Only one rank warns about a collective: the first that sees the long wait.
             let is_warned = activity.with(|state| state.warned >= seen.entered);
             if stall >= deadline || waited <= limit || is_warned {
                 return;
@@ -251,7 +255,8 @@ impl Guard {
             self.announce(&Message::Stalled);
         }
         let answers = self.query_all(seen);
-        // This operation may have completed, and another one begun, while the others were asked.
+        // While the others were asked, this operation may have completed, and another operation may have
+        // begun.
         let after = activity.now();
         let Some(waited) = after.waited.filter(|_| after.entered == seen.entered) else { return };
         let departed = activity.departed();
@@ -267,10 +272,11 @@ impl Guard {
         }
     }
 
-    /// Returns whether this rank prints why the job ends. One line is enough: the lowest of the ranks that
-    /// are about to print it does. If another rank has already announced the line, this rank leaves it to
-    /// that rank. Otherwise this rank announces the line, and gives lower ranks the time [`CLAIM`] to
-    /// announce it too. Without an announcement, the other guards would count this rank as missing.
+    /// Returns whether this rank prints why the job ends. One line is enough: if several ranks are about to
+    /// print it, the lowest of them does. If another rank has already announced the line, this rank does not
+    /// print. If not, this rank announces the line, and waits for the time [`CLAIM`], in which a lower rank
+    /// may announce it too. Without the announcement, the other guards would count this rank as missing,
+    /// because this guard is about to stop answering.
     fn prints_the_end(&self) -> bool {
         // Read what the others have sent meanwhile.
         self.recv_for(TICK);
@@ -300,7 +306,8 @@ impl Guard {
         end_process()
     }
 
-    /// Waits one tick for a message and handles it. If it is an answer, returns it with its sender's rank.
+    /// Waits up to one tick for a message, and handles the message. If the message is an answer, returns its
+    /// sender's rank and status.
     pub(super) fn recv(&self) -> Option<(usize, Status)> {
         let mut bytes = [0; DATAGRAM];
         let (length, from) = match self.socket.recv_from(&mut bytes) {
@@ -358,7 +365,7 @@ impl Guard {
         let datagram = (self.job, self.member.rank, self.member.activity.now(), message);
         let bytes = serde_json::to_vec(&datagram).expect("plain values have a JSON");
         for address in to {
-            // A peer that cannot be reached counts as one that does not answer.
+            // A peer that cannot be reached counts as a peer that does not answer.
             let _ = self.socket.send_to(&bytes, address);
         }
     }
@@ -371,8 +378,8 @@ impl Guard {
         }
     }
 
-    /// Asks all other ranks for their current operation, and returns the last answer of each. Ends early if
-    /// this rank's own operation ends, or if the job ends.
+    /// Asks all other ranks for their current operation. Returns the last answer of each rank, or `None` if
+    /// the rank has not answered. Ends early if this rank's own operation ends, or if the job ends.
     pub(super) fn query_all(&self, seen: &Status) -> Vec<Option<Status>> {
         let (activity, mut answers) = (&self.member.activity, vec![None; self.peers.len()]);
         let is_needed = || {
@@ -404,11 +411,11 @@ impl Guard {
 const ROUND: Duration = Duration::from_millis(300);
 /// Minimum number of rounds. The last answer of each rank counts.
 const ROUNDS: u32 = 5;
-/// Maximum number of rounds, if some rank does not answer. The guard of a rank on a busy core may take
-/// seconds. The limit is not a time, because this process may be stopped meanwhile, which must not count as
-/// silence of the others.
+/// Maximum number of rounds, if a rank does not answer. The guard of a rank on a busy core may take seconds
+/// to answer. The limit is a number of rounds rather than a time: this process may be stopped meanwhile, and
+/// the time of the stop must not count as silence of the others.
 const MOST_ROUNDS: u32 = 20;
-/// How long a rank has been silent if it answers in none of these rounds.
+/// How long a rank has been silent if it has not answered in [`MOST_ROUNDS`] rounds.
 pub(super) const SILENT: Duration = Duration::from_millis(ROUND.as_millis() as u64 * MOST_ROUNDS as u64);
 /// Maximum bytes of a reason in a message.
 pub(super) const REASON: usize = 600;
@@ -421,7 +428,7 @@ pub(super) enum Message {
     /// Asks what the receiver is doing. The reply is an `Answer`.
     Question,
     Answer,
-    /// The sender exits with this code, for a reason that is empty if unknown.
+    /// The sender exits with the code `status`. `reason` is empty if it is unknown.
     Leaving {
         status: i32,
         reason: String,
@@ -443,7 +450,7 @@ pub(super) enum Message {
 /// The job's number, the sender's rank, the sender's status, and the message.
 type Datagram = (u64, usize, Status, Message);
 
-/// Returns every address at which other hosts may reach this one, and the loopback address.
+/// Returns every IPv4 address at which other hosts may reach this host, and the loopback address.
 pub(super) fn own_addresses(socket: &UdpSocket) -> Vec<SocketAddr> {
     let port = socket.local_addr().map_or(0, |address| address.port());
     let interfaces = if_addrs::get_if_addrs().unwrap_or_default().into_iter();

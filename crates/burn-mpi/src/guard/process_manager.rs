@@ -1,15 +1,16 @@
 //! Ends an MPICH job without `MPI_Finalize`, for versions in which `MPI_Finalize` may never return.
 //!
 //! In MPICH before 4.2 over UCX, each rank closes its connections in `MPI_Finalize`, and then waits for the
-//! other ranks in a read of the process manager's socket. While it reads, it no longer answers over the
-//! network. A rank that needs an answer to close a connection then waits forever. A C program of MPI_Init,
-//! MPI_Sendrecv and MPI_Finalize hangs in a third of its runs with four ranks on two cores and two nodes. In
-//! MPICH 4.2, the ranks meet in a barrier first (commit d6c7cd5b64).
+//! other ranks. It waits in a read from the socket of the process manager, the daemon that started the ranks.
+//! While the rank reads, it no longer answers over the network. A rank that needs an answer to close a
+//! connection then waits forever. A C program of MPI_Init, MPI_Sendrecv and MPI_Finalize hangs in a third of
+//! its runs with four ranks on two cores and two nodes. In MPICH 4.2, the ranks meet in a barrier first
+//! (commit d6c7cd5b64).
 //!
 //! So the ranks meet in a barrier of the process manager while they still answer over the network. Then they
-//! tell the process manager that they have finalized, and exit. The messages are those of PMI-1: lines of
-//! `cmd=NAME` over the socket with the file descriptor in `PMI_FD`. mpiexec.hydra and Slurm's
-//! `srun --mpi=pmi2` speak this protocol.
+//! tell the process manager that they have finalized, and exit. The messages follow the protocol PMI-1: lines
+//! of `cmd=NAME` over a socket, whose file descriptor is in the environment variable `PMI_FD`. mpiexec.hydra
+//! and Slurm's `srun --mpi=pmi2` speak this protocol.
 
 use std::io::{ErrorKind, Read, Write};
 use std::mem::ManuallyDrop;
@@ -29,8 +30,8 @@ pub(super) struct ProcessManager {
 }
 
 impl ProcessManager {
-    /// Returns the process manager of this job if the MPI library with this version string must not finalize,
-    /// and `PMI_FD` names an open descriptor.
+    /// Returns the process manager of this job, if the MPI library with the version string `library` must not
+    /// call `MPI_Finalize` and `PMI_FD` names an open descriptor. Returns `None` if not.
     ///
     /// # Safety
     /// MPI has been initialized, its library no longer uses the socket, and nothing else in this process owns
@@ -50,8 +51,8 @@ impl ProcessManager {
         Some(Self { socket })
     }
 
-    /// Waits for all ranks in a barrier, and calls `progress` meanwhile. Then reports that this rank has
-    /// finalized.
+    /// Waits for all ranks in a barrier of the process manager, and calls `progress` meanwhile. Then reports
+    /// that this rank has finalized.
     pub(super) fn finalize(&mut self, mut progress: impl FnMut()) -> std::io::Result<()> {
         self.socket.set_read_timeout(Some(LOOK))?;
         self.ask("barrier_in", "barrier_out", &mut progress)?;

@@ -1,8 +1,9 @@
-//! A deadline for `MPI_Init`, before there are guards that could ask each other.
+//! A deadline for `MPI_Init`. The guards, which enforce the deadline of collectives, start only after
+//! `MPI_Init`.
 //!
 //! `MPI_Init` waits for every process of the job, and reports nothing. If a rank was stopped, is cut off by a
-//! firewall, or never calls it, the other ranks wait there forever. So a thread in each process ends the job
-//! when the deadline passes.
+//! firewall, or never calls `MPI_Init`, the other ranks wait in `MPI_Init` forever. So a thread in each
+//! process ends the job when the deadline passes.
 
 use std::fs;
 use std::os::unix::process::parent_id;
@@ -15,19 +16,19 @@ use crate::host::Place;
 use crate::launcher::stat;
 use crate::process::{self, print_line};
 
-/// Starts a thread that ends this process, and with it the job, if the result is not dropped before the
-/// deadline. A process without other ranks needs no thread.
+/// Starts a thread that ends this process, and with it the job, unless the returned sender is dropped before
+/// the deadline. If the job has no other ranks, starts no thread.
 #[must_use = "the start ends when this is dropped"]
 pub(crate) fn watch(launcher: Option<&Launcher>) -> Sender<()> {
     let (starting, started) = mpsc::channel();
     let Some(launcher) = launcher.filter(|launcher| launcher.has_peers()).cloned() else { return starting };
-    // Ranks cannot exchange messages yet. So that only one of them prints the line, higher ranks wait longer.
+    // Ranks cannot exchange messages yet. Higher ranks wait longer, so that only one rank prints the line.
     let patience = 3 * patience(launcher.rank);
     let wait = move || {
         let (mut waited, mut last) = (Duration::ZERO, Instant::now());
         while started.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
-            // A busy core delays this loop a little. A gap of seconds means that this process was stopped
-            // itself, which must not count as silence of the others.
+            // A busy core delays this loop a little. A gap of seconds means that this process itself was
+            // stopped, which must not count as silence of the others.
             waited += last.elapsed().min(5 * TICK);
             last = Instant::now();
             if waited > process::ACTIVITY.with(|state| state.deadline).saturating_add(patience) {
@@ -79,7 +80,8 @@ fn stopped_siblings() -> Vec<String> {
     ranks.iter().map(ToString::to_string).collect()
 }
 
-/// Returns the rank that a launcher has set in the environment of a process.
+/// Returns the rank that a launcher has set in the environment of a process; `None` if there is no such
+/// variable.
 fn rank_in(environment: &[u8]) -> Option<usize> {
     let value = |name: &str| {
         environment.split(|&byte| byte == 0).find_map(|variable| {

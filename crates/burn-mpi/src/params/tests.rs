@@ -73,7 +73,7 @@ fn weights_stored_by_columns_are_read_and_written_as_by_rows() {
         let linear = LinearConfig::new(3, 2).with_bias(false).with_layout(layer).init(&device);
         let layout = ParamLayout::of_module(&linear);
         let x = Tensor::<2>::from_data([[1.0, 10.0, 100.0]], &device);
-        // PyTorch's layout stores an output's weights contiguously.
+        // PyTorch stores all weights of one output next to each other.
         let torch = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0];
         let linear = layout.write(linear, &layout.specs()[0].from_torch(&torch));
         let out = linear.forward(x).into_data();

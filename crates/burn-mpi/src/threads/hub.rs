@@ -1,11 +1,11 @@
-//! The hub of ranks that are threads: it carries their calls and messages, gives them their turns, and keeps
-//! virtual time.
+//! Ranks can be threads of one process instead of processes. The hub connects these threads: it carries their
+//! calls and messages, and in a simulation it gives them turns and keeps virtual time.
 //!
-//! In a simulation one rank has the turn and runs; every other rank waits on its condition variable. At each
-//! exchange the hub draws the next rank from those that can run ([`Hub::hand_over`]). If no rank can run, the
-//! hub moves the clock to the next moment at which time alone changes something: the end of a sleep, a stall
-//! warning or a deadline. Without turns, ranks run concurrently in real time, and every change wakes the
-//! ranks that wait.
+//! In a simulation, one rank has the turn and runs; every other rank waits on its condition variable. At each
+//! exchange (a call, a message or a wait), the hub draws the next rank at random from the ranks that can run
+//! ([`Hub::hand_over`]). If no rank can run, the hub moves the clock to the next moment at which time alone
+//! changes something: the end of a sleep, a stall warning or a deadline. Outside a simulation there are no
+//! turns: ranks run concurrently in real time, and every change wakes the ranks that wait.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -88,7 +88,7 @@ impl Hub {
         self.hosts.iter().enumerate().map(place).collect()
     }
 
-    /// Waits for the first turn of `rank`. Turns begin once all ranks have called this, or have left.
+    /// Waits for the first turn of `rank`. Turns begin once every rank has called this function or has left.
     pub fn begin(&self, rank: usize) {
         let mut state = self.state.lock();
         state.ranks[rank].phase = Phase::Ready;
@@ -132,8 +132,8 @@ impl Hub {
         Ok(ticket)
     }
 
-    /// Returns whether the result of a call has arrived at `rank`. In a simulation, half of the tests of a
-    /// result that is there return false, chosen at random, as if the result were late.
+    /// Returns whether the result of a call has arrived at `rank`. In a simulation, half of the tests after
+    /// the arrival return false, chosen at random, as if the result were late.
     ///
     /// # Errors
     /// If the result will never arrive.
@@ -176,8 +176,8 @@ impl Hub {
         }
     }
 
-    /// Sends a message. Messages from one rank to another arrive in order. A message of more than [`EAGER`]
-    /// bytes waits until it is received, as over MPI and gloo.
+    /// Sends a message. Messages from one rank to another arrive in order. The sender of a message of more
+    /// than [`EAGER`] bytes waits until the message is received, as over MPI and gloo.
     ///
     /// # Errors
     /// If the job has ended.
@@ -277,14 +277,15 @@ impl Hub {
         self.hand_over(&mut state);
     }
 
-    /// Returns the first rank that left with an error, its error, and the printed lines.
+    /// Returns the first rank that left with an error, its error, and the printed lines. The first value is
+    /// `None` if no rank left with an error.
     pub fn outcome(&self) -> (Option<(usize, String)>, Vec<String>) {
         let state = self.state.lock();
         (state.cause.clone(), state.lines.clone())
     }
 
-    /// Returns another rank that owns one of these graph nodes. Nodes without an owner belong to `rank` from
-    /// now on.
+    /// Returns another rank that owns one of these graph nodes; `None` if no other rank owns one. Nodes
+    /// without an owner belong to `rank` from now on.
     pub fn other_owner(&self, rank: usize, nodes: impl Iterator<Item = u64>) -> Option<usize> {
         let mut state = self.state.lock();
         let mut owner = None;
@@ -307,14 +308,15 @@ impl Hub {
         Err(state.ended.get_or_insert(error).clone())
     }
 
-    /// Begins an exchange, and returns the locked state. If ranks take turns, others may run first.
+    /// Begins an exchange, and returns the locked state. If ranks take turns, other ranks may run first.
     fn at_exchange(&self, rank: usize) -> MutexGuard<'_, HubState> {
         let mut state = self.state.lock();
         self.exchange(&mut state, rank);
         state
     }
 
-    /// If ranks take turns, hands over and waits for the next turn of `rank`, which may be the very next one.
+    /// If ranks take turns, hands over the turn, and waits until `rank` has the turn again. The hub may give
+    /// the turn to `rank` at once.
     fn exchange(&self, state: &mut MutexGuard<'_, HubState>, rank: usize) {
         if self.time.is_some() {
             self.hand_over(state);
@@ -361,7 +363,7 @@ impl Hub {
                 print_line(&line);
                 state.lines.push(line);
                 // Count this turn twice: the other ranks that wait then see another turn, and do not report
-                // this one.
+                // this turn again.
                 state.turns += 1;
             }
             before = state.turns;
@@ -386,7 +388,7 @@ impl Hub {
         }
     }
 
-    /// Moves the clock to the next moment of any rank. Returns false if there is none.
+    /// Moves the clock to the earliest next moment of all ranks. Returns false if no rank has a next moment.
     fn advance_clock(&self, state: &mut HubState, now: Duration) -> bool {
         let moment = |rank| Some((self.next_moment(state, rank, now)?, rank));
         let Some((moment, rank)) = (0..self.members.len()).filter_map(moment).min() else { return false };
@@ -398,7 +400,7 @@ impl Hub {
     }
 
     /// Returns the next moment at which time alone changes something for a rank: the end of its sleep, its
-    /// stall warning or its deadline.
+    /// stall warning or its deadline. Returns `None` if time changes nothing for the rank.
     fn next_moment(&self, state: &HubState, rank: usize, now: Duration) -> Option<Duration> {
         match state.ranks[rank].phase {
             Phase::Sleeping(until) => Some(until),

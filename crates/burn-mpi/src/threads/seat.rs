@@ -1,4 +1,5 @@
-//! A rank's access to the hub of ranks that are threads, and the transport through memory.
+//! [`Seat`]: if ranks are threads of one process, each thread has a seat, through which it calls the hub that
+//! connects the threads. Also defines the transport through memory.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -19,7 +20,8 @@ use crate::{Call, Collective, CommError, Primitives, Wire, World};
 pub(crate) struct Seat {
     hub: Arc<Hub>,
     rank: usize,
-    /// Number of channels that this rank has opened. All ranks open the same ones in the same order.
+    /// Number of channels that this rank has opened. A channel is an independent sequence of calls. All ranks
+    /// open the same channels in the same order.
     channels: Rc<Cell<u64>>,
 }
 
@@ -60,7 +62,7 @@ impl Seat {
     /// Checks that no other rank has a parameter with one of these graph nodes.
     ///
     /// # Errors
-    /// [`CommError::Module`] names this rank and another one that has such a parameter.
+    /// [`CommError::Module`] names this rank and another rank that has such a parameter.
     pub fn check_nodes(&self, nodes: impl Iterator<Item = u64>) -> Result<(), CommError> {
         match self.hub.other_owner(self.rank, nodes) {
             None => Ok(()),
@@ -74,7 +76,7 @@ impl Seat {
     }
 }
 
-/// The transport through memory.
+/// The transport through memory, as a rank uses it.
 struct MemoryLink {
     seat: Seat,
     /// The first of this link's channels in the hub.

@@ -1,5 +1,5 @@
-//! State of the hub: the inputs of calls, messages, and what each rank waits for. Also computes the results
-//! of calls.
+//! State of the hub, which connects ranks that are threads of one process: the inputs of calls, messages, and
+//! what each rank waits for. Also computes the results of calls.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -18,12 +18,13 @@ pub(super) struct HubState {
     pub turn: usize,
     /// Number of turns so far.
     pub turns: u64,
-    /// A rank that is held back: it runs only while no other can. The number of ranks if none is held back.
+    /// A rank that is held back: it runs only while no other rank can run. The number of ranks if none is
+    /// held back.
     pub held: usize,
     pub calls: BTreeMap<Ticket, Rendezvous>,
     /// Messages, by sender and receiver.
     pub messages: BTreeMap<(usize, usize), Mailbox>,
-    /// Graph nodes of parameters, and the rank that owns each.
+    /// Graph nodes of parameters, and the rank that owns each node.
     pub nodes: BTreeMap<u64, usize>,
     /// The error with which every wait ends from now on.
     pub ended: Option<CommError>,
@@ -43,7 +44,7 @@ pub(super) struct Mailbox {
 /// Identifies a call of all ranks: its channel, and its number on that channel.
 pub(crate) type Ticket = (u64, u64);
 
-/// The inputs of a call, by rank, and how many ranks have taken its result.
+/// The inputs of a call, by rank, and how many ranks have taken the result of the call.
 pub(super) struct Rendezvous {
     pub inputs: Vec<Option<Input>>,
     pub taken: usize,
@@ -58,7 +59,7 @@ pub(super) struct Rank {
     pub phase: Phase,
     /// Number of calls posted on each channel so far.
     pub posted: BTreeMap<u64, u64>,
-    /// Calls that were posted, and not taken yet.
+    /// Calls that this rank has posted, and whose results it has not taken yet.
     pub open: Vec<Ticket>,
 }
 
@@ -76,7 +77,7 @@ pub(super) enum Phase {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Wanted {
     Call(Ticket),
-    /// Any open call of the collective that has this channel.
+    /// The result of at least one open call of the collective that has this channel.
     Any(u64),
     Message {
         from: usize,
@@ -106,7 +107,7 @@ impl HubState {
         }
     }
 
-    /// Returns whether all ranks have had their first turn or wait for it, apart from those that have left.
+    /// Returns whether turns can begin: every rank has begun to wait for its first turn, or has left.
     pub fn has_begun(&self) -> bool {
         !self.ranks.iter().any(|rank| matches!(rank.phase, Phase::Absent))
     }
@@ -154,7 +155,7 @@ impl HubState {
         self.ended.clone().or_else(|| self.leaver(rank, wanted).map(Departure::error))
     }
 
-    /// Returns the rank that `rank` waits for, if it has left.
+    /// Returns the departure of a rank that `rank` waits for in vain; `None` if no such rank has left.
     pub fn leaver(&self, rank: usize, wanted: Wanted) -> Option<&Departure> {
         let needs = |ticket: Ticket, other: usize| self.missing(rank, ticket).any(|missing| missing == other);
         let is_needed = |other: usize| match wanted {
