@@ -1,8 +1,10 @@
-//! Copies a job's standard error to this process's own, and finds the line with the cause of the job's end.
+//! Copies a job's standard error to the standard error of this process, and finds the line that says why the
+//! job ended.
 //!
-//! If one rank fails, other ranks notice and print lines as well, and so does the launcher. Under
-//! `launch --restart`, a rank tags each line with its [`Kind`]. Lines of launchers have no tags; their kind
-//! follows from their words. Of the lines about one fault, the first line of the greatest kind is the cause.
+//! If one rank fails, other ranks notice and print lines as well, and so does the launcher (mpirun or srun).
+//! Under `launch --restart`, a rank marks such a line with a tag, which names the [`Kind`] of the line. Lines
+//! of launchers have no tags; their kind follows from their words. Of the lines about one fault, the first
+//! line of the greatest kind is the cause.
 
 use std::io::{self, Read, Write};
 use std::path::Path;
@@ -14,11 +16,11 @@ use rustix::io::ioctl_fionbio;
 use super::{explain, quirks};
 
 /// Maximum time between two lines about the same fault. The first line is an error of a rank. Other ranks
-/// report the loss of this rank later: the last guard does so some 20 s after the error.
+/// report the loss of this rank later: the last of them does so some 20 s after the error.
 const TOGETHER: Duration = Duration::from_secs(30);
 /// Maximum bytes of a line that are kept.
 const LONGEST: usize = 1000;
-/// Maximum number of reads in one call. Together they read more bytes than a pipe holds.
+/// Maximum number of reads in one call. This number of reads takes more bytes than a pipe holds.
 const READS: usize = 16;
 
 /// Byte before a rank's tag, as in `burn_mpi::messages`.
@@ -203,12 +205,13 @@ impl Scan {
         let Some((kind, text)) = kind.map(|kind| (kind, line)).or_else(of_launcher) else { return };
         let cause = Cause { kind, text: text.to_owned() };
         if kind == Kind::Waits {
-            // A wait is not a fault, or has its cause on another rank.
+            // A wait is not a fault, or its cause is on another rank. It is kept only until a line about a
+            // fault comes.
             self.held.get_or_insert(cause);
             return;
         }
         // After a launcher's line there is no new fault. The launcher ends the remaining ranks: srun does so
-        // 12 s later, with a line for each.
+        // 12 s later, and prints a line for each rank.
         let apart = self.gone.is_none() && self.last.is_none_or(|last| now.duration_since(last) > TOGETHER);
         self.last = Some(now);
         // A process has ended, so the launcher ends the job.
@@ -222,7 +225,8 @@ impl Scan {
 }
 
 /// Returns the line of a log with the reason of a failure: the program's last error, or else the first line
-/// of mpirun's framed message, or else srun's last error. Without such a line, explains the exit code.
+/// of mpirun's framed message, or else srun's last error. If the log has no such line, explains the exit
+/// code.
 pub fn cause_in(log: &Path, code: i32) -> String {
     let text = std::fs::read_to_string(log).unwrap_or_default();
     let own =

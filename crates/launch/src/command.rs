@@ -1,4 +1,4 @@
-//! Command lines of the launchers: mpirun of Open MPI and MPICH, and srun.
+//! Composes the command line that starts a job with a launcher: mpirun of Open MPI or MPICH, or srun.
 
 use std::path::{Path, PathBuf};
 
@@ -28,7 +28,8 @@ pub enum MpiFlavour {
 }
 
 impl MpiFlavour {
-    /// Returns the name that a script in the launcher's place gets in the variable `MPI`.
+    /// Returns the value of the environment variable `MPI`, which a script that starts the ranks instead of
+    /// the launcher may read.
     pub fn name(self) -> &'static str {
         match self {
             Self::OpenMpi => "openmpi",
@@ -37,15 +38,15 @@ impl MpiFlavour {
     }
 }
 
-/// What each rank is bound to. All machines of a job have the same binding: the one that the smallest machine
-/// allows.
+/// What each rank is bound to. All machines of a job have the same binding: the binding that is possible on
+/// the machine with the fewest cores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Binding {
     /// One core.
     Core,
     /// One hardware thread: two ranks may share a core.
     HardwareThread,
-    /// Cores that ranks share: they take turns.
+    /// Several ranks share a core, and take turns on it.
     Overload,
 }
 
@@ -115,7 +116,7 @@ impl Launch {
         }
         add(&["-n", &self.topology.ranks().to_string(), "--map-by", &format!("ppr:{ranks}:node")]);
         match self.binding {
-            // Waiting ranks must yield the core to the others.
+            // Waiting ranks must yield the core to the ranks that share it.
             Binding::Overload => {
                 add(&["--oversubscribe", "--bind-to", "core:overload-allowed"]);
                 add(&["--mca", "mpi_yield_when_idle", "1"]);
@@ -125,7 +126,7 @@ impl Launch {
         }
         if self.topology.nodes > 1 {
             quirks::KEEPALIVES.iter().for_each(|(name, value)| add(&["--mca", name, value]));
-            // One connection rarely transfers in both directions at once.
+            // Use two connections: a single connection rarely transfers in both directions at once.
             add(&["--mca", "btl_tcp_links", "2"]);
         }
         Ok(words)
@@ -164,14 +165,14 @@ impl Launch {
     }
 }
 
-/// Returns `exact` if it is installed, and otherwise `usual`. If several MPIs are installed, `usual` may
-/// belong to any of them.
+/// Returns `exact` if this command is installed, and otherwise `usual`. If several MPIs are installed, the
+/// command `usual` may belong to the wrong MPI.
 fn installed(exact: &str, usual: &str) -> String {
     if find(exact).is_some() { exact } else { usual }.to_owned()
 }
 
-/// Finds a command in `PATH`: the first executable file of this name, or else the first file of this
-/// name.
+/// Finds a command in `PATH`: the first executable file of this name, or else the first file of this name. A
+/// command with a slash is a path, and `PATH` is not searched. Returns `None` if there is no such file.
 pub(super) fn find(command: &str) -> Option<PathBuf> {
     if command.contains('/') {
         return Path::new(command).exists().then(|| PathBuf::from(command));
@@ -192,8 +193,8 @@ pub fn line(words: &[String]) -> String {
     words.iter().map(quoted).collect::<Vec<_>>().join(" ")
 }
 
-/// Returns whether `host` is the name of this machine. Unless `whole`, names that are equal up to the first
-/// dot are accepted too.
+/// Returns whether `host` is the name of this machine. If `whole` is false, names that are equal up to the
+/// first dot are accepted too.
 pub(super) fn has_own_name(host: &str, whole: bool) -> bool {
     let (own, name) = (own_name(), without_user(host));
     own == name || (!whole && own.split('.').next() == name.split('.').next())
@@ -204,7 +205,7 @@ pub(super) fn own_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// Returns a host of a host file without its user.
+/// Returns a host of a host file without its user: `me@alpha` becomes `alpha`.
 pub(super) fn without_user(host: &str) -> &str {
     host.rsplit('@').next().unwrap_or(host)
 }

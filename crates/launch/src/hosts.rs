@@ -1,7 +1,7 @@
-//! Host files: one machine per line, with its number of slots.
+//! Host files: one machine per line, with its number of slots. A slot is a place for one rank.
 //!
 //! Open MPI's mpirun reads the host file itself. This module therefore rejects a file that Open MPI would
-//! read differently. MPICH's mpirun gets the host names on its command line.
+//! read differently than this module does. MPICH's mpirun gets the host names on its command line.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -27,7 +27,7 @@ pub struct Hosts {
 pub enum Slots {
     /// The number in the file. For MPICH, the numbers of repeated lines are summed.
     Given(usize),
-    /// Number of lines that name the host, if they have no number of slots.
+    /// Number of lines that name the host, if these lines have no number of slots.
     Lines(usize),
 }
 
@@ -44,12 +44,12 @@ impl Slots {
 }
 
 impl Hosts {
-    /// Reads a host file in Open MPI's format (`alpha slots=2 max_slots=4`) or MPICH's
-    /// (`alpha:2`); `#` starts a comment. The slots of repeated hosts are summed.
+    /// Reads a host file in Open MPI's format (`alpha slots=2 max_slots=4`) or MPICH's (`alpha:2`); `#`
+    /// starts a comment. If several lines name one host, their slots are summed.
     ///
     /// # Errors
     /// If the file cannot be read, if a line has neither format, or if Open MPI, which reads the file itself,
-    /// would read it differently.
+    /// would read it differently. Open MPI does not read two lines with `slots=` for one host, for example.
     pub fn read(path: &Path, mpi: MpiFlavour) -> anyhow::Result<Self> {
         let text = read_text(path).map_err(|reason| {
             let remedy = match reason.kind() {
@@ -106,10 +106,10 @@ impl Hosts {
         Ok(hosts)
     }
 
-    /// Returns the names of the machines that `topology` uses: the first ones of the file.
+    /// Returns the names of the machines that `topology` uses: the first machines of the file.
     ///
     /// # Errors
-    /// If the file has too few machines, or one of them has too few slots.
+    /// If the file has too few machines, or one of the machines has too few slots.
     pub fn for_topology(&self, topology: Topology) -> anyhow::Result<Vec<&str>> {
         let Topology { nodes, ranks_per_node } = topology;
         let hosts = &self.entries[..nodes.min(self.entries.len())];
@@ -131,7 +131,8 @@ impl Hosts {
     }
 }
 
-/// Returns whether `make hosts` writes the file `path`, or a file in its place.
+/// Returns whether `make hosts` writes the file `path`, or writes another file that is then used instead of
+/// `path`.
 fn is_made(path: &Path) -> bool {
     path.parent().is_some_and(|folder| folder.ends_with("hostfiles") || folder.ends_with("hostfiles/local"))
 }
@@ -144,18 +145,19 @@ pub fn hostfile_place(folder: &Path, topology: Topology) -> PathBuf {
     if own.exists() { own } else { folder.join(name) }
 }
 
-/// Returns the host file of a topology in `folder`; `None` if a single machine has no host file.
+/// Returns the host file of a topology in `folder`; `None` if the topology has a single machine and the file
+/// does not exist.
 pub fn hostfile(folder: &Path, topology: Topology) -> Option<PathBuf> {
     let file = hostfile_place(folder, topology);
-    // If the file cannot be looked at, reading it will report the error.
+    // If the system cannot tell whether the file exists, reading the file will report the error.
     (topology.nodes > 1 || file.try_exists().unwrap_or(true)).then_some(file)
 }
 
 /// Byte order mark of UTF-8, which editors on Windows write.
 const BYTE_ORDER_MARK: char = '\u{feff}';
 
-/// Parses the host of a line and its slots. Accepts the words of MPICH's `hydra`, and the words of Open MPI's
-/// `hostfile_lex.l` that mpirun 4.1.4 accepts.
+/// Parses the host of a line and its slots; `None` if the line has a wrong format. Accepts the words of
+/// MPICH's `hydra`, and the words of Open MPI's `hostfile_lex.l` that mpirun 4.1.4 accepts.
 fn parse(line: &str, mpi: MpiFlavour) -> Option<(String, Slots)> {
     let line = line.replace('=', " = ");
     let mut words = line.split_whitespace();
@@ -182,9 +184,9 @@ fn parse(line: &str, mpi: MpiFlavour) -> Option<(String, Slots)> {
     }
     let slots = slots.or(most).map_or(Slots::Lines(1), Slots::Given);
     let fits = most.is_none_or(|most| slots == Slots::Lines(1) || slots.at_most() <= most);
-    // A name may be an IPv6 address. It may not begin with a dash: ssh and mpirun would take it as an option.
-    // Open MPI's relative (`+n1`) and excluded (`^alpha`) hosts are rejected, because they do not name a
-    // host of this file.
+    // A name may be an IPv6 address. A name must not begin with a dash: ssh and mpirun would take it as an
+    // option. Open MPI's relative (`+n1`) and excluded (`^alpha`) hosts are rejected, because they do not
+    // name a host of this file.
     let mut letters = host.chars();
     let is_name = letters.next().is_some_and(|c| c.is_ascii_alphanumeric() || c == ':')
         && letters.all(|c| c.is_ascii_alphanumeric() || "._-@:%".contains(c));

@@ -1,4 +1,5 @@
-//! Runs a launcher, forwards signals to it, and explains its exit code.
+//! Runs a launcher (mpirun, srun, or a script instead of them) until the job ends, forwards signals to the
+//! launcher, and explains its exit code.
 
 use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -106,10 +107,11 @@ fn run(
 
 /// Returns the signal that a launcher gets for `signal`.
 ///
-/// srun ends the ranks at once on SIGTERM, asks on SIGINT, and passes SIGUSR1 on. It therefore gets SIGUSR1
-/// first, and SIGTERM for a second signal. SIGHUP (the terminal was closed) and SIGQUIT (Ctrl-\\) would end
-/// any launcher itself; they are replaced in the same way, because no launcher takes SIGUSR1 as a request to
-/// end ranks at once. SIGUSR2 becomes SIGUSR1: launchers pass both on in the same way.
+/// srun ends the ranks at once on SIGTERM, asks the user on SIGINT, and passes SIGUSR1 on to the ranks. srun
+/// therefore gets SIGUSR1 for the first signal, and SIGTERM for a second signal. SIGHUP (the terminal was
+/// closed) and SIGQUIT (Ctrl-\\) would end every launcher, so every launcher gets SIGUSR1 or SIGTERM instead:
+/// no launcher takes SIGUSR1 as a request to end ranks at once. SIGUSR2 becomes SIGUSR1: launchers pass
+/// SIGUSR1 and SIGUSR2 on in the same way.
 fn for_launcher(launcher: LauncherKind, signal: Signal, is_first: bool) -> Signal {
     let ends_it = launcher == LauncherKind::Srun || [Signal::HUP, Signal::QUIT].contains(&signal);
     match (ends_it, is_first) {
@@ -122,13 +124,13 @@ fn for_launcher(launcher: LauncherKind, signal: Signal, is_first: bool) -> Signa
 
 fn pass_on(child: &Child, signal: Signal) {
     if let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
-        // Fails if the process has exited. It needs no signal then.
+        // Fails if the process has exited. The process then needs no signal.
         let _ = kill_process(pid, signal);
     }
 }
 
-/// Describes an exit code of a launcher or its ranks, and what to do. `signal` is the name of a signal that
-/// was forwarded to the launcher.
+/// Describes an exit code of a launcher or its ranks, and what to do. `signal` is the name of the signal that
+/// was forwarded to the launcher; `None` if no signal was forwarded.
 pub fn explain(code: i32, signal: Option<&str>) -> String {
     let meaning = match (code, signal) {
         (75, _) => "stopped with a checkpoint: continue with --resume",
@@ -212,7 +214,7 @@ mod tests {
             (Srun, &[Signal::HUP], "USR1"),
             (Mpirun, &[Signal::TERM, Signal::TERM], "TERM TERM"),
         ] {
-            // SIGINT is left out: a shell in the background ignores it for good.
+            // No case passes SIGINT on: a shell in the background ignores SIGINT, and cannot trap it.
             let folder = tempfile::tempdir().unwrap();
             let (seen, stop) = (folder.path().join("seen"), StopRequest::default());
             // SIGUSR1 may be sent again, so the script notes it once.

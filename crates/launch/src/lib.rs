@@ -1,5 +1,6 @@
-//! Starts MPI jobs on a topology: host files, command lines of the launchers, checks before the start, the
-//! end of a job and its cause, restarts, and sweeps.
+//! Starts MPI jobs of `mpiburn` on one or more machines. Reads host files, checks the machines, runs a
+//! launcher (mpirun or srun), explains why a job ended, restarts failed trainings, and plans sweeps, which
+//! are series of runs.
 //!
 //! The launcher starts processes, and each process gets its rank from MPI. The process that runs this code is
 //! not part of the job, and needs no MPI.
@@ -17,13 +18,13 @@ mod restart;
 mod stop;
 pub mod sweep;
 
-/// Exit code of invalid options, like clap's.
+/// Exit code for invalid options, the same as clap's.
 pub const EXIT_USAGE: u8 = 2;
 /// Exit code of an interrupted command that can be continued: EX_TEMPFAIL of sysexits.h.
 pub const EXIT_RESUMABLE: u8 = 75;
 
 /// Word that `mpiburn cores` prints before the number of cores and the number of CPUs. The check of another
-/// machine searches for it in the output.
+/// machine searches the output for this word.
 pub const CORES: &str = "mpiburn-cores";
 
 pub use cause::{Cause, IN_USE, Kind, cause_in};

@@ -1,7 +1,7 @@
-//! Checks before a job starts: that its launcher is installed, and that each machine
-//! can be resolved, accepts ssh and has the same binary.
+//! Checks before a job starts: the launcher is installed; each machine's name can be resolved; each machine
+//! accepts ssh and has the same binary.
 //!
-//! mpirun reports these errors as well, in twenty lines, and some only after minutes.
+//! mpirun reports these errors too, but in twenty lines, and some errors only after minutes.
 
 use std::cell::LazyCell;
 use std::net::{IpAddr, UdpSocket};
@@ -15,7 +15,8 @@ use super::reach::{Agent, Patience, addresses, output};
 use super::{Binding, Hosts, Launch, LauncherKind, MpiFlavour, Topology, quirks, quoted};
 use crate::StopRequest;
 
-/// Checks what `launch` needs, and sets what its ranks are bound to: to cores, unless a machine has too few.
+/// Checks that the job `launch` can start, and sets its binding: each rank is bound to one core, unless a
+/// machine has too few cores.
 ///
 /// # Errors
 /// The error of the first check that fails, or that `stop` interrupted.
@@ -45,7 +46,7 @@ fn check_command(launch: &Launch) -> anyhow::Result<()> {
     let file = find(first).with_context(|| {
         let hint = match (&launch.by, launch.launcher) {
             (Some(_), _) => "check the path",
-            (None, LauncherKind::Srun) => "srun comes with Slurm; use --launcher mpirun without it",
+            (None, LauncherKind::Srun) => "srun comes with Slurm; without Slurm, use --launcher mpirun",
             (None, _) => "make setup installs it",
         };
         format!("{first} not found: {hint}")
@@ -74,7 +75,8 @@ fn check_hosts(launch: &Launch, stop: &StopRequest) -> anyhow::Result<Binding> {
             let here: Vec<IpAddr> = match addresses(host, patience) {
                 // A socket can be bound only to an address of this machine.
                 Ok(all) => all.into_iter().filter(|&ip| UdpSocket::bind((ip, 0)).is_ok()).collect(),
-                // The name has no address here, but the agent (usually ssh) may know it.
+                // The name has no address here, but the agent may know it: the command by which mpirun
+                // reaches other machines, usually ssh.
                 Err(_) if agent()?.may_know(host, patience) => Vec::new(),
                 Err(reason) => bail!(
                     "cannot resolve host {host} of {} ({reason}): check its spelling, or add it to /etc/hosts or \
@@ -99,8 +101,8 @@ fn check_hosts(launch: &Launch, stop: &StopRequest) -> anyhow::Result<Binding> {
     Ok(needed)
 }
 
-/// Sets what the ranks are bound to, by the cores of this machine alone. Returns the other hosts: only their
-/// answers say how many cores they have.
+/// Sets the binding of the ranks from the cores of this machine alone, without asking other machines. Returns
+/// the names of the other machines, whose numbers of cores are not known.
 ///
 /// # Errors
 /// If the hosts have too few slots.
@@ -164,8 +166,9 @@ pub fn impossible(
     }
 }
 
-/// Returns a machine of the host file that has no address. The files of a fresh checkout name such machines,
-/// as examples. A file that cannot be read, or is too short, is left to the run, which reports the error.
+/// Returns a machine of the host file whose name cannot be resolved. The host files of a fresh checkout name
+/// such machines, as examples. Returns `None` if the file cannot be read or names too few machines: the run
+/// will report that error.
 fn unknown_host(topology: Topology, mpi: MpiFlavour, hostfile: &Path) -> Option<String> {
     let hosts = Hosts::read(hostfile, mpi).ok()?;
     let agent = LazyCell::new(|| Agent::for_mpi(mpi).ok());
@@ -176,7 +179,8 @@ fn unknown_host(topology: Topology, mpi: MpiFlavour, hostfile: &Path) -> Option<
     hosts.for_topology(topology).ok()?.into_iter().find(unknown).map(ToOwned::to_owned)
 }
 
-/// Returns why Slurm cannot be used here: srun is not installed, or sinfo gets no answer.
+/// Returns why Slurm cannot be used here: srun is not installed, or sinfo gets no answer. Returns `None` if
+/// Slurm can be used.
 fn no_slurm(srun: &str, sinfo: &str) -> Option<String> {
     if find(srun).is_none() {
         return Some("it is not installed here".into());

@@ -1,6 +1,7 @@
-//! Workarounds for single launchers. A comment above each group names the version that no longer needs it.
+//! Workarounds for faults of particular launchers: mpirun of Open MPI, mpirun of MPICH, and srun. A comment
+//! above each group of workarounds names the version that no longer needs the group.
 //!
-//! Delete a workaround when no supported system has an older version.
+//! Delete a group when every supported system has that version or a later one.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
@@ -18,7 +19,8 @@ use super::{Hosts, MpiFlavour};
 /// Variables of a rank's environment. If one of them is set, mpirun does not start.
 const OF_A_JOB: [&str; 2] = ["OMPI_UNIVERSE_SIZE", "OMPI_MCA_ess_base_jobid"];
 
-/// Rejects variables, free space and limits with which mpirun would fail to start, or hang.
+/// Rejects an environment in which mpirun would fail to start, or hang: variables of another job, too little
+/// free space, or a low limit of file sizes.
 pub(super) fn check_environment() -> anyhow::Result<()> {
     if let Some(variable) = OF_A_JOB.into_iter().find(|name| std::env::var_os(name).is_some()) {
         bail!(
@@ -33,8 +35,8 @@ pub(super) fn check_environment() -> anyhow::Result<()> {
 /// Free space in MB that a job's temporary files need. Two ranks need 6 to 10 MB.
 const SPACE_MB: f64 = 16.0;
 
-/// Limit of file sizes in MB that a job's temporary files need. The files of PMIx and of shared memory have 4
-/// MB each.
+/// Lowest limit of file sizes, in MB, that suffices for a job's temporary files. The files of PMIx, a library
+/// of mpirun, and of shared memory have 4 MB each.
 const FILE_MB: u64 = 5;
 
 /// Checks the limit of file sizes, in bytes. With a lower limit, mpirun prints lines of PMIx and never ends.
@@ -69,9 +71,9 @@ fn check_space(folder: &Path, needed_mb: f64) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Checks that Open MPI recognises `host` as this machine, and that `host` is the file's only name for it.
-/// `here` are those addresses of `host` that belong to this machine. `other` is an earlier host of the file
-/// that is this machine.
+/// Checks that Open MPI recognises `host` as this machine, and that the host file has no other name of this
+/// machine. `here` are those addresses of `host` that belong to this machine. `other` is an earlier host of
+/// the file that is this machine, or `None`.
 pub(super) fn check_own(
     host: &str,
     here: &[IpAddr],
@@ -106,14 +108,14 @@ pub(super) fn keeps_full_names(hosts: &[&str]) -> bool {
     hosts.iter().any(|host| host.contains('.') && !is_ip(without_user(host)) && !has_own_name(host, false))
 }
 
-/// Settings of TCP keepalives, in seconds and probes. They end a job within seconds if a link is broken for
-/// good; without them, mpirun's daemons would wait for minutes. A job survives an interruption of two
-/// seconds.
+/// Settings of TCP keepalives: two times in seconds, and a number of probes. They end a job within seconds if
+/// a network link is broken for good; without keepalives, mpirun's daemons would wait for minutes. A job
+/// survives an interruption of two seconds.
 pub(super) const KEEPALIVES: [(&str, &str); 3] =
     [("oob_tcp_keepalive_time", "2"), ("oob_tcp_keepalive_intvl", "1"), ("oob_tcp_keepalive_probes", "3")];
 
 /// How long mpirun may take to end a job after it has reported that a process ended. mpirun was observed to
-/// stay forever when a rank was killed while the job started.
+/// run forever when a rank was killed while the job started.
 pub(super) const LINGER: Duration = Duration::from_secs(20);
 
 /// How mpirun's lines about a lost host begin. The first line mentions a start, but mpirun prints it at any

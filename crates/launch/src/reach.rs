@@ -22,11 +22,11 @@ use super::job::TICK;
 use super::{MpiFlavour, quoted};
 use crate::StopRequest;
 
-/// How long an agent may take to answer. ssh gives up after `ConnectTimeout`, and a login may take as long
-/// again.
+/// How long an agent may take to answer. ssh gives up if it cannot connect within `ConnectTimeout`, and the
+/// login after the connection takes more time.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// Time after which a line says what is waited for.
+/// Time after which a log line says what this process waits for.
 const SOON: Duration = Duration::from_secs(5);
 
 /// How long to wait for the answers of other machines.
@@ -82,7 +82,7 @@ pub(super) fn addresses(host: &str, patience: Patience<'_>) -> Result<Vec<IpAddr
 }
 
 /// The command by which mpirun starts a process on another machine: `ssh`, unless mpirun's settings name
-/// another one.
+/// another command.
 #[derive(Debug)]
 pub(super) struct Agent {
     words: Vec<String>,
@@ -147,7 +147,7 @@ impl Agent {
     }
 
     /// Returns whether the agent may reach a host whose name has no address here. For ssh, `~/.ssh/config`
-    /// may have an address or a proxy for the host. Any other agent may know the host.
+    /// may have an address or a proxy for the host. For any other agent, the answer is always true.
     pub(super) fn may_know(&self, host: &str, patience: Patience<'_>) -> bool {
         if !self.is_ssh {
             return true;
@@ -230,7 +230,7 @@ pub(super) fn output(mut command: Command, what: &str, patience: Patience<'_>) -
     output.transpose()
 }
 
-/// The agents of both MPIs if no setting names others.
+/// The agents that mpirun of both MPIs tries, in this order, if no setting names an agent.
 const DEFAULT: &str = "ssh : rsh";
 
 /// Returns the error if none of `agents` is installed.
@@ -251,7 +251,8 @@ fn not_installed(mpi: MpiFlavour, agents: &str) -> anyhow::Error {
     )
 }
 
-/// Returns the words of the first command in `agents` that is installed. Colons separate the commands.
+/// Returns the words of the first command in `agents` that is installed; `None` if no command is installed.
+/// Colons separate the commands.
 fn first_installed(agents: &str) -> Option<Vec<String>> {
     let commands = agents.split(':').map(|agent| agent.split_whitespace().map(ToOwned::to_owned).collect());
     commands.into_iter().find(|words: &Vec<String>| {
@@ -262,9 +263,10 @@ fn first_installed(agents: &str) -> Option<Vec<String>> {
 /// Word before the digest of the program in the answer.
 const DIGEST: &str = "mpiburn-digest";
 
-/// Returns the command that prints the answer, for any login shell. Between single quotes, sh, fish and tcsh
-/// read everything alike except for quotes, `!` and pairs of backslashes. The path contains none of these,
-/// because its special characters are written as octal numbers.
+/// Returns the command that the agent runs on another machine, in any login shell. The command prints the
+/// digest of the program at `path`, and then runs the program, which prints its counts of cores and CPUs.
+/// Between single quotes, sh, fish and tcsh read everything alike except for quotes, `!` and pairs of
+/// backslashes. The path contains none of these, because its special characters are written as octal numbers.
 fn script(path: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte);
     let letter = |byte: u8| if plain(byte) { char::from(byte).to_string() } else { format!(r"\{byte:03o}") };
@@ -276,7 +278,7 @@ fn script(path: &str) -> String {
 }
 
 /// Returns the text that follows the last `word` on the same line. Start-up files of the login shell may
-/// print anything before it.
+/// print anything before this text.
 fn said<'t>(text: &'t str, word: &str) -> Option<&'t str> {
     text.rsplit_once(word).map(|(_, rest)| rest.lines().next().unwrap_or_default())
 }

@@ -2,7 +2,7 @@
 //!
 //! An attempt is one start of the training. After each attempt, [`restart`] reads from the run directory how
 //! many steps were done and which checkpoint is the newest. It makes no other attempt in these cases:
-//! - The job did not end by a fault, but by success, a stop signal or wrong options.
+//! - The job succeeded, was stopped by a signal, or has wrong options.
 //! - The same fault repeats at the same step.
 //! - Several attempts in a row do not reach their first step.
 //! - All restarts are used.
@@ -21,8 +21,8 @@ use super::{
     EXIT_RESUMABLE, EXIT_USAGE, Launch, MpiFlavour, Outcome, StopRequest, Streams, explain, line, quirks,
 };
 
-/// Maximum wait for the ranks of an ended attempt to leave the run directory. They end when they notice the
-/// loss of the launcher or of another rank.
+/// Maximum wait until the ranks of an ended attempt no longer use the run directory. These ranks end when
+/// they notice the loss of the launcher or of another rank.
 const LEAVE: Duration = Duration::from_secs(120);
 /// Interval between tries to lock the directory.
 const TICK: Duration = Duration::from_millis(100);
@@ -99,7 +99,7 @@ struct JobAttempt {
     words: Vec<String>,
     /// Whether the attempt continues from a checkpoint.
     resumes: bool,
-    /// The run directory before the attempt.
+    /// The state of the run directory before the attempt.
     before: RunDirState,
 }
 
@@ -170,7 +170,7 @@ struct Restarts<'a> {
     training: &'a Training,
     max_restarts: u32,
     stop: &'a StopRequest,
-    /// The run directory before the first attempt.
+    /// The state of the run directory before the first attempt.
     original: RunDirState,
     /// Whether an attempt has written to the run directory.
     began: bool,
@@ -218,8 +218,8 @@ impl Restarts<'_> {
             "before its first step".to_owned()
         };
         let line = format!("{} {place}: {}", ended.headline, ended.cause_text);
-        // The state is read after `note` has changed run.json, so that every later change is one of the next
-        // attempt.
+        // The state is read after `note` has changed run.json, so that every later change of run.json comes
+        // from the next attempt.
         let start = self.next_start(&fault).and_then(|start| {
             Ok((start, RunDirState::read(&self.training.dir).map_err(|error| error.to_string())?))
         });
@@ -259,8 +259,8 @@ impl Restarts<'_> {
         Some(format!("{}: {}; not started again: {why}", ended.headline, ended.cause_text))
     }
 
-    /// Returns whether the run in the directory belongs to these attempts: one of them has written to it, or
-    /// the training resumes it. Otherwise it is an older run.
+    /// Returns whether the run in the directory belongs to these attempts: an attempt has written to the
+    /// directory, or the training resumes the run. If neither is true, the run is older than these attempts.
     fn owns(&self) -> bool {
         self.began || (self.training.resumes && self.original.run_json.is_some())
     }
@@ -296,10 +296,11 @@ impl Restarts<'_> {
         }
     }
 
-    /// Returns where `attempt` failed. `after` is the run directory that the attempt left.
+    /// Returns where `attempt` failed. `after` is the state of the run directory after the attempt.
     fn fault(&self, attempt: &JobAttempt, after: &RunDirState) -> Fault {
         let checkpoint = after.checkpoint.filter(|_| self.owns());
-        // A new run writes run.json before it connects, and the step file after it has connected.
+        // A new run writes run.json before its ranks connect to each other, and the step file after they have
+        // connected.
         let began = after.run_json != attempt.before.run_json && after.noted.is_some();
         // If the attempt has not begun, the step file is from an earlier attempt.
         let step = after.noted.filter(|_| began).max(checkpoint).unwrap_or(0);
@@ -337,7 +338,8 @@ impl Restarts<'_> {
         }
     }
 
-    /// Returns why there is no other attempt after `attempts` attempts. The last of them failed with `fault`.
+    /// Returns why there is no other attempt after `attempts` attempts; `None` if another attempt is allowed.
+    /// The last attempt failed with `fault`.
     fn limit(&mut self, attempts: u32, fault: Fault) -> Option<String> {
         self.idle = if fault.began { 0 } else { self.idle + 1 };
         let repeats = self.last_fault.replace(fault) == Some(fault) && fault.began;
@@ -353,7 +355,8 @@ impl Restarts<'_> {
         }
     }
 
-    /// Returns the arguments of the next attempt and where it starts, or why there is none.
+    /// Returns the arguments of the next attempt and where it starts. The error says why no attempt can
+    /// start.
     fn next_start(&self, fault: &Fault) -> Result<(Vec<String>, String), String> {
         let Training { dir, resumes, overwrites, words, resume_after, .. } = self.training;
         let beginning = || "the beginning".to_owned();

@@ -51,8 +51,8 @@ impl StopRequest {
         Ok(request)
     }
 
-    /// Returns the name of the first signal that was taken, such as `SIGTERM`. If none was taken, returns the
-    /// name of the latest signal.
+    /// Returns the name of the first signal that was taken, such as `SIGTERM`. If no signal was taken,
+    /// returns the name of the latest signal. Returns `None` if no signal came.
     pub fn signal(&self) -> Option<&'static str> {
         signal_hook::low_level::signal_name(self.number()?)
     }
@@ -63,7 +63,8 @@ impl StopRequest {
         received(&self.first).or_else(|| received(&self.came)).map(|number| number as i32)
     }
 
-    /// Returns the number of a signal that came since the last call, to be forwarded.
+    /// Returns the number of the latest signal since the last call, which the caller then forwards; `None` if
+    /// no signal came.
     pub fn take(&self) -> Option<i32> {
         let came = Some(self.came.swap(0, Ordering::Relaxed)).filter(|&number| number > 0)?;
         let _ = self.first.compare_exchange(0, came, Ordering::Relaxed, Ordering::Relaxed);

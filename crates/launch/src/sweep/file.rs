@@ -1,7 +1,9 @@
-//! Sweep files: TOML, checked before the first run.
+//! Reads sweep files. A sweep is a series of runs of `mpiburn train`, and a sweep file describes it in TOML.
+//! The file is checked before the first run.
 //!
-//! All keys and values are checked, even in scales that this sweep does not use. If a wrong key were ignored,
-//! the runs would not be those that the author expects.
+//! A file may also define scales: smaller variants of the sweep, for `--scale`. All keys and values are
+//! checked, even in scales that are not used. If a wrong key were ignored, the runs would differ from the
+//! runs that the author expects.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -40,7 +42,7 @@ pub struct SweepFile {
     pub path: PathBuf,
     /// Title of the table.
     pub title: String,
-    /// Name of the published figures to show beside the results.
+    /// Name of the published figures that reports show beside the results; `None` if there are none.
     pub reference: Option<String>,
     /// Number of repeats of each run.
     pub repeats: usize,
@@ -65,14 +67,14 @@ pub type TrainOptions = BTreeMap<String, Takes>;
 /// Keys of a run that are not options of `train`.
 const OWN_KEYS: [&str; 2] = ["topology", "launcher"];
 
-/// Options that make sense for a single run only. A sweep has many runs.
+/// Options that make sense for a single run only, and not for the many runs of a sweep.
 pub const OF_ONE_RUN: [&str; 7] =
     ["out", "log-path", "resume", "overwrite", "trace", "trace-steps", "note-steps"];
 
-/// Keys above the sections.
+/// Keys that stand above all sections.
 const HEAD: [&str; 3] = ["title", "reference", "repeats"];
 
-/// Name of the file's own scale, which no section changes.
+/// Name of the scale of the whole sweep, to which no section for a scale applies.
 pub(super) const FULL: &str = "full";
 
 /// Largest number of repeats of a run. A larger number is a typing error, and would fill memory.
@@ -82,7 +84,7 @@ impl SweepFile {
     /// Reads a sweep file, and checks all of its keys against `options`, the options of `mpiburn train`.
     ///
     /// # Errors
-    /// If it cannot be read, is not TOML, or has an unknown key or a value of the wrong kind.
+    /// If the file cannot be read, is not TOML, or has an unknown key or a value of the wrong kind.
     pub fn read(path: &Path, options: &TrainOptions) -> Result<Self, SweepError> {
         let shown = path.display();
         let text = read_text(path)
@@ -302,15 +304,17 @@ impl Reading<'_> {
             (Takes::Flag, value @ Value::Boolean(_)) => Ok(value),
             (Takes::Flag, _) => wrong(format!("write {key} = true or false")),
             (Takes::Switch, Value::Boolean(on)) => Ok(if on { "on" } else { "off" }.into()),
-            // `false` leaves an option out. For example, a run of [[runs]] drops an option of [base] with it.
+            // `false` leaves an option out. With `false`, a run of [[runs]] can drop an option of [base], for
+            // example.
             (Takes::Value, Value::Boolean(true)) => wrong("expected a value, not true".into()),
             (_, value) => Ok(value),
         }
     }
 }
 
-/// Returns the section that `name` probably means, if any. The names differ by one letter, by two swapped
-/// letters or by capitals, or `name` begins with `vari` or `vary`.
+/// Returns the section that `name` probably means; `None` if no section is similar. A section is similar if
+/// its name differs from `name` by one letter, by two swapped letters or by capitals. Names that begin with
+/// `vari` or `vary` mean `[vary]`.
 fn meant(name: &str) -> Option<&'static str> {
     let small = small(name);
     let sections = [("base", "[base]"), ("vary", "[vary]"), ("runs", "[[runs]]")];

@@ -6,12 +6,13 @@ use anyhow::{Context, bail};
 use run_record::files::naming_file_above;
 use run_record::{RunState, SweepRecord, SweepRun, count};
 
-/// Checks that `folder` is not the directory of a run, and that the report would still show the finished runs
-/// in it. A report shows the runs of one sweep. If only some of them would be missing from it, or if all
-/// belong to an earlier version of the same sweep, prints a warning.
+/// Checks that the sweep `now` may write to `folder`. A report of a folder shows only the runs of the last
+/// sweep, so finished runs that `now` does not contain would disappear from reports. Prints a warning if only
+/// some of the finished runs would disappear, or if they belong to an earlier version of the same sweep.
 ///
 /// # Errors
-/// If `folder` cannot be read or is a run directory, or if all finished runs in it belong to another sweep.
+/// If `folder` cannot be read, is a file or a run directory, or if all finished runs in it would disappear
+/// from reports and belong to another sweep.
 pub fn check_folder(folder: &Path, now: &SweepRecord) -> anyhow::Result<()> {
     let shown = folder.display();
     if folder.exists() && !folder.is_dir() {

@@ -9,7 +9,8 @@ use super::file::{FULL, in_short, repeats};
 use super::{SweepError, SweepFile};
 use crate::{LauncherKind, Topology};
 
-/// Largest number of runs, with their repeats. A larger number is a typing error, and would fill memory.
+/// Maximum number of runs of a sweep; each repeat counts. A larger number is a typing error, and would fill
+/// memory.
 const RUNS: usize = 10_000;
 
 /// A run of a sweep that is to be started.
@@ -76,7 +77,8 @@ pub fn plan(file: &SweepFile, scale: &str) -> Result<Vec<PlannedRun>, SweepError
     Ok((1..=repeats).flat_map(round).collect())
 }
 
-/// Returns the options that `scale` changes, each with its value at `scale` and at full scale, as text.
+/// Returns the options that `scale` changes. Each option has its value at `scale` and its value at full
+/// scale, as text; `–` if the option is not set.
 pub fn scaled(file: &SweepFile, scale: &str) -> BTreeMap<String, (String, String)> {
     let text = |value: Option<&Value>| value.map_or_else(|| "–".to_owned(), text);
     let changed = file
@@ -167,8 +169,8 @@ fn planned(file: &SweepFile, base: &Table, variant: &Table) -> Result<PlannedRun
     Ok(run)
 }
 
-/// Returns the name of a run: its values, each after its key. Values that show their key, such as a topology,
-/// come without it.
+/// Returns the name of a run: the values in which it differs from other runs, each after its key. Values from
+/// which the key is clear, such as a topology, come without the key. If nothing differs, the name is `run`.
 fn name_of(variant: &Table, varied: &BTreeMap<String, String>) -> String {
     let part = |key: &String| match key.as_str() {
         "topology" | "launcher" | "backend" | "model" => varied[key].clone(),
