@@ -20,7 +20,8 @@ use super::{explain, quirks};
 const TOGETHER: Duration = Duration::from_secs(30);
 /// Maximum bytes of a line that are kept.
 const LONGEST: usize = 1000;
-/// Maximum number of reads in one call. This number of reads takes more bytes than a pipe holds.
+/// Maximum number of reads in one call. These reads together can take more bytes than a pipe holds, so one
+/// call empties the pipe.
 const READS: usize = 16;
 
 /// Byte before a rank's tag, as in `burn_mpi::messages`.
@@ -70,7 +71,7 @@ pub struct Cause {
     pub text: String,
 }
 
-/// A job's standard error, which is copied to this process's own.
+/// A job's standard error, which is copied to the standard error of this process.
 pub(super) struct Watched {
     stderr: ChildStderr,
     scan: Scan,
@@ -119,7 +120,7 @@ impl Watched {
 struct Scan {
     /// The current line so far; after a tag, only the text that follows it.
     line: Vec<u8>,
-    /// The bytes of a tag that is not complete, from [`TAG`] on; empty outside of a tag.
+    /// The bytes of a tag that is not complete, starting with [`TAG`]; empty outside of a tag.
     tag: Vec<u8>,
     /// The kind of the current line, if it has a tag.
     kind: Option<Kind>,
@@ -142,7 +143,7 @@ fn kind_of_launchers(line: &str) -> Option<Kind> {
     if let Some(error) = line.strip_prefix("srun: error: ") {
         return Some(if quirks::ends_task(error) { Kind::Launcher } else { Kind::Noticed });
     }
-    // mpirun's lines begin with the name of its file, such as mpirun.openmpi.
+    // mpirun's lines begin with the name of its executable, such as mpirun.openmpi.
     let tells = (line.starts_with("mpirun") && line.contains(" noticed that process rank "))
         || line.contains("BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES")
         || line.starts_with("srun: fatal: ")

@@ -15,7 +15,7 @@ use crate::StopRequest;
 /// How a job ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outcome {
-    /// The launcher's exit code; 128 plus the signal's number if a signal ended it.
+    /// The launcher's exit code; 128 plus the signal's number if a signal ended the launcher.
     pub code: i32,
     /// Whether this process received a stop signal and forwarded it.
     pub stopped: bool,

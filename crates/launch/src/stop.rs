@@ -13,9 +13,9 @@ const SIGNALS: [i32; 4] = [SIGTERM, SIGUSR1, SIGUSR2, SIGINT];
 /// A stop signal that this process received. Trainings check it between steps.
 #[derive(Debug, Clone, Default)]
 pub struct StopRequest {
-    /// Number of the latest signal, until it is taken; 0 without one.
+    /// Number of the latest signal, until it is taken; 0 if there is none.
     came: Arc<AtomicUsize>,
-    /// Number of the first signal that was taken; 0 without one.
+    /// Number of the first signal that was taken; 0 if there is none.
     first: Arc<AtomicUsize>,
 }
 

@@ -6,7 +6,7 @@
 //! A comparison is itself a small all-gather, so comparing every call would double the latency of small
 //! calls. Training repeats the same sequence of calls, step after step. Each rank therefore learns the
 //! sequence and skips the comparison while its calls follow the sequence. The call that a rank expects next
-//! depends only on its calls so far, so ranks that made the same calls expect the same next call.
+//! depends only on the rank's calls so far, so ranks that made the same calls expect the same next call.
 //!
 //! A rank that leaves the sequence starts a comparison and waits for the other ranks. If all ranks leave the
 //! sequence at this call, they compare their calls: they make the calls if these are equal, and return an
@@ -14,8 +14,9 @@
 //! their expected call, while the other ranks wait in the comparison. At the deadline, the job ends with an
 //! error that names both calls. In either case, two different calls never meet inside MPI or gloo.
 //!
-//! A message between two ranks is compared by these two ranks only, when its length differs from the length
-//! of the previous message.
+//! A message between two ranks is compared by these two ranks only, and only if its length differs from the
+//! length of the previous message. A transport that can tell the length of a message before the rank receives
+//! it, such as MPI, does not compare messages at all.
 
 use std::collections::HashMap;
 
@@ -34,7 +35,9 @@ const CONTEXT: usize = 64;
 /// The collective calls so far on one communicator, from which the next call is predicted.
 #[derive(Default)]
 pub(crate) struct Calls {
+    /// Number of calls so far.
     made: u64,
+    /// The remembered calls, oldest first.
     latest: Vec<Operation>,
     /// Index in `latest` of the call that is expected next.
     expected: usize,
@@ -136,8 +139,8 @@ impl<L: Link> Checked<L> {
     ///
     /// # Errors
     /// If the transport fails; on all ranks, if their calls differ. If `anew` is true and all ranks have made
-    /// the same number of calls, no rank has sent any data of the differing calls. The history is then
-    /// cleared, and ranks may make further calls. Otherwise every later call returns the error.
+    /// the same number of calls, no rank has sent any data of the differing calls. The remembered calls are
+    /// then cleared, and ranks may make further calls. If not, every later call returns the error.
     pub(super) fn is_compared(&mut self, request: &mut L::Request, anew: bool) -> Result<bool, CommError> {
         let Some((_, all)) = self.link.test(request)? else { return Ok(false) };
         let compared = Announcement::compare(all.bytes());
@@ -150,7 +153,7 @@ impl<L: Link> Checked<L> {
     }
 
     /// Compares a message between its two ranks: the sender sends its announcement, and the receiver checks
-    /// it.
+    /// the announcement.
     fn compare_message(&mut self, message: Transfer, announcement: &Announcement) -> Result<(), CommError> {
         let (mine, call) = (announcement.bytes(), message.operation.call);
         let mut theirs = vec![0; mine.len()];

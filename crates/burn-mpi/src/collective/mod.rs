@@ -59,8 +59,8 @@ use crate::{CommError, Reduction, Wire};
 ///
 /// # Transports of other crates
 ///
-/// [`GradientSync`](crate::GradientSync) accepts any implementation. This one is for a job of one
-/// process, in which every operation returns its buffer unchanged:
+/// [`GradientSync`](crate::GradientSync) accepts any implementation. The following implementation is for a
+/// job of one process, in which every operation returns its buffer unchanged:
 ///
 /// ```
 /// use burn::module::Module;
@@ -157,7 +157,7 @@ pub trait Collective {
     /// not yet complete.
     ///
     /// # Errors
-    /// If the transport fails.
+    /// If the transport fails, or the operations of the ranks differ.
     fn poll(&mut self) -> Result<usize, CommError>;
 
     /// Whether [`wait`](Self::wait) for `bucket` would return at once, as of the last
@@ -173,7 +173,7 @@ pub trait Collective {
     /// If `bucket` is not in flight.
     fn wait(&mut self, bucket: usize) -> Result<Wire, CommError>;
 
-    /// Sums `buffer` over all ranks, in place, and returns when it is complete.
+    /// Sums `buffer` over all ranks, in place, and returns when the sum is complete.
     ///
     /// The default implementation starts the operation and waits for it.
     ///

@@ -138,7 +138,7 @@ pub trait Link {
 
 /// A [`Collective`] over the non-blocking calls of a transport.
 pub struct PendingOps<L: Link> {
-    // Dropped before `checked`, which has the transport of these requests.
+    // Dropped before `checked`, which owns the transport of these requests.
     ops: Vec<PendingOp<L::Request>>,
     checked: Checked<L>,
     /// Whether the job is two ranks on two machines. In a non-blocking all-reduce, they then exchange halves

@@ -109,7 +109,7 @@ pub trait Primitives {
         self.call(Call::AllToAll, Element::Byte, from, to)
     }
 
-    /// Barrier: returns once every rank has called it.
+    /// Barrier: returns once every rank has called this method.
     fn barrier(&mut self) -> Result<(), CommError> {
         self.call(Call::Barrier, Element::Byte, &[], &mut [])
     }

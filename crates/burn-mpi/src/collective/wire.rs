@@ -140,7 +140,7 @@ impl Wire {
         }
     }
 
-    /// Changes the number of elements; new ones are zero.
+    /// Changes the number of elements; new elements are zero.
     pub fn resize(&mut self, length: usize) {
         each!(self, v => v.resize(length, Default::default()));
     }

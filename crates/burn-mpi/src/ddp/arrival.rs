@@ -1,16 +1,17 @@
 //! [`ArrivalOrder`]: the order in which the gradients of a model become final during backward, and how often
-//! the model uses each parameter.
+//! the model uses each parameter. A gradient is final when backward no longer changes it.
 //!
-//! Gradients are sent in buckets, which are packed in this order, so that the first bucket can be sent early.
-//! The order is not known before the first backward. So each rank records a [`Probe`] in the first step: the
-//! order in which its gradients become final. Until the first step has ended, buckets are packed in reverse
-//! visit order; visit order is the order in which Burn visits the parameters of a module. Reverse visit order
-//! differs from the recorded order: the gradients of Burn's linear biases, for example, become final last of
-//! all.
+//! Gradients are sent in buckets, buffers of several gradients. Buckets are packed in this order, so that the
+//! first bucket can be sent early. The order is not known before the first backward. So each rank records a
+//! [`Probe`] in the first step: the order in which its gradients become final. Until the first step has
+//! ended, buckets are packed in reverse visit order; visit order is the order in which Burn visits the
+//! parameters of a module. Reverse visit order differs from the recorded order: the gradients of Burn's
+//! linear biases, for example, become final last of all.
 //!
 //! The lowest rank that ran a backward determines the order for all ranks. If a model uses a parameter
-//! several times, autodiff adds to its gradient once for each use. Ranks may use a parameter a different
-//! number of times, so a bucket waits for the largest number of uses that a rank has recorded so far.
+//! several times, autodiff adds to the parameter's gradient once for each use. Ranks may use a parameter a
+//! different number of times, so a bucket waits for the largest number of uses that a rank has recorded so
+//! far.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,10 +1,10 @@
 //! Gradient buckets: each bucket is a buffer of several gradients. Backward fills it, one all-reduce sums it
 //! over all ranks, and the optimizer reads it in place.
 //!
-//! A parameter is sealed once its gradient in this step is final. When all parameters of a bucket are sealed,
-//! the all-reduce of the bucket starts while backward goes on. Buckets start in order, because MPI matches
-//! collectives by order. The last bucket waits for the end of the step: it also carries the [`Signals`] and
-//! other values that all ranks need.
+//! A parameter is sealed once its gradient is final, that is, once backward no longer changes it in this
+//! step. When all parameters of a bucket are sealed, the all-reduce of the bucket starts while backward goes
+//! on. Buckets start in order, because MPI matches collectives by order. The last bucket waits for the end of
+//! the step: it also carries the [`Signals`] and other values that all ranks need.
 //!
 //! In each step, every rank starts the same collectives, of the same kind, for the same buckets, in the same
 //! order. Ranks may have different samples and take different branches. Such differences change only the time
@@ -68,8 +68,9 @@ pub(crate) struct Step {
     written: Vec<bool>,
     /// Whether each parameter is sealed: its bucket no longer waits for it.
     sealed: Vec<bool>,
-    /// Number of backward calls.
+    /// Number of backward calls in this step.
     backwards: usize,
+    /// Factor that scales the gradients of the current backward: its share of the step's samples.
     weight: f32,
     /// Sum of the weights of all backward calls. It is an f64, because a step may have thousands of calls,
     /// whose rounding errors would add up in f32.
@@ -438,7 +439,7 @@ impl Buckets {
         Ok(())
     }
 
-    /// Sums `values` over ranks. Sends f32, whatever the wire type is.
+    /// Sums `values` over ranks. Sends f32, even if gradients are sent in a 16-bit type.
     fn sum(&mut self, values: Vec<f32>) -> Result<Vec<f32>, CommError> {
         if self.collective.world_size() == 1 {
             return Ok(values);
@@ -495,8 +496,8 @@ fn flag(is_set: bool) -> f32 {
     f32::from(u8::from(is_set))
 }
 
-/// Tolerance for the sum of all ranks' shares of a step, which should be 1. The shares are summed in the wire
-/// type, and bf16 has only 8 bits of precision.
+/// Tolerance for the sum of all ranks' shares of a step, which should be 1. The shares are summed in the type
+/// in which gradients are sent, and bf16 has only 8 bits of precision.
 fn share_tolerance(wire: WireType) -> f32 {
     if wire == WireType::F32 { 1e-4 } else { 0.05 }
 }

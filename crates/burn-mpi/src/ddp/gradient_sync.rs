@@ -71,6 +71,7 @@ pub struct GradientSync {
     averaged: bool,
     /// Number of values that [`reduce_with`](Self::reduce_with) can average together with the gradients.
     carried: usize,
+    /// Whether the module's device supports the [`hook`]. False once a backward could not be hooked.
     hooked_device: bool,
     steps: usize,
     late_steps: usize,
@@ -148,7 +149,7 @@ impl GradientSync {
     /// - [`CommError::OnRank`] if `own` exceeds `total`.
     /// - [`CommError::NoGradient`] names a parameter whose gradient does not fit the buckets, because the
     ///   module has changed.
-    /// - [`CommError::Module`] if ranks are threads that share the graph of the module.
+    /// - [`CommError::Module`] if ranks are threads that share the autodiff graph of the module.
     /// - [`CommError::Interrupted`] after a backward that panicked.
     /// - The error that makes averaging impossible, if ranks average different modules or an earlier step has
     ///   failed. If the transport fails during this call, [`finish`](Self::finish) returns its error.
@@ -222,7 +223,7 @@ impl GradientSync {
     /// # Errors
     /// - If the transport fails, or ranks average different modules. Every later step returns the same error.
     /// - [`SharedError::Diverged`](crate::SharedError::Diverged) in the first step, if ranks begin with
-    ///   different weights. Every later step returns it, too.
+    ///   different weights. Every later step returns the same error.
     /// - [`SharedError::Shares`](crate::SharedError::Shares) on all ranks, if the samples of their backward
     ///   calls do not add up to the total of the step.
     /// - [`CommError::NoGradient`], which names the parameter, if a trainable parameter of `module` was
@@ -258,9 +259,9 @@ impl GradientSync {
         self.reduce_with(mine, &mut [])
     }
 
-    /// Ends the step as [`reduce`](Self::reduce) does, and replaces `averaged` by its mean over the ranks
-    /// that had a backward in this step, with the same bits on every rank. `averaged` is sent as f32 in the
-    /// bucket that carries the signals, or, if gradients are sent in a narrower type, in a separate
+    /// Ends the step as [`reduce`](Self::reduce) does. Overwrites `averaged` with its mean over the ranks
+    /// that ran a backward in this step; the mean has the same bits on every rank. `averaged` is sent as f32
+    /// in the bucket that carries the signals, or, if gradients are sent in a narrower type, in a separate
     /// all-reduce.
     ///
     /// # Errors
@@ -320,9 +321,9 @@ impl GradientSync {
     }
 
     /// Adds `gradients`, which Burn's `backward` has returned for the mean loss over `own` of the step's
-    /// `total` samples. They must be the last gradients of this rank in the step. Unlike in
-    /// [`backward`](Self::backward), no bucket is sent while they are computed. If `own` is 0, `gradients` is
-    /// not used.
+    /// `total` samples. `gradients` must be the last gradients of this rank in the step. Unlike in
+    /// [`backward`](Self::backward), no bucket is sent while the gradients are computed. If `own` is 0,
+    /// `gradients` is not used.
     ///
     /// ```no_run
     /// # use burn::{module::Module, optim::GradientsParams, tensor::Tensor};

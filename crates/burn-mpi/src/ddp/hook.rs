@@ -45,7 +45,7 @@ use crate::ddp::buckets::Buckets;
 
 /// State of a hooked backward, which the hook fills.
 pub struct HookedBackward {
-    /// Index of the parameter of each graph node. Nodes are new in every step.
+    /// Index of the parameter of each node of the autodiff graph. Every step has new nodes.
     params: HashMap<u64, usize>,
     /// Number of registrations of each parameter's gradient.
     times: Vec<usize>,
@@ -202,7 +202,8 @@ copied!("ndarray" NdArray, "tch" LibTorch, "cuda" Cube);
     Autodiff
 )]
 trait HookedLoss: Backend {
-    /// Returns the same loss, with a backward that installs the hook. Without autodiff, there is no backward.
+    /// Returns the same loss, with a backward that installs the hook. A backend without autodiff has no
+    /// backward, and returns the loss unchanged.
     fn hook(loss: FloatTensor<Self>) -> FloatTensor<Self> {
         loss
     }

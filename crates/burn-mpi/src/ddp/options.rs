@@ -26,7 +26,7 @@ pub struct SyncOptions {
     /// Whether buckets are summed over ranks while backward still runs.
     pub overlap: bool,
     /// Maximum bytes of a bucket, counted in f32. If a model has too few gradients for eight buckets of this
-    /// size, the maximum is an eighth of its gradients, or 1 MB if that is more.
+    /// size, the maximum is an eighth of the bytes of its gradients or 1 MB, whichever is more.
     pub bucket_bytes: usize,
     /// Maximum bytes of the first bucket, counted in f32.
     pub first_bucket_bytes: usize,
@@ -47,8 +47,8 @@ impl Default for SyncOptions {
 /// Number of buckets of a small model. With one bucket, no communication overlaps with backward. With eight
 /// buckets, little communication is left after backward.
 const PARTS: usize = 8;
-/// Lower limit of the maximum bytes of a small model's buckets. Smaller buckets gain nothing: latency
-/// outweighs transfer time.
+/// The maximum bytes of a small model's buckets are never lower than this number. Smaller buckets gain
+/// nothing: latency outweighs transfer time.
 const LEAST_BYTES: usize = 1 << 20;
 
 /// Returns the maximum number of values in the first bucket, and in each other bucket, of a model with

@@ -9,8 +9,8 @@
 //! the rank has not entered the operation. The guard prints a line that names the missing ranks, and aborts
 //! the job.
 //!
-//! A rank that exits while others may wait for it announces its exit, so that they need not wait for the
-//! deadline.
+//! A rank that exits while other ranks may wait for it announces its exit, so that the others need not wait
+//! for the deadline.
 
 mod exit_barrier;
 pub(crate) mod finalize;

@@ -1,5 +1,6 @@
 //! State of the hub, which connects ranks that are threads of one process: the inputs of calls, messages, and
-//! what each rank waits for. Also computes the results of calls.
+//! what each rank waits for. In a simulation, ranks take turns: only the rank that has the turn runs. Also
+//! computes the results of calls.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;

@@ -74,7 +74,7 @@ pub const OF_ONE_RUN: [&str; 7] =
 /// Keys that stand above all sections.
 const HEAD: [&str; 3] = ["title", "reference", "repeats"];
 
-/// Name of the scale of the whole sweep, to which no section for a scale applies.
+/// Name of the scale without changes: the sweep as `[base]`, `[vary]` and `[[runs]]` describe it.
 pub(super) const FULL: &str = "full";
 
 /// Largest number of repeats of a run. A larger number is a typing error, and would fill memory.
@@ -142,7 +142,8 @@ fn without_rust(content: &str, message: &str) -> String {
     }
 }
 
-/// Reads the sections of a file. Its functions return problems without the file's name.
+/// Reads the sections of a file. The errors of its functions do not name the file; [`SweepFile::read`] adds
+/// the name.
 struct Reading<'a> {
     path: &'a Path,
     options: &'a TrainOptions,

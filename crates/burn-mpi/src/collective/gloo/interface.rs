@@ -37,9 +37,9 @@ struct Network {
 /// error if one rank fails.
 ///
 /// If `name` is `None` and all ranks share one loopback interface, the address is on that interface. If
-/// `name` is `None` and they do not, rank 0 takes the address from which it reaches the first rank on another
-/// host. The other ranks take the address from which they reach rank 0's address. So all hosts use the same
-/// network, even if several networks connect them.
+/// `name` is `None` and the ranks have different loopback interfaces, rank 0 takes the address from which it
+/// reaches the first rank on another host. The other ranks take the address from which they reach rank 0's
+/// address. So all hosts use the same network, even if several networks connect them.
 pub(crate) fn choose(world: &World, name: Option<&str>) -> Result<Address, CommError> {
     let kind = if name.is_some() { "a name" } else { "no name" };
     world.check_equal("Transport::interface", kind)?;

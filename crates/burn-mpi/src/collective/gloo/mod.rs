@@ -37,7 +37,7 @@ const MESSAGE: u32 = 0;
 const ANNOUNCED: u32 = 1 << 31;
 
 /// Connections to all other ranks. All ranks run the same operations in the same order, with buffers of equal
-/// length. Any thread may run an operation.
+/// length. Any thread may run an operation, one thread at a time.
 struct Context {
     mesh: Mesh,
     member: Member,
@@ -52,9 +52,9 @@ struct Context {
 }
 
 impl Context {
-    /// Connects all ranks of `world` over the named network interface, or over one that reaches
-    /// all ranks. No operation waits longer than `timeout` for another rank. All ranks must
-    /// call it, and all return an error if one fails.
+    /// Connects all ranks of `world` over the network interface `interface`, or, if it is `None`, over an
+    /// interface that reaches all ranks. No operation waits longer than `timeout` for another rank. All ranks
+    /// must call this function, and all return an error if one rank fails.
     pub fn connect(world: &World, interface: Option<&str>, timeout: Duration) -> Result<Self, CommError> {
         let address = interface::choose(world, interface)?;
         let (rank, size) = (world.rank(), world.size());
@@ -214,9 +214,9 @@ impl Context {
 pub type GlooCollective = PendingOps<GlooThread>;
 
 impl GlooCollective {
-    /// Connects all ranks of `world` over the named network interface, or over one that
-    /// reaches all ranks. No operation waits longer than `timeout` for another rank. All
-    /// ranks must call it, and all return an error if one fails.
+    /// Connects all ranks of `world` over the network interface `interface`, or, if it is `None`, over an
+    /// interface that reaches all ranks. No operation waits longer than `timeout` for another rank. All ranks
+    /// must call this function, and all return an error if one rank fails.
     ///
     /// # Errors
     /// If the interface does not exist, or if this rank cannot connect to a rank within `timeout`.

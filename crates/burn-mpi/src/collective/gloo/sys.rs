@@ -166,8 +166,8 @@ pub(super) fn adder_of(element: Element) -> Add {
 }
 
 /// # Safety
-/// Called by gloo: all three point at `n` elements of type `T`, and any two of
-/// them are equal or do not overlap.
+/// Called by gloo: `out`, `a` and `b` point at `n` elements of type `T`, and any two of them are equal or do
+/// not overlap.
 unsafe extern "C" fn add<T: Sum>(out: *mut c_void, a: *const c_void, b: *const c_void, n: usize) {
     let (out, a, b) = (out.cast::<T>(), a.cast::<T>(), b.cast::<T>());
     // SAFETY: the caller promises `n` elements at each pointer. `out` is the same memory as one of the terms,

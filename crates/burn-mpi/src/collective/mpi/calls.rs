@@ -241,7 +241,7 @@ fn sum_op(function: UserFunction) -> ffi::MPI_Op {
 /// Adds MPI's `input` to `sum`, two buffers of 16-bit floats.
 ///
 /// # Safety
-/// Called by MPI: both point at `*length` elements and do not overlap.
+/// Called by MPI: `input` and `sum` point at `*length` elements and do not overlap.
 unsafe extern "C" fn add<T: Sum>(
     input: *mut c_void,
     sum: *mut c_void,
