@@ -35,7 +35,7 @@ impl ArrivalOrder {
         let trainable: Vec<usize> = unknown(layout).into_iter().rev().collect();
         if sorted != trainable {
             return Err(CommError::Arrival(format!(
-                "the order {:?} does not list each of its {} trainable parameters once",
+                "the order {:?} must list each of the {} trainable parameters once",
                 self.order,
                 trainable.len()
             )));

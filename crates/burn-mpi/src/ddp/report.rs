@@ -48,7 +48,7 @@ impl fmt::Display for NoOverlap {
             Self::OneRank => "there is only one rank",
             Self::Off => "it is switched off",
             Self::OneBucket => "all gradients are in one bucket",
-            Self::NotLearned => "the order of arrival is learned in the first step",
+            Self::NotLearned => "the order in which gradients become final is learned in the first step",
             Self::Device => {
                 "gradients of this device can be read only after backward; overlap needs flex, ndarray, tch or cuda"
             }
