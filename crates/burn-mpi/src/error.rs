@@ -107,7 +107,7 @@ pub enum CommError {
     #[error("this module cannot be trained data-parallel: {0}")]
     Module(String),
     /// An [`ArrivalOrder`](crate::ArrivalOrder) does not fit this module.
-    #[error("the order of arrival does not fit this module: {0}")]
+    #[error("the ArrivalOrder does not fit this module: {0}")]
     Arrival(String),
     /// An earlier step was interrupted, such as by a panic in its backward.
     #[error("gradients cannot be averaged: {0}")]

@@ -167,7 +167,7 @@ named!(Reduction, "reduction": Native = "native", Ordered = "ordered");
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum GlooAlgorithm {
-    /// Ring: the fewest bytes over each link. The number of steps is twice the number of ranks.
+    /// Ring: the fewest bytes over each link. The number of steps grows with the number of ranks.
     Ring,
     /// Hypercube: the number of steps grows with the logarithm of the number of ranks.
     Bcube,
