@@ -1,8 +1,8 @@
-//! Activations of rows, and their gradients.
+//! Activation functions on rows of values, and their gradients.
 //!
-//! The forward pass computes the derivative of an activation, its slope, together with the value: both share
-//! most of their arithmetic. Backward multiplies the gradient by the stored slope. ReLU needs no stored
-//! slope, because its output shows which gradients pass.
+//! The slope of an activation is its derivative. The forward pass computes and stores the slope together with
+//! the value, because the value and the slope share most of their arithmetic. Backward multiplies the
+//! gradient by the stored slope. ReLU needs no stored slope, because its output shows which gradients pass.
 
 use crate::kernels::epilogue::{passes, relu};
 use crate::kernels::simd::kernel;
@@ -26,7 +26,7 @@ const ROOT: f32 = 0.797_884_6;
 const CUBIC: f32 = 0.044_715;
 
 impl ActivationFunction {
-    /// Whether the output determines the slope, so that backward needs neither the input nor a stored slope.
+    /// Whether the output determines the slope. If so, backward reads the output instead of a stored slope.
     pub(crate) fn is_known_by_output(self) -> bool {
         matches!(self, Self::Identity | Self::Relu)
     }
@@ -60,7 +60,7 @@ kernel! {
         // Number of values in a row. Without a bias, the last row may be shorter.
         width: usize,
         bias: &[f32],
-        // The rows, if they still have to be copied into `inner`.
+        // The rows to copy into `inner` first. `None` if `inner` has them already.
         source: Option<&[f32]>,
         inner: &mut [f32],
         output: Option<&mut [f32]>,
@@ -103,8 +103,8 @@ fn rows(
 }
 
 kernel! {
-    /// Turns the gradient of the output of [`activate_rows`] into the gradient of its input. `activation`
-    /// must not be the identity, which leaves gradients unchanged.
+    /// Backward of [`activate_rows`]: turns the gradient of the output into the gradient of the input.
+    /// `activation` must not be the identity: it leaves gradients unchanged, so callers skip this function.
     pub(crate) fn apply_slopes<S>(
         _simd: S,
         activation: ActivationFunction,
@@ -123,11 +123,12 @@ kernel! {
     }
 }
 
-/// Rows that are summed before their sum is added to the total, which makes the total more accurate.
+/// Number of rows in a block. Each block is summed separately, and its sum is added to the total: this is
+/// more accurate than one long chain of additions.
 pub(crate) const ROWS: usize = 64;
 
 kernel! {
-    /// Adds all rows to `sums`, which may be empty.
+    /// Adds the sum of each column to `sums`. Does nothing if `sums` is empty.
     pub(crate) fn add_rows<S>(_simd: S, width: usize, rows: &[f32], sums: &mut [f32]) {
         if sums.is_empty() {
             return;

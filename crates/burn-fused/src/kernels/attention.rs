@@ -1,17 +1,18 @@
-//! Matrix products of an attention head.
+//! Matrix products of an attention head, such as the scores, `queries * keys^T`, and the outputs, `weights *
+//! values`.
 //!
-//! A product reads its first factor one scalar at a time, and its second factor in whole vectors, into which
-//! it is packed. For scores, the second factor is the transposed keys ([`pack_transposed`]). For outputs, it
-//! is the values ([`pack`]).
+//! A product reads its first factor one scalar at a time. It reads its second factor in whole SIMD vectors,
+//! so the second factor is packed beforehand: transposed keys by [`pack_transposed`], and values by [`pack`].
 
 use crate::kernels::simd::{
     Kernel, Lanes, MAX_LANES, Scalars, Target, kernel, load, multiply_rows, transpose,
 };
 
-/// Columns of a panel of a transposed matrix: four of the widest vectors.
+/// Number of columns in a panel. A panel is a block of columns of a transposed matrix, as wide as four of the
+/// widest vectors.
 pub const PANEL: usize = 64;
-/// Maximum number of terms in a block of a product. The vectors of a block stay in the L1 cache while all
-/// rows use them.
+/// Maximum number of terms in a block. Each value of a product is a sum of terms. The second factor's vectors
+/// for one block stay in the L1 cache while all rows use them.
 const TERMS: usize = 128;
 
 /// A matrix in the values of a tensor: row `r` begins at `first + r * step`.
@@ -23,12 +24,12 @@ pub struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// The rows from `row` on.
+    /// The matrix without its first `row` rows.
     pub fn from(self, row: usize) -> Self {
         Self { first: self.first + row * self.step, ..self }
     }
 
-    /// The matrix as the scalars of a product, with the same rows.
+    /// The matrix as the first factor of a product.
     pub fn scalars(self) -> Scalars<'a> {
         Scalars { values: self.values, first: self.first, term_step: 1, row_step: self.step }
     }
@@ -41,8 +42,8 @@ impl<'a> View<'a> {
 
 kernel! {
     /// Transposes `rows` rows of `width` values, multiplies them by `factor`, and copies them into panels.
-    /// The panels have the shape `[panel, width, PANEL]`, with `width` rounded up to a multiple of the widest
-    /// vector. After the last column, zeros fill the columns up to a multiple of [`MAX_LANES`]; further
+    /// The panels have the shape `[panel, width, PANEL]`, with `width` rounded up to a multiple of
+    /// [`MAX_LANES`]. The columns after the last one are zero up to a multiple of [`MAX_LANES`]. Further
     /// columns of the panel are not written.
     pub fn pack_transposed<S>(
         simd: S,
@@ -67,7 +68,7 @@ kernel! {
 }
 
 kernel! {
-    /// Copies rows, each padded with zeros to a multiple of the widest vector.
+    /// Copies rows, and pads each with zeros to a multiple of [`MAX_LANES`].
     pub fn pack<S>(simd: S, matrix: View<'_>, rows: usize, width: usize, packed: &mut [f32]) {
         let padded = width.next_multiple_of(MAX_LANES);
         for (row, target) in packed[..rows * padded].chunks_exact_mut(padded).enumerate() {
@@ -83,7 +84,7 @@ kernel! {
 
 /// Computes `target = a b`, or `target += a b` if `adds`.
 pub struct Multiply<'a> {
-    /// Number of rows of `a` and of the target, and number of terms of each sum.
+    /// Number of rows of `a` and the target, and number of terms in each sum.
     pub size: [usize; 2],
     pub a: Scalars<'a>,
     /// One row for each term, in whole vectors.

@@ -1,11 +1,11 @@
-//! Dropout masks, which are computed instead of stored.
+//! Dropout masks. Masks are not stored: forward and backward compute the same mask from a key.
 
 use crate::kernels::simd::kernel;
 
 /// The factor of each value of a tensor under dropout: 0, or `1 / (1 - probability)`.
 ///
 /// The mask is a function of a key and of the value's index. Any part of it can therefore be computed at any
-/// time, with the same result on every SIMD level. It repeats after 2^32 values.
+/// time, with the same result on every SIMD level. The mask repeats after 2^32 values.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DropoutMask {
     key: [u32; 2],
@@ -32,7 +32,7 @@ impl DropoutMask {
         let message = "Dropout probability must be finite and in the range [0, 1), but got";
         assert!((0.0..1.0).contains(&prob), "{message} {prob}");
         let keep = 1.0 - prob;
-        // The conversion to an integer saturates if `prob` is 0.
+        // If `prob` is 0, the conversion to an integer saturates at `u32::MAX`.
         let limit = (keep * 2f64.powi(32)).round() as u32;
         let key = mix(key);
         Self { key: [key as u32, (key >> 32) as u32], limit, scale: (1.0 / keep) as f32 }
@@ -63,8 +63,9 @@ impl DropoutMask {
 /// Which samples of a training run one process computes: the step, and the indices of its samples in the
 /// step's batch. The processes divide the batch of a step among themselves.
 ///
-/// The dropout mask that `forward_at` applies is a function of the seed, the step and the sample's index. It
-/// depends neither on the number of processes nor on interruptions.
+/// The dropout mask that a layer's `forward_at` applies is a function of the seed, the step and the sample's
+/// index. The mask is therefore the same with any number of processes, and when an interrupted training
+/// continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BatchPlace {
     /// The seed of the masks. Two layers with the same seed have the same masks.
@@ -83,7 +84,7 @@ impl BatchPlace {
     /// # Panics
     /// If `prob` is not in the range [0, 1).
     pub(crate) fn masks(&self, prob: f64, batch: usize) -> Vec<DropoutMask> {
-        // Adds the increment of SplitMix64, because `mix` maps a key of 0 to 0.
+        // Adds the increment of SplitMix64 first, because `mix` maps a key of 0 to 0.
         let next = |key: u64, part: u64| mix(key.wrapping_add(0x9e37_79b9_7f4a_7c15)) ^ part;
         let key = |sample: usize| {
             let index = self.first + sample * self.stride;
@@ -94,15 +95,16 @@ impl BatchPlace {
 }
 
 kernel! {
-    /// Computes `target = x * mask + residual`.
+    /// Computes `target = x * mask + residual`. Without a mask, all factors of the mask are 1.
     pub(crate) fn drop_part<S>(
         _simd: S,
         mask: Option<DropoutMask>,
         // Index of the first value in the mask.
         first: usize,
-        // None if the values are in `target`.
+        // `None` if the values are in `target`.
         x: Option<&[f32]>,
-        // As many values as `target`. With a mask, it may be empty.
+        // The same number of values as in `target`. If `mask` is not `None`, it may be empty, and nothing is
+        // added.
         residual: &[f32],
         target: &mut [f32],
     ) {

@@ -1,6 +1,6 @@
-//! The epilogue of an operator: applied to its output before the output is stored.
+//! Epilogues: ReLU and max pooling that an operator applies to its own output, to save a pass over memory.
 
-/// Applied to an operator's output before the output is stored.
+/// What an operator applies to its output before it stores the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Epilogue {
     /// The output is stored as it is.
@@ -12,7 +12,8 @@ pub enum Epilogue {
 }
 
 impl Epilogue {
-    /// Height and width of the result, in pixels, for an output of this height and width.
+    /// Returns the height and width after the epilogue, from the height and width before it. All are in
+    /// pixels.
     pub fn size(self, [height, width]: [usize; 2]) -> [usize; 2] {
         match self {
             Self::Identity | Self::Relu => [height, width],
@@ -21,8 +22,8 @@ impl Epilogue {
     }
 }
 
-/// Stored as the argmax of a 2x2 square if no pixel of the square gets a gradient: ReLU set the square's
-/// maximum to zero, or fake quantization clipped it.
+/// The argmax of a 2x2 square is the index of its largest pixel, 0 to 3. This value replaces it if no pixel
+/// of the square gets a gradient: ReLU set the square's maximum to zero, or fake quantization clipped it.
 pub(crate) const NO_MAXIMUM: u32 = 4;
 
 /// ReLU. NaN stays NaN.

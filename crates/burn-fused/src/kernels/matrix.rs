@@ -1,6 +1,6 @@
-//! Matrices in slices.
+//! A matrix that borrows its values from a slice, where they are stored by row or by column.
 
-/// A matrix of f32, or of bits of 16-bit values.
+/// A matrix of f32 values, or of the bits of 16-bit values.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Matrix<'a, T = f32> {
     /// The values by row, or by column if `transposed`.
@@ -23,10 +23,10 @@ impl<'a, T> Matrix<'a, T> {
         Self { values, rows, columns, transposed: false }
     }
 
-    /// Returns a matrix of other values with the same size and layout.
+    /// Returns a matrix of other values, with the same size and stored in the same order.
     ///
     /// # Panics
-    /// If `values` has another length.
+    /// If there are not `rows * columns` values.
     pub fn with<U>(self, values: &[U]) -> Matrix<'_, U> {
         let Self { rows, columns, transposed, .. } = self;
         Matrix { transposed, ..Matrix::new(values, [rows, columns]) }

@@ -1,4 +1,5 @@
-//! The loops of the operators, on slices. SIMD code is selected at run time. No file here uses Burn.
+//! The loops that compute the crate's operators. They work on slices and do not use Burn. [`simd`] selects
+//! their instructions at run time.
 
 pub(crate) mod activation;
 pub(crate) mod attention;

@@ -22,8 +22,8 @@ use crate::runtime::memory::Scratch;
 
 /// Maximum number of vectors in a panel.
 const PANEL: usize = 4;
-/// Maximum number of rows in a tile, whose sums stay in registers. The number of rows in a block is a
-/// multiple of this number.
+/// Maximum number of rows in a tile. A tile is the sums that one loop keeps in registers. The number of rows
+/// in a block is a multiple of this number.
 const TILE: usize = 12;
 /// Maximum number of terms in one chain of additions. The sum of each chain is added to the sum of the chains
 /// before it. The number is the same for all sizes of caches, so that every machine computes the same bits.
@@ -189,7 +189,7 @@ struct Multiply<'a> {
     scalars: Scalars<'a>,
     terms: usize,
     panels: &'a [f32],
-    /// The length of a row, if `panels` is a matrix that was not packed.
+    /// The length of a row if `panels` is a matrix that is read in place. `None` if the panels are packed.
     stored: Option<usize>,
     /// The first column of the panels, and the number of their columns.
     columns: [usize; 2],
@@ -256,7 +256,7 @@ struct MultiplyRow<'a> {
     adds: bool,
 }
 
-/// Stored rows of the matrix that are read at the same time.
+/// Number of stored rows of the matrix that are read at the same time.
 const STREAMS: usize = 8;
 
 impl Kernel for MultiplyRow<'_> {

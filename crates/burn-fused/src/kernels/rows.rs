@@ -1,9 +1,10 @@
-//! Copies and sums of rows of a matrix, selected by their indices.
+//! Gather and scatter-add: copies rows of a matrix, and adds rows to a matrix. Rows are selected by their
+//! indices.
 
 use crate::kernels::simd::kernel;
 use crate::runtime::memory::Buffer;
 
-/// Copies the rows with these indices, each of `width` values.
+/// Copies the rows of `values` with the indices in `rows`, in this order. Each row has `width` values.
 pub(crate) fn copy_rows(rows: &[usize], values: &[f32], width: usize) -> Buffer {
     let mut copy = Buffer::new(rows.len() * width);
     if width > 0 {
@@ -15,7 +16,7 @@ pub(crate) fn copy_rows(rows: &[usize], values: &[f32], width: usize) -> Buffer 
 }
 
 kernel! {
-    /// Adds the n-th row of `values` to row `rows[n]` of `sums`, in this order.
+    /// Adds row `n` of `values` to row `rows[n]` of `sums`, for `n` from 0 upwards.
     pub(crate) fn add_rows<S>(_simd: S, width: usize, rows: &[usize], values: &[f32], sums: &mut [f32]) {
         for (row, values) in rows.iter().zip(values.chunks_exact(width)) {
             let sums = &mut sums[row * width..][..width];

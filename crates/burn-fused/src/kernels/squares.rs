@@ -1,7 +1,9 @@
-//! 2x2 max pooling of planes, with stride 2.
+//! 2x2 max pooling with stride 2, forward and backward. A plane is one channel of one image, and a square is
+//! 2x2 pixels of a plane. The argmax of a square is the index of its largest pixel.
 //!
-//! Each lane of a vector computes one square. For this, the pixels of even and of odd columns are first split
-//! into two buffers. The four pixels of a square then have the same index in four rows.
+//! Each lane of a SIMD vector computes one square. First, the pixels of even columns are copied to one
+//! buffer, and the pixels of odd columns to another. The four pixels of a square then have the same index in
+//! four rows: two rows of each buffer.
 
 use crate::kernels::epilogue::NO_MAXIMUM;
 use crate::kernels::simd::{Lanes, kernel, load};
@@ -30,8 +32,8 @@ impl Squares {
         self.index.len()
     }
 
-    /// Writes the maximum of each square of `plane` to `output`. Unless `argmax` is empty, it gets the index
-    /// of the maximum in the square, 0 to 3 in reading order.
+    /// Writes the maximum of each square of `plane` to `output`. If `argmax` is not empty, writes the index
+    /// of each maximum in its square there, 0 to 3 in reading order.
     ///
     /// With `relu`, the output is ReLU of the maximum, and the index is [`NO_MAXIMUM`] if ReLU sets the
     /// maximum to zero.
@@ -113,7 +115,7 @@ impl Squares {
     }
 
     /// Returns the number of pixels that are split in one loop. If the width is even, no pair of pixels spans
-    /// two rows, so one loop splits all rows; otherwise it splits one row.
+    /// two rows, so one loop splits all rows. If the width is odd, each row is split by a separate loop.
     #[inline(always)]
     fn run(&self) -> usize {
         if self.width.is_multiple_of(2) { 4 * self.index.len() } else { self.width }
@@ -132,7 +134,7 @@ kernel! {
 }
 
 kernel! {
-    /// Writes the gradients of planes of height and width `sizes`.
+    /// Backward of [`pool`]: writes the gradients of planes of height and width `sizes`.
     pub(crate) fn spread<S>(simd: S, sizes: [usize; 2], of_planes: &mut [f32], gradient: &[f32], argmax: &[u8]) {
         let mut squares = Squares::new(sizes);
         let sources = gradient.chunks_exact(squares.len()).zip(argmax.chunks_exact(squares.len()));
