@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::{Deserialize, Serialize};
 
-/// Algorithm of convolutions with many channels on flex. The setting has no effect on other convolutions:
-/// images with few channels are convolved directly, and bf16 images on AMX tiles if the processor has them
-/// ([`Bf16Products`](crate::precision::Bf16Products)).
+/// Algorithm of convolutions with many channels on flex, Burn's CPU backend. The setting has no effect on two
+/// kinds of convolutions. Those with few channels are computed directly. Those of bf16 images run on AMX
+/// tiles if the processor has AMX ([`Bf16Products`](crate::precision::Bf16Products)).
 ///
 /// ```
 /// use burn_fused::conv::Algorithm;
@@ -22,8 +22,8 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "lowercase")]
 pub enum Algorithm {
     /// Winograd F(4x4, 3x3) for the shapes for which it is faster, and im2col + GEMM for the others. The
-    /// largest error of Winograd is 1e-6 to 3e-6 of the largest value, two to six times the error of im2col +
-    /// GEMM. Winograd runs on one thread.
+    /// largest error of Winograd is 1e-6 to 3e-6 of the largest result. This is two to six times the error of
+    /// im2col + GEMM. Winograd runs on one thread.
     Winograd,
     /// im2col + GEMM.
     Gemm,
@@ -49,8 +49,8 @@ impl Algorithm {
         if USES_GEMM.load(Ordering::Relaxed) { Self::Gemm } else { Self::Winograd }
     }
 
-    /// Makes later convolutions of this process use `self`, if their shape leaves a choice. The backward of a
-    /// convolution uses the algorithm of its forward.
+    /// Makes later convolutions of this process use `self`. It has no effect on shapes for which only one
+    /// algorithm is used. The backward of a convolution uses the algorithm of its forward.
     pub fn use_algorithm(self) {
         USES_GEMM.store(self == Self::Gemm, Ordering::Relaxed);
     }

@@ -1,14 +1,17 @@
-//! Blocks of images for the direct convolution, one image per SIMD lane: loads,
-//! stores and the steps around the convolution.
+//! Loads, stores, backward of pooling, and sums of planes in SIMD lanes. A plane in lanes has one vector for
+//! each pixel.
+//!
+//! The direct convolution computes a block of images at a time, with one image in each lane. Winograd and
+//! tiles use some of these functions with channels in lanes.
 
 use super::Shape;
 use super::plane::Plane;
 use crate::kernels::epilogue::NO_MAXIMUM;
 use crate::kernels::simd::{Lanes, MAX_LANES};
 
-/// Backward of pooling, for one channel. Stores the gradient of each pooled pixel at its maximum, and zeros
-/// everywhere else. `height` and `width` are the size of the pooled plane. Returns the sum of the stored
-/// gradients in each lane.
+/// Backward of pooling, for one channel. Stores the gradient of each pooled pixel at the maximum of its 2x2
+/// square, and zeros everywhere else. `height` and `width` are the size of the pooled plane. Returns the sum
+/// of the stored gradients in each lane.
 #[inline(always)]
 pub(super) fn spread<S: Lanes>(
     simd: S,
@@ -22,7 +25,7 @@ pub(super) fn spread<S: Lanes>(
     let zero = simd.splat_f32s(0.0);
     match plane.size {
         [rows, columns] if rows % 2 + columns % 2 == 0 => plane.clear_border(simd, lanes),
-        // No square contains an odd last row or column.
+        // If height or width is odd, the last row or column is in no square and gets zeros.
         _ => lanes[..plane.len].fill(zero),
     }
     for y in 0..height {
@@ -42,8 +45,8 @@ pub(super) fn spread<S: Lanes>(
     sum
 }
 
-/// Copies the value of each pooled pixel's maximum from a plane to `maxima`. Sets a gradient in `pooled` to
-/// zero if its argmax is [`NO_MAXIMUM`].
+/// Copies the maximum of each 2x2 square of a plane to `maxima`. `pooled` has the gradients of the pooled
+/// pixels: a gradient becomes zero if its argmax is [`NO_MAXIMUM`].
 #[inline(always)]
 pub(super) fn gather<S: Lanes>(
     simd: S,
@@ -102,7 +105,7 @@ pub(super) fn total<S: Lanes>(simd: S, vectors: &[S::f32s]) -> S::f32s {
     total
 }
 
-/// Returns the first image of a block and its number of images.
+/// Returns the index of a block's first image, and the number of images in the block.
 #[inline(always)]
 pub(super) fn images_of<S: Lanes>(batch: usize, block: usize) -> (usize, usize) {
     let first = block * S::F32_LANES;
@@ -156,7 +159,7 @@ pub(super) fn keep_argmax<V: bytemuck::Pod>(index: &[V], argmax: &mut [u8]) {
     }
 }
 
-/// Appends the argmax of a block as bytes. The first call reserves memory for all `blocks`.
+/// Appends the argmax of a block as bytes. The first call reserves memory for `blocks` blocks.
 #[inline(always)]
 pub(super) fn append_argmax<V: bytemuck::Pod>(index: &[V], blocks: usize, argmax: &mut Vec<u8>) {
     let (before, len) = (argmax.len(), size_of_val(index) / size_of::<u32>());
@@ -176,7 +179,7 @@ pub(super) fn lane_sums<S: Lanes>(simd: S, vectors: &[S::f32s]) -> Vec<f32> {
 }
 
 /// Returns flipped weights `[inputs, outputs, 3, 3]`, with each 3x3 square rotated by 180 degrees. The
-/// gradient of the input is the gradient of the output convolved with them.
+/// gradient of the input is the gradient of the output convolved with the flipped weights.
 pub(super) fn flipped(shape: Shape, weights: &[f32]) -> Vec<f32> {
     let mut flipped = Vec::with_capacity(weights.len());
     for input in 0..shape.inputs {

@@ -1,5 +1,8 @@
-//! The two inner loops of the direct convolution. One computes outputs, the other gradients of the weights.
-//! The gradient of the input is the first loop with flipped weights.
+//! The two inner loops of the direct convolution. The first loop computes outputs. With flipped weights, it
+//! also computes the gradient of the input. The second loop computes the gradient of the weights.
+//!
+//! A block of images is stored as planes: one plane for each channel, with one vector for each pixel and one
+//! image in each lane ([`Plane`]).
 
 use super::Shape;
 use super::epilogue::relu;
@@ -23,23 +26,25 @@ pub struct Correlation<'a> {
 }
 
 impl<'a> Correlation<'a> {
-    /// Makes the forward pass of a convolution.
+    /// Makes the loop that computes a convolution's output.
     pub fn forward(shape: Shape, epilogue: Epilogue, [weights, bias]: [&'a [f32]; 2]) -> Self {
         let Shape { inputs, outputs, .. } = shape;
         Self { inputs, outputs, weights, bias: Some(bias), epilogue }
     }
 
-    /// Makes the gradient of a convolution's input. `weights` are [`flipped`](super::blocks::flipped).
+    /// Makes the loop that computes the gradient of a convolution's input from the gradient of its output.
+    /// `weights` are [`flipped`](super::blocks::flipped).
     pub fn backward(Shape { inputs, outputs, .. }: Shape, weights: &'a [f32]) -> Self {
         Self { inputs: outputs, outputs: inputs, weights, bias: None, epilogue: Epilogue::Identity }
     }
 
     /// Computes all outputs of a block of images. `input` has bordered planes in the layout of `plane`.
-    /// `output` has planes without borders, which are pooled, or rounded up to even sizes if the epilogue
-    /// does not pool. `index` receives each argmax if the epilogue pools, unless `index` is empty.
+    /// `output` receives planes without borders. If the epilogue pools, the planes are pooled, and `index`
+    /// receives the argmax of each pooled pixel unless `index` is empty. If the epilogue does not pool,
+    /// height and width of the planes are rounded up to even numbers.
     ///
     /// # Panics
-    /// If `plane` is not [bordered](Plane::bordered), or lengths do not fit.
+    /// If `plane` is not [bordered](Plane::bordered), or a slice is too short.
     #[inline(always)]
     pub fn run<S: Lanes>(
         &self,
@@ -53,7 +58,7 @@ impl<'a> Correlation<'a> {
         assert!(self.weights.len() == self.outputs * self.inputs * 9);
         let mut channel = 0;
         while channel < self.outputs {
-            // Each output channel takes four registers, one for each pixel of a tile.
+            // Each output channel takes four registers, one for each pixel of a 2x2 tile.
             channel += match self.outputs - channel {
                 4.. if S::REGISTER_COUNT >= 32 => {
                     self.channels::<S, 4>(simd, plane, channel, input, output, index)
@@ -141,12 +146,12 @@ impl<'a> Correlation<'a> {
     }
 }
 
-/// Adds a block's part of the gradients of the weights to `sums`. `sums` has 9 vectors for each output and
-/// input channel; their lanes are summed when all blocks are done. Both `input` and `gradient` have bordered
-/// planes.
+/// Adds a block's part of the gradients of the weights to `sums`. `sums` has 9 vectors for each pair of an
+/// output and an input channel. After the last block, the caller sums the lanes of each vector. `input` and
+/// `gradient` have bordered planes.
 ///
 /// # Panics
-/// If `plane` is not [bordered](Plane::bordered), or lengths do not fit.
+/// If `plane` is not [bordered](Plane::bordered), or a slice is too short.
 #[inline(always)]
 pub fn weight_gradient<S: Lanes>(
     simd: S,
@@ -171,8 +176,8 @@ pub fn weight_gradient<S: Lanes>(
     }
 }
 
-/// Adds to the sums of one input channel and `N` output channels. The sums of output channel `n` are 9
-/// vectors from `9 * (first + n * step)` on. Returns `N`.
+/// Does the work of [`weight_gradient`] for one input channel and `N` output channels. The sums of output
+/// channel `n` are the 9 vectors that start at vector `9 * (first + n * step)`. Returns `N`.
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "the index names a register")]
 fn taps<S: Lanes, const N: usize>(

@@ -1,7 +1,8 @@
 //! Direct convolution, for few channels, with one image in each SIMD lane.
 //!
-//! A block is as many images as a vector has lanes. A pass computes one layer, or two layers in a chain. In a
-//! chain, a block stays in lanes and in the cache from one layer to the next.
+//! A block has one image for each lane of a vector. A pass is the forward or the backward of one layer, or of
+//! two layers in a chain. In a chain, the values of a block stay in lanes and in the cache between the two
+//! layers.
 
 use super::blocks::{append_argmax, flipped, images_of, lane_sums, load_input, spread, store_block, total};
 use super::correlation::{Correlation, weight_gradient};
@@ -15,8 +16,8 @@ use crate::kernels::quantization::{Extremes, Grid, Int8Error, QParams, Scheme};
 use crate::kernels::simd::{Kernel, Lanes};
 use crate::runtime::memory::Buffer;
 
-/// Returns affine quantization parameters for activations with this minimum and maximum, or `None` to leave
-/// the activations as they are.
+/// Chooses the fake quantization of activations. The argument is their minimum and maximum, or the error of
+/// computing them. Returns affine quantization parameters, or `None` to leave the activations as they are.
 pub type Parameters<'a> = dyn FnMut(Result<[f32; 2], Int8Error>) -> Option<QParams> + 'a;
 
 /// Whether a chain of two layers with ReLU and pooling is supported. Both layers need few channels. Height
@@ -35,8 +36,8 @@ pub struct Between {
     pub argmax: [Vec<u8>; 2],
 }
 
-/// Forward of `N` layers. Returns the output, and what backward reads if it follows. Each layer except the
-/// last pools.
+/// Forward of `N` layers. Returns the output, and what backward reads. Each layer except the last applies
+/// ReLU and pooling.
 pub struct ForwardPass<'a, 'p, const N: usize> {
     pub shapes: [Shape; N],
     /// Epilogue of the last layer.
@@ -44,7 +45,7 @@ pub struct ForwardPass<'a, 'p, const N: usize> {
     pub input: &'a [f32],
     /// Weights and biases of each layer.
     pub layers: [[&'a [f32]; 2]; N],
-    /// Parameters of the fake quantization between the layers, if there is one.
+    /// Chooses the fake quantization between the layers. `None` if there is none.
     pub quantize: Option<&'a mut Parameters<'p>>,
     pub backward: bool,
     pub buffers: &'a mut [Buffers; 2],
@@ -61,8 +62,9 @@ impl<const N: usize> Kernel for ForwardPass<'_, '_, N> {
         let blocks = first.batch.div_ceil(S::F32_LANES);
         let planed = last.inputs * after.len;
         let mut argmax = [const { Vec::new() }; 2];
-        // Quantization parameters depend on all blocks. With them, the first layer computes all blocks before
-        // the second layer starts. Without them, each block passes through both layers before the next block.
+        // Quantization parameters depend on all blocks. With fake quantization, the first layer therefore
+        // computes all blocks before the second layer starts. Without it, each block passes through both
+        // layers before the next block.
         let apart = quantize.is_some();
         let keep = N > 1 && (backward || apart);
         let mut middle = if keep { Kept::new::<S::f32s>(blocks * planed) } else { Kept::default() };
@@ -138,10 +140,10 @@ fn add_borders<S: Lanes>(simd: S, shape: Shape, plane: Plane, middle: &[S::f32s]
 pub struct BackwardPass<'a, const N: usize> {
     pub shapes: [Shape; N],
     pub epilogue: Epilogue,
-    /// The input of the first layer, and the output of the last with its argmax and gradient.
+    /// The input of the first layer, and the output, argmax and output gradient of the last layer.
     pub back: Back<'a>,
     pub weights: [&'a [f32]; N],
-    /// What forward saved, at the same SIMD level.
+    /// What forward saved, at the same SIMD level. Required if there are two layers.
     pub between: Option<&'a Between>,
     /// Called after each block of the work.
     pub poll: &'a mut dyn FnMut(),

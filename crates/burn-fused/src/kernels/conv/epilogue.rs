@@ -1,4 +1,5 @@
-//! ReLU, 2x2 max pooling and fake quantization on vectors. Each lane is computed on its own.
+//! Epilogues on planes in SIMD lanes: ReLU, 2x2 max pooling and fake quantization. A plane in lanes has one
+//! vector for each pixel.
 
 use super::blocks::keep_argmax;
 use super::plane::Plane;
@@ -13,10 +14,11 @@ pub fn relu<S: Lanes>(simd: S, x: S::f32s) -> S::f32s {
     simd.select_f32s(passes(simd, x), x, simd.splat_f32s(0.0))
 }
 
-/// Applies the epilogue to a plane of sums, and stores `channels` of its lanes in `target`, `step` values
-/// apart. Each lane is a channel of one image, or an image of one channel. If the epilogue pools, `argmax`
-/// receives the argmax of each pooled pixel, with all lanes side by side, unless `argmax` is empty. `scratch`
-/// has half as many vectors as the plane.
+/// Applies the epilogue to `sums`, a plane of a convolution's results. Stores the first `channels` lanes in
+/// `target`; lane `i` starts at `i * step`. The lanes are channels of one image, or images of one channel.
+///
+/// If the epilogue pools, `scratch` needs room for half of the plane's vectors, and `argmax` receives the
+/// argmax of each pooled pixel, with all lanes side by side. If `argmax` is empty, the argmax is not kept.
 #[inline(always)]
 pub fn finish<S: Lanes>(
     simd: S,
@@ -51,8 +53,9 @@ pub fn finish<S: Lanes>(
     keep_argmax(index, argmax);
 }
 
-/// Fake-quantizes the pixels of a plane. `argmax` has a byte for each pixel and lane, or is empty. If a value
-/// is clipped, its byte becomes [`NO_MAXIMUM`], so that no pixel of its 2x2 square gets a gradient.
+/// Fake-quantizes the pixels of a pooled plane. `argmax` is the argmax of the pooling, with a byte for each
+/// pixel and lane, or is empty. If a pooled pixel is clipped, its byte becomes [`NO_MAXIMUM`], so that no
+/// pixel of its 2x2 square gets a gradient.
 #[inline(always)]
 pub fn fake_quantize<S: Lanes>(_simd: S, grid: Grid, plane: Plane, lanes: &mut [S::f32s], argmax: &mut [u8]) {
     let [height, width] = plane.size;

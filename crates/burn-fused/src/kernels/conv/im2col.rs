@@ -73,7 +73,7 @@ pub fn backward(conv: Convolution, back: Back<'_>, between: &mut dyn FnMut()) ->
 /// Approximate number of pixels in a group. Their columns stay in the cache.
 const GROUP: usize = 256;
 
-/// Pixels that give one matrix of columns: whole images, or rows of one image.
+/// Pixels whose columns form one matrix: whole images, or some rows of one image.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Group {
     /// First image.
@@ -87,12 +87,12 @@ pub(super) struct Group {
 impl Group {
     /// All groups of a batch, in order.
     pub fn all(shape: Shape) -> impl Iterator<Item = Self> {
-        // Pooling reads two rows at once.
+        // Pooling reads pairs of rows, so each group begins with an even row.
         Self::split(shape, GROUP, 2)
     }
 
-    /// Splits a batch into groups of about `most` pixels, in order. The first row of each group is a multiple
-    /// of `multiple`.
+    /// Splits a batch into groups of about `most` pixels, in order. The index of each group's first row is a
+    /// multiple of `multiple`.
     pub fn split(shape: Shape, most: usize, multiple: usize) -> impl Iterator<Item = Self> {
         let images = (most / shape.pixels()).clamp(1, shape.batch.max(1));
         let rows = (most / shape.width).max(1).next_multiple_of(multiple);
@@ -106,18 +106,17 @@ impl Group {
         })
     }
 
-    /// Number of pixels in the part of one image.
+    /// Number of the group's pixels in one image.
     pub fn part(&self, shape: Shape) -> usize {
         (self.rows[1] - self.rows[0]) * shape.width
     }
 
-    /// Number of pixels in the parts of all images.
+    /// Number of the group's pixels in all images.
     pub fn pixels(&self, shape: Shape) -> usize {
         self.images * self.part(shape)
     }
 
-    /// Returns the pooling of one image's part. Only the last part of an image may have an odd number of
-    /// rows.
+    /// Returns the pooling of one image's pixels in the group. It has no squares if `epilogue` does not pool.
     fn squares(&self, shape: Shape, epilogue: Epilogue) -> Squares {
         let rows = if epilogue == Epilogue::ReluPool { self.rows[1] - self.rows[0] } else { 0 };
         Squares::new([rows, shape.width])
@@ -135,7 +134,7 @@ struct Shift {
     /// Position in the plane of the neighbour of pixel `from`.
     source: usize,
     /// Column at the left or right edge: its pixels lack the neighbour even if they are between `from` and
-    /// `to`.
+    /// `to`. `None` for a tap that reads the same column.
     edge: Option<usize>,
 }
 
@@ -160,7 +159,7 @@ impl Shift {
         }
     }
 
-    /// Sets a pixel to zero if its neighbour would be in another row.
+    /// Sets the pixels of the edge column to zero, because their neighbour would be in another row.
     #[inline(always)]
     fn clear_edge(&self, shape: Shape, part: &mut [f32]) {
         if let Some(edge) = self.edge {
@@ -169,8 +168,8 @@ impl Shift {
     }
 }
 
-/// Calls `each` for each channel, tap and image. The arguments are the image's part of row
-/// `9 * channel + tap` of `columns`, the start of the channel's plane in the images, and the tap's shift.
+/// Calls `each` for each channel, tap and image. `each` receives the image's part of row `9 * channel + tap`
+/// of `columns`, the index at which the channel's plane begins in the images, and the tap's shift.
 #[inline(always)]
 fn rows(shape: Shape, group: Group, columns: &mut [f32], mut each: impl FnMut(&mut [f32], usize, &Shift)) {
     let (part, pixels) = (group.part(shape), group.pixels(shape));
@@ -191,8 +190,8 @@ enum Images<'a> {
 }
 
 kernel! {
-    /// With [`Images::Gather`], copies images to columns (im2col): row `9 * input + tap` has the neighbour
-    /// that the tap reads for each pixel. With [`Images::Scatter`], adds gradients of columns to images
+    /// With [`Images::Gather`], copies images to columns (im2col): row `9 * input + tap` has, for each pixel,
+    /// the neighbour that the tap reads. With [`Images::Scatter`], adds gradients of columns to images
     /// (col2im): each pixel accumulates the gradients of the columns that it was copied to.
     fn copy_columns<S>(_simd: S, shape: Shape, group: Group, columns: &mut [f32], images: Images<'_>) {
         match images {
@@ -268,8 +267,8 @@ kernel! {
 }
 
 kernel! {
-    /// Turns the gradient of the output into the gradient of the product. Adds the sums of the channels to
-    /// the gradient of the biases.
+    /// Turns the gradient of the output into the gradient of the product. Adds the product gradient's sum
+    /// over each channel to `bias`, the gradient of the biases.
     fn to_product<S>(
         simd: S,
         conv: Convolution,

@@ -1,9 +1,9 @@
 //! Convolutions of 16-bit images.
 //!
-//! With AMX, convolutions of bf16 images with many channels run on tiles. All others widen a block of images
-//! at a time to f32, and run the same kernels as f32 images. Winograd in f32 is faster than direct
-//! convolutions with AVX-512's bf16 instructions. Without tiles, the 16 bits therefore save memory, not
-//! arithmetic.
+//! With AMX, convolutions of bf16 images with many channels run on AMX tiles. All other convolutions widen
+//! one block of images at a time to f32, and run the kernels for f32 images. Without AMX, 16-bit images
+//! therefore save memory but no time. Direct convolutions with AVX-512's bf16 instructions would be slower
+//! than Winograd in f32.
 
 use super::{Back, Convolution, Gradients, Shape};
 #[cfg(target_arch = "x86_64")]
@@ -12,7 +12,8 @@ use crate::kernels::half::Half;
 use crate::kernels::simd::Level;
 use crate::runtime::memory::Buffer;
 
-/// Minimum number of images in a block: one vector of the direct convolution.
+/// Minimum number of images in a block: the lanes of the widest vector. The direct convolution has one image
+/// in each lane.
 const IMAGES: usize = 16;
 /// Number of pixels in a block of small images. Large blocks pay because the weights are prepared once for
 /// each block.
@@ -68,7 +69,7 @@ pub(crate) fn forward(
 }
 
 /// Computes the gradients from the gradient of the output, which has the type of the images. `argmax` has one
-/// entry for each block.
+/// element for each block.
 pub(crate) fn backward(
     half: Half,
     conv: Convolution,

@@ -1,9 +1,10 @@
-//! 3x3 convolutions with padding 1: forward and backward, with their epilogue.
+//! 3x3 convolutions with padding 1, forward and backward, followed by an [`Epilogue`]: ReLU, or ReLU and
+//! pooling.
 //!
-//! [`Route::for_shape`] selects the algorithm by the shape and by the setting [`Algorithm`]. With few
-//! channels it is the direct convolution ([`direct`]), with one image in each SIMD lane. With many channels
-//! it is Winograd ([`winograd`]), or a matrix product of copied pixels ([`im2col`]). Images in bf16 are
-//! convolved on AMX tiles ([`tiles`]) if the processor has them.
+//! [`Route::for_shape`] selects the algorithm by the shape and by the setting [`Algorithm`]. Convolutions
+//! with few channels are computed directly ([`direct`]), with one image in each SIMD lane. Convolutions with
+//! many channels are computed by Winograd ([`winograd`]), or by a matrix product of copied pixels
+//! ([`im2col`]). With bf16 images, they run on AMX tiles ([`tiles`]) if the processor has AMX.
 
 mod algorithm;
 mod blocks;
@@ -72,8 +73,8 @@ impl Shape {
         self.height * self.width
     }
 
-    /// Splits the batch into blocks of at most `images` images. Returns the first image and the shape of each
-    /// block.
+    /// Splits the batch into blocks of at most `images` images. Returns the index of the first image, and the
+    /// shape, of each block.
     pub fn blocks(self, images: usize) -> impl Iterator<Item = (usize, Self)> {
         let first = (0..self.batch).step_by(images);
         first.map(move |first| (first, Self { batch: images.min(self.batch - first), ..self }))
@@ -112,7 +113,8 @@ pub struct Back<'a, T = f32> {
     pub argmax: &'a [u8],
     /// Gradient of the output.
     pub gradient: &'a [T],
-    /// The batch normalisation that follows the convolution, if there is one. `output` is then not read.
+    /// The batch normalisation that follows the convolution, or `None`. If there is one, `output` is not
+    /// read.
     pub normed: Option<&'a Normed<'a>>,
     /// Whether the gradient of the input is requested.
     pub of_input: bool,
@@ -135,9 +137,9 @@ impl Convolution {
     /// empty.
     ///
     /// The argmax of a 2x2 square is 0 to 3 in reading order, or
-    /// [`NO_MAXIMUM`](crate::kernels::epilogue::NO_MAXIMUM). Its layout depends on the route and the level:
-    /// the order of the output with im2col, images in lanes with the direct convolution, and channels in
-    /// lanes with the other routes.
+    /// [`NO_MAXIMUM`](crate::kernels::epilogue::NO_MAXIMUM). The layout of the argmax depends on the route
+    /// and the level. With im2col, it is the layout of the output. With the direct convolution, images are in
+    /// lanes. With Winograd, channels are in lanes.
     pub fn forward(self, input: &[f32], parameters: [&[f32]; 2], backward: bool) -> (Buffer, Vec<u8>) {
         let Self { level, route, shape, epilogue } = self;
         let keeps = backward && epilogue == Epilogue::ReluPool;
@@ -197,23 +199,28 @@ impl Route {
         }
     }
 
-    /// Returns the fastest route for bf16 images of this shape, if `self` is the fastest for f32. If products
-    /// of bf16 run on AMX and there are enough channels, the route is tiles, whichever algorithm is set.
+    /// Returns the fastest route for bf16 images of this shape. `self` is the route for f32 images of this
+    /// shape.
+    ///
+    /// The direct convolution stays. Any other route becomes [`Tiles`](Self::Tiles) if products of bf16 run
+    /// on AMX and there are at least 16 input and 16 output channels, whichever algorithm is set.
     pub fn in_bf16(self, shape: Shape) -> Self {
-        // A step of tiles takes 32 input channels, and its sums are 32 output channels.
+        // Tiles compute 32 output channels from 32 input channels at a time. With fewer than 16 channels,
+        // more than half of the 32 would be padding.
         let suits = self != Self::Direct && shape.inputs >= 16 && shape.outputs >= 16;
         if suits && bf16_products() == Bf16Products::Amx { Self::Tiles } else { self }
     }
 }
 
-/// Whether Winograd is faster than im2col + GEMM. Measured over 10 pairs of 16 to 128
-/// input and 4 to 128 output channels, 13 sizes of images up to 28x28, and batches of 1, 4
-/// and 32, forward and backward together:
+/// Whether Winograd is faster than im2col + GEMM. The rules were measured on forward and backward together,
+/// with 10 pairs of 16 to 128 input channels and 4 to 128 output channels, 13 image sizes up to 28x28, and
+/// batches of 1, 4 and 32 images:
 ///
 /// - Transforming the weights takes as long as computing some tens of pixels. Winograd is faster with 64 or
 ///   more pixels in a batch. With fewer, it takes up to twice as long.
-/// - A tile takes the same time whether 1 or all 16 of its pixels are in the image. Winograd is faster if
-///   tiles have 4 or more pixels in the image on average. It is slower for images of one pixel.
+/// - Winograd computes tiles of 4x4 outputs. A tile takes the same time whether 1 or all 16 of its pixels are
+///   in the image. Winograd is faster if tiles have 4 or more pixels in the image on average. It is slower
+///   for images of one pixel.
 /// - With fewer than 16 input channels, most lanes of a wide vector would be empty.
 fn suits_winograd(shape: Shape) -> bool {
     let tiles = shape.height.div_ceil(4) * shape.width.div_ceil(4);

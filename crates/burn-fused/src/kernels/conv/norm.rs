@@ -1,8 +1,9 @@
-//! Batch normalisation of a convolution's sums, and its gradients: algorithm 1 of Ioffe and Szegedy, "Batch
+//! Convolution with batch normalisation, and its gradients: algorithm 1 of Ioffe and Szegedy, "Batch
 //! normalization" (2015).
 //!
-//! Forward computes the sums, the statistics of each channel, and then the output. The sums stay in the lanes
-//! in which they are computed until backward has read them, and are never copied to images.
+//! The results of the convolution, before the normalisation, are called sums. Forward computes the sums, then
+//! the mean and variance of each channel, and then the output. Until backward has read the sums, they stay in
+//! the SIMD lanes in which they were computed. They are never copied to images.
 
 use super::blocks::{gather, load_input, total};
 use super::correlation::Correlation;
@@ -24,7 +25,7 @@ use crate::runtime::memory::Buffer;
 #[derive(Debug, Clone, Copy)]
 pub struct Layout {
     shape: Shape,
-    /// Whether lanes are images.
+    /// Whether lanes are images. If not, lanes are channels.
     by_image: bool,
     plane: Plane,
 }
@@ -36,7 +37,7 @@ impl Layout {
         Self { shape, by_image, plane }
     }
 
-    /// Number of planes in a block of images or, if lanes are channels, in an image.
+    /// Number of planes in a block of images if lanes are images, or in an image if lanes are channels.
     #[inline(always)]
     fn groups<S: Lanes>(self) -> usize {
         if self.by_image { self.shape.outputs } else { self.shape.outputs.div_ceil(S::F32_LANES) }
@@ -49,7 +50,7 @@ impl Layout {
         self.shape.batch.div_ceil(lanes) * self.groups::<S>()
     }
 
-    /// Returns the planes of images that are in the lanes of plane `vector`.
+    /// Returns which channels of which images are in the lanes of plane `vector`.
     #[inline(always)]
     fn planes<S: Lanes>(self, vector: usize) -> Planes {
         let (Shape { batch, outputs, .. }, lanes) = (self.shape, S::F32_LANES);
@@ -77,7 +78,8 @@ impl Layout {
         (0..self.shape.batch).map(place).map(|(vector, lane)| value(vector * lanes + lane)).sum()
     }
 
-    /// Arranges one number of each channel in lanes, with a vector for each plane of a block.
+    /// Arranges one number for each channel in lanes. There is one vector for each of the planes that
+    /// [`groups`](Self::groups) counts.
     fn in_lanes<S: Lanes>(self, value: impl Fn(usize) -> f32) -> Vec<f32> {
         let channel = |at: usize| if self.by_image { at / S::F32_LANES } else { at };
         let number = |at: usize| if channel(at) < self.shape.outputs { value(channel(at)) } else { 0.0 };
@@ -243,10 +245,11 @@ impl Terms<2> for GradientTerms {
     }
 }
 
-/// Values that are summed in f32 before their sum is added in f64.
+/// Approximate number of values in a block. A block is summed in f32, and the sums of blocks are added in
+/// f64.
 const BLOCK: usize = 1024;
 
-/// Returns the sums of each lane over rows of values and gradients.
+/// Returns the `K` sums for each lane, over rows of values and gradients.
 #[inline(always)]
 fn sums_of<'a, S: Lanes, T: Terms<K>, const K: usize>(
     simd: S,
@@ -289,8 +292,9 @@ fn flush<S: Lanes, const K: usize>(simd: S, parts: [[S::f32s; K]; 4], found: &mu
     }
 }
 
-/// Computes the statistics of the channels. Each plane gets its mean first, and then the sums of the
-/// distances from this mean and of their squares. The sum of the distances corrects the rounding of the mean.
+/// Computes the statistics of the channels. For each plane, computes the mean, and then the sum of the
+/// distances from this mean and the sum of their squares. With an exact mean, the distances would sum to
+/// zero. Their sum therefore corrects the rounding of the mean.
 #[inline(always)]
 fn moments<S: Lanes>(simd: S, layout: Layout, sums: &[S::f32s], epsilon: f64) -> Moments {
     let Shape { batch, outputs, .. } = layout.shape;
@@ -320,7 +324,7 @@ fn moments<S: Lanes>(simd: S, layout: Layout, sums: &[S::f32s], epsilon: f64) ->
     moments
 }
 
-/// `N` numbers of each channel, in lanes. Each plane of a block has one vector of each number.
+/// `N` numbers for each channel, each arranged as by [`Layout::in_lanes`].
 #[derive(Debug)]
 struct Numbers<const N: usize>([Vec<f32>; N]);
 
@@ -363,7 +367,8 @@ pub struct Normed<'a> {
 }
 
 impl Normed<'_> {
-    /// Replaces the gradient of the normalised values, in `rows` of planes, by the gradient of the sums.
+    /// Replaces the gradient of the normalised values by the gradient of the sums. `rows` is the first row of
+    /// the planes and the row after the last.
     #[inline(always)]
     pub fn apply<S: Lanes>(
         &self,
@@ -395,8 +400,8 @@ fn relu_back<S: Lanes>(simd: S, affine: [S::f32s; 3], x: S::f32s, gradient: S::f
     simd.select_f32s(passes(simd, apply(simd, affine, x)), gradient, simd.splat_f32s(0.0))
 }
 
-/// First half of backward. Returns the gradients of scales and shifts, and the [`Normed`] with which the
-/// convolution's backward computes the gradient of the sums.
+/// First half of backward: computes the means of each channel's gradients. Returns the [`Normed`] with which
+/// the convolution's backward computes the gradient of the sums, and the gradients of scales and shifts.
 pub struct Means<'a, 'p> {
     pub conv: Convolution,
     pub parameters: [&'a [f32]; 2],

@@ -1,13 +1,12 @@
-//! Planes of images in SIMD lanes.
+//! The layout of planes in SIMD lanes.
 //!
-//! A block of as many images as a vector has lanes is stored pixel by pixel, with
-//! the images side by side. Convolution, ReLU and pooling are then vertical
-//! instructions, which process all images of the block at once.
+//! A plane has one vector for each pixel. Its lanes are images, with the same channel of each, or channels of
+//! one image. Convolution, ReLU and pooling are then vertical instructions, which process all lanes at once.
 
 use crate::kernels::simd::{Lanes, MAX_LANES, load, store};
 use crate::kernels::squares::passes;
 
-/// The layout of a plane of images in lanes, with or without a border of zeros.
+/// The layout of a plane, with or without a border of zeros.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plane {
     /// Height and width of the images.
@@ -21,8 +20,8 @@ pub struct Plane {
 }
 
 impl Plane {
-    /// A plane with a border of one pixel. If height or width is odd, it has one more row or column: kernels
-    /// work on squares of 2x2 pixels.
+    /// A plane with a border of one pixel. If height or width is odd, the plane has one more row or column,
+    /// because kernels compute squares of 2x2 pixels.
     #[inline(always)]
     pub fn bordered(height: usize, width: usize) -> Self {
         let stride = width.next_multiple_of(2) + 2;
@@ -30,7 +29,7 @@ impl Plane {
         Self { size: [height, width], stride, first: stride + 1, len }
     }
 
-    /// A plane without a border. If height or width is odd, it has one more row or column.
+    /// A plane without a border. If height or width is odd, the plane has one more row or column.
     pub fn rounded_up([height, width]: [usize; 2]) -> Self {
         let stride = width.next_multiple_of(2);
         Self { size: [height, width], stride, first: 0, len: height.next_multiple_of(2) * stride }
@@ -47,8 +46,8 @@ impl Plane {
         Self { size: [height, width], stride: width, first: 0, len: height * width }
     }
 
-    /// A plane of `len` vectors with images of this size anywhere in it. The first pixel is vector `first`,
-    /// and rows are `stride` apart.
+    /// A plane of `len` vectors that contains pixels of this size. The first pixel is vector `first`, and
+    /// rows of pixels are `stride` vectors apart.
     ///
     /// # Panics
     /// If rows overlap, or pixels are beyond `len`.
@@ -84,7 +83,7 @@ impl Plane {
         plane[self.first..self.len].chunks(self.stride).take(height).map(move |row| &row[..width])
     }
 
-    /// Stores zeros outside the pixels.
+    /// Stores zeros in all vectors outside the pixels.
     #[inline(always)]
     pub fn clear_border<S: Lanes>(self, simd: S, plane: &mut [S::f32s]) {
         let (zero, [height, width]) = (simd.splat_f32s(0.0), self.size);
@@ -97,12 +96,14 @@ impl Plane {
         plane[from..self.len].fill(zero);
     }
 
-    /// Loads images into lanes. Lane `i` gets the pixels of `source` from `i * step` on; lanes from `images`
-    /// on get zeros. If there are `outputs`, in the layout of `source`, a pixel becomes zero if ReLU set its
-    /// output to zero. Vectors outside the pixels become zero.
+    /// Loads `images` images into lanes. Lane `i` gets the pixels that start at `i * step` in `source`. The
+    /// lanes after the last image, and vectors outside the pixels, become zero.
+    ///
+    /// `outputs` are outputs of ReLU in the layout of `source`: a pixel becomes zero if ReLU set its output
+    /// to zero. `None` keeps all pixels.
     ///
     /// # Panics
-    /// If `images` is 0 or more than there are lanes, or lengths do not fit.
+    /// If `images` is 0 or exceeds the number of lanes, or a slice is too short.
     #[inline(always)]
     pub fn load<S: Lanes>(
         self,
@@ -142,10 +143,10 @@ impl Plane {
         }
     }
 
-    /// Stores the images from their lanes in `target`, `step` values apart. Writes all pixels of each image.
+    /// Stores the images in `target`. The pixels of lane `i` start at `i * step`.
     ///
     /// # Panics
-    /// If `images` is 0 or more than there are lanes, or lengths do not fit.
+    /// If `images` is 0 or exceeds the number of lanes, or a slice is too short.
     #[inline(always)]
     pub fn store<S: Lanes>(self, simd: S, plane: &[S::f32s], [images, step]: [usize; 2], target: &mut [f32]) {
         let pixels = self.size[0] * self.size[1];

@@ -1,4 +1,4 @@
-//! Buffers that are reused from one step to the next.
+//! Buffers of convolutions. Each thread keeps its buffers and reuses them in the next training step.
 
 use std::cell::RefCell;
 
@@ -7,7 +7,7 @@ use bytemuck::Pod;
 pub(super) use crate::runtime::memory::Scratch;
 
 /// A buffer that forward passes to backward. When it is dropped, the thread keeps its memory for the next
-/// forward.
+/// forward, unless the thread already keeps a larger buffer.
 #[derive(Debug, Default)]
 pub struct Kept(Scratch);
 
@@ -60,8 +60,9 @@ thread_local! {
     static KEPT: RefCell<Kept> = RefCell::default();
 }
 
-/// Calls `body` with this thread's buffers, for up to two convolutions. The buffers are taken out rather than
-/// borrowed, because `body` may call the poll callback, and the callback may run operators.
+/// Calls `body` with this thread's buffers, for up to two convolutions. The buffers are taken out of the
+/// thread-local variable and put back afterwards. A borrow would panic if `body` calls the poll callback and
+/// the callback runs a convolution.
 pub fn with_buffers<R>(body: impl FnOnce(&mut [Buffers; 2]) -> R) -> R {
     let mut taken = BUFFERS.take();
     let result = body(&mut taken);

@@ -1,7 +1,7 @@
-//! What a convolution reads.
+//! The values that a convolution loads into SIMD lanes.
 //!
-//! Forward reads images. Backward reads the gradient of the output, and computes the gradient before the
-//! epilogue while it loads the values.
+//! Forward loads images. Backward loads the gradient of the output, and turns it into the gradient before the
+//! epilogue while it loads.
 
 use super::blocks::spread;
 use super::norm::Normed;
@@ -25,7 +25,7 @@ pub struct Source<'a, T = f32> {
     pub normed: Option<&'a Normed<'a>>,
 }
 
-/// Which gradients flow back through the epilogue.
+/// Which gradients flow back through the epilogue to the convolution's results.
 #[derive(Debug, Clone, Copy)]
 pub enum Mask<'a, T> {
     /// All gradients.
@@ -36,7 +36,7 @@ pub enum Mask<'a, T> {
     Pool(&'a [u8]),
 }
 
-/// Planes of a source that are loaded into one vector.
+/// Planes of a source that are loaded together, one into each lane.
 #[derive(Debug, Clone, Copy)]
 pub struct Planes {
     /// The plane of the first lane.
@@ -45,7 +45,7 @@ pub struct Planes {
     pub step: usize,
     /// Number of planes. The lanes after them are zero.
     pub count: usize,
-    /// Index of the vector in the argmax.
+    /// Index of this group of planes in the argmax, where all lanes of a pixel are side by side.
     pub vector: usize,
 }
 
@@ -87,9 +87,11 @@ impl<'a, T> Source<'a, T> {
 }
 
 impl Source<'_> {
-    /// Loads `rows` of planes into the lanes of `plane`, with zeros outside its pixels. `pooled` is scratch
-    /// for the pooled pixels. With [`Mask::Pool`] and without a normalisation, returns the sum of the
-    /// gradient, which is then known without another loop.
+    /// Loads rows of planes into the lanes of `plane`, with zeros outside its pixels. `rows` is the first row
+    /// and the row after the last. `pooled` is scratch for the pooled pixels.
+    ///
+    /// With [`Mask::Pool`] and without a normalisation, returns the sum of the loaded gradient in each lane,
+    /// because the same loop computes it. Returns `None` in all other cases.
     #[inline(always)]
     pub fn load<S: Lanes>(
         &self,

@@ -16,8 +16,8 @@ impl Numbers {
         1 + self.next() as usize % most
     }
 
-    /// Returns values from -2 to 2 in steps of `1 / steps`. With few steps, sums of products are exact in
-    /// f32: values that are equal or zero in the reference are equal or zero at every level.
+    /// Returns values from -2 to 2 in steps of `1 / steps`. If `steps` is small, sums of products are exact
+    /// in f32. Values that are equal or zero in the reference are then equal or zero at every SIMD level.
     fn values(&mut self, len: usize, steps: u64) -> Vec<f32> {
         (0..len).map(|_| (self.next() % (4 * steps + 1)) as f32 / steps as f32 - 2.0).collect()
     }
@@ -30,7 +30,7 @@ struct Reference {
     bias: Vec<f64>,
 }
 
-/// Evaluates the definition, one number after the other.
+/// Computes the convolution and its gradients by their definitions, in f64.
 fn reference(
     shape: Shape,
     epilogue: Epilogue,

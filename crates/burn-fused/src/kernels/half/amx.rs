@@ -64,8 +64,8 @@ pub(crate) fn tiles() -> Option<Tiles> {
     is_usable().then(|| unsafe { Tiles::configure() })
 }
 
-/// Adds `a` times `b` to `sums`, row by row. The matrices must not be empty. Returns whether it did: false if
-/// the instructions are not usable.
+/// Adds `a` times `b` to `sums`, row by row. The matrices must not be empty. Returns false, and adds nothing,
+/// if the instructions are not usable.
 pub(crate) fn multiply(a: Bits<'_>, b: Bits<'_>, sums: &mut [f32]) -> bool {
     // SAFETY: the closure is called only if the instructions are available or emulated.
     is_usable().then(|| product(a, b, sums, || unsafe { adder() })).is_some()
@@ -174,7 +174,7 @@ fn pack(matrix: Bits<'_>, steps: usize, [of_row, of_pair]: [usize; 2]) -> Vec<u3
 
 /// Number of rows in a tile.
 pub(crate) const TILE: usize = 16;
-/// Rows and columns of a block of sums: two tiles by two.
+/// Number of rows, and of columns, in a block of sums: two tiles by two tiles.
 pub(crate) const BLOCK: usize = 2 * TILE;
 /// Number of words in a tile.
 pub(crate) const WORDS: usize = TILE * TILE;
@@ -206,10 +206,10 @@ pub(crate) struct Operands<'a> {
     pub left: &'a [u16],
     /// Distance in values from one row to the next, and from row 0 to row 16.
     pub left_strides: [usize; 2],
-    /// Index of the first value of row 0, for each step.
+    /// For each step, the index in `left` of the first value of row 0.
     pub steps: &'a [usize],
     /// The right matrix in packed tiles: rows of pairs of neighbouring values, for 16 columns. Each step has
-    /// two tiles, the one of the first 16 columns and, directly after it, the one of the last 16.
+    /// two tiles: the tile of the first 16 columns, directly followed by the tile of the last 16 columns.
     pub right: &'a [u32],
     /// Distance in words from the tiles of one step to the tiles of the next.
     pub right_stride: usize,
@@ -242,8 +242,8 @@ impl Tiles {
     pub unsafe fn configure() -> Self {
         #[repr(C, align(64))]
         struct Config([u8; 64]);
-        // The configuration of palette 1 has the bytes in a row from byte 16 on, two bytes for each tile, and
-        // the number of rows from byte 48 on.
+        // In the configuration of palette 1, bytes 16 and later have the length of each tile's rows in bytes,
+        // two bytes for each tile. Bytes 48 and later have the number of rows, one byte for each tile.
         let mut config = Config([0; 64]);
         config.0[0] = 1;
         for tile in 0..8 {
@@ -368,7 +368,7 @@ mod tests {
         }
     }
 
-    /// Checks the layout on any processor, with the model in the place of the instructions.
+    /// Checks the packed layouts on every processor: [`model`] replaces the instructions.
     #[test]
     fn packed_tiles_have_the_products_of_both_layouts() {
         for [rows, inner, columns] in [[1, 1, 1], [16, 32, 16], [33, 65, 47], [70, 31, 65]] {
@@ -421,7 +421,7 @@ mod tests {
         }
     }
 
-    /// Checks operands with any distances between rows and tiles, and with steps in any order.
+    /// Checks operands with gaps between rows and between tiles, and with steps that are not in order.
     #[test]
     #[cfg(target_os = "linux")]
     fn operands_are_where_their_strides_say() {

@@ -18,8 +18,8 @@ pub(crate) fn is_available() -> bool {
     is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bf16")
 }
 
-/// Adds `a` times `b` to `sums`, row by row. The matrices must not be empty. Returns whether it did: false if
-/// the processor lacks the instructions.
+/// Adds `a` times `b` to `sums`, row by row. The matrices must not be empty. Returns false, and adds nothing,
+/// if the processor lacks the instructions.
 pub(crate) fn multiply(a: Bits<'_>, b: Bits<'_>, sums: &mut [f32]) -> bool {
     // SAFETY: the closure is called only if `is_available()`, which checks both target features.
     let add = || |operands: Operands<'_>| unsafe { add_products(operands) };

@@ -73,7 +73,7 @@ impl Half {
 
     /// Rounds the gradient of f32 weights to f16 if `self` is f16, and leaves it in f32 if `self` is bf16.
     /// PyTorch's autocast computes with an f16 copy of the weights, and the copy's gradient is in f16. The
-    /// rounded gradient overflows in the same cases.
+    /// rounded gradient therefore overflows in the same cases as PyTorch's.
     pub(crate) fn weight_gradient(self, level: Level, gradient: &mut [f32]) {
         if self == Self::F16 {
             gradient.copy_from_slice(&self.rounded(level, gradient));
@@ -82,7 +82,7 @@ impl Half {
 }
 
 kernel! {
-    /// Converts bf16 to f32: bf16 is the upper half of the bits.
+    /// Converts bf16 to f32: the bits of bf16 are the upper half of the bits of f32.
     fn widen_bf16<S>(_simd: S, bits: &[u16], values: &mut [f32]) {
         for (value, &bits) in values.iter_mut().zip(bits) {
             *value = f32::from_bits(u32::from(bits) << 16);

@@ -6,8 +6,9 @@ use super::product::{Bf16Products, add_product, bf16_products};
 use super::{Half, Matrix};
 use crate::kernels::simd::Level;
 
-/// How linear layers multiply f32 activations, alone and within other modules. The two values are what
-/// PyTorch's `set_float32_matmul_precision` selects with `highest` and with `medium`.
+/// How linear layers multiply f32 activations, including linear layers inside other modules. In PyTorch,
+/// `set_float32_matmul_precision` makes the same choice: `highest` is [`F32`](Self::F32), and `medium` is
+/// [`Bf16`](Self::Bf16).
 ///
 /// ```
 /// use burn_fused::precision::MatmulPrecision;
@@ -20,7 +21,7 @@ use crate::kernels::simd::Level;
 pub enum MatmulPrecision {
     /// In f32.
     F32,
-    /// Both factors of each product, forward and backward, are rounded to bf16, and products are summed in
+    /// In forward and backward, both factors of each product are rounded to bf16, and products are summed in
     /// f32. Denormal values count as zero. Activations, parameters and gradients remain in f32.
     ///
     /// A layer nevertheless multiplies in f32 if the process has no instructions for bf16
@@ -29,8 +30,8 @@ pub enum MatmulPrecision {
     Bf16,
 }
 
-/// Smallest number of rows, columns and terms of a product in bf16. In smaller products, a rounded value is
-/// used too rarely to pay for its rounding.
+/// Minimum number of rows, of columns and of terms in a product that is computed in bf16. In smaller
+/// products, a rounded value is used too rarely to pay for its rounding.
 const LEAST: usize = 64;
 
 static IS_BF16: AtomicBool = AtomicBool::new(false);

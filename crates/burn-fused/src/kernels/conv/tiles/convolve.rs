@@ -1,4 +1,4 @@
-//! The convolution of a block: products of pixels and weights on tiles, and then the epilogue.
+//! The convolution of a block of images: products of pixels and weights on AMX tiles, and then the epilogue.
 
 use super::super::epilogue::finish;
 use super::super::scratch::Scratch;
@@ -11,7 +11,7 @@ use crate::kernels::simd::{Kernel, Lanes};
 /// Number of steps ([`Operands::steps`]) between two calls of `between`. These steps take some tens of
 /// microseconds.
 const STEPS: usize = 1024;
-/// Maximum number of steps in a pass over the positions. Their weights stay in the L1 cache.
+/// Maximum number of steps in a pass over the positions. The weights of these steps stay in the L1 cache.
 const PASS: usize = 18;
 
 /// The convolution of a block.
@@ -50,9 +50,9 @@ impl Kernel for Convolve<'_> {
         let pass = steps.len().div_ceil(steps.len().div_ceil(PASS));
         let positions = (STEPS / pass).max(1) * BLOCK;
         let size: usize = epilogue.size(flat.size()).iter().product();
-        // 16 planes of results, and a pooled plane in lanes with its argmax.
+        // `wide` has 16 planes of results. `pooled` has a pooled plane in lanes, and its argmax.
         let (wide, pooled) = (self.wide.take::<f32>(TILE * size), self.lanes.take::<S::f32s>(2 * size));
-        // The sums of 32 outputs at a time, which stay in the cache until they are stored.
+        // The sums of 32 output channels at a time. They stay in the cache until they are stored.
         let sums = self.sums.take::<S::f32s>(2 * len);
         for (panel, weights) in self.weights.chunks_exact(steps.len() * 2 * WORDS).enumerate() {
             for (half, sums) in sums.chunks_exact_mut(len).enumerate() {
@@ -60,7 +60,7 @@ impl Kernel for Convolve<'_> {
                 let bias = bias.map_or(&[][..], |bias| &bias[from..(from + TILE).min(outputs)]);
                 sums.fill(simd.partial_load_f32s(bias));
             }
-            // Vectors of 16 outputs, `[2, positions]`.
+            // Vectors of 16 output channels, `[2, positions]`.
             let values: &mut [f32] = bytemuck::cast_slice_mut(sums);
             for (steps, weights) in steps.chunks(pass).zip(weights.chunks(pass * 2 * WORDS)) {
                 for first in (0..len).step_by(positions) {

@@ -1,15 +1,16 @@
-//! Convolutions of bf16 images on AMX tiles.
+//! Convolutions of bf16 images on AMX tiles, the matrix registers of some Intel processors.
 //!
-//! They follow the definition of a convolution: one matrix product for each of the nine taps, the positions
-//! of the 3x3 kernel. This takes four times as many multiplications as Winograd, at more than eight times the
-//! rate. The only error is the rounding of the values; the instructions treat denormal values as zero.
+//! A convolution is computed by its definition: one matrix product for each of the nine taps, the positions
+//! of the 3x3 kernel. This takes four times the multiplications of Winograd, at more than eight times the
+//! rate. The only error is the rounding of values. The instructions treat denormal values as zero.
 //!
-//! The pixels of a block of images are the rows of one matrix. A zero follows each row of an image, and a row
-//! of zeros follows each image ([`Flat`]). The matrix of each tap is then a part of this matrix that begins
-//! at another row, so pixels are not copied nine times. Products of rows of zeros are computed and ignored.
+//! The pixels of a block of images are the rows of one matrix, and channels are its columns. A zero pixel
+//! follows each row of an image, and a row of zero pixels follows each image ([`Flat`]). The matrix of each
+//! tap is then a part of this matrix that begins at another pixel, so pixels are not copied nine times.
+//! Products of zero pixels are computed and ignored.
 //!
-//! A NaN or an infinity in the input reaches the 3x3 outputs around it, and the gradients of all
-//! nine weights of its channel.
+//! A NaN or an infinity in the input reaches the 3x3 outputs around it, and the gradients of all nine weights
+//! between its channel and each output channel.
 
 mod convolve;
 mod pack;
@@ -36,16 +37,16 @@ const LEVEL: Level = Level::Avx512;
 /// Approximate number of pixels in a block. Their values stay in the cache.
 const PIXELS: usize = 1024;
 
-/// Splits a batch into blocks. Returns the first image and the shape of each block.
+/// Splits a batch into blocks. Returns the index of the first image, and the shape, of each block.
 fn blocks(shape: Shape) -> impl Iterator<Item = (usize, Shape)> {
     shape.blocks((PIXELS / shape.pixels()).max(1))
 }
 
 /// Computes the output of `images`, `[batch, inputs, height, width]`. Also returns the argmax of the pooling,
-/// with 16 channels side by side, if `backward` is set and the epilogue pools; otherwise it is empty.
+/// with 16 channels side by side. The argmax is empty unless `backward` is set and the epilogue pools.
 ///
 /// # Panics
-/// If the instructions of tiles are not usable.
+/// If AMX is not usable.
 pub fn forward(
     shape: Shape,
     epilogue: Epilogue,
@@ -59,8 +60,8 @@ pub fn forward(
     let kept = if keeps { shape.outputs.next_multiple_of(TILE) * height * width } else { 0 };
     let mut argmax = vec![0; shape.batch * kept];
     let mut rest = &mut argmax[..];
-    // `wide` has 16 channels of an image in f32, and `lanes` has channels of a block in lanes. `channels` has
-    // the channels of each pixel side by side.
+    // The buffers: `wide` has 16 channels of an image in f32. `lanes` has 16 channels of each pixel in the
+    // lanes of a vector. `channels` has all channels of each pixel side by side.
     with_buffers(
         |[Buffers { input: wide, output: lanes, part: channels, sums }, Buffers { part: packed, .. }]| {
             let packed = pack::weights(shape, weights, false, packed);
@@ -107,8 +108,8 @@ pub fn backward(
     let mut weights = Buffer::zeroed(shape.weight_len());
     with_buffers(|[one, two]| {
         let Buffers { input: wide, output: lanes, part: channels, sums } = one;
-        // For the gradient of the weights, `pixels` has the pixels of each channel side by side, and `pairs`
-        // has pairs of pixels of the gradient.
+        // For the gradient of the weights, `pixels` has the input's pixels of each channel side by side, and
+        // `pairs` has pairs of neighbouring pixels of the output's gradient.
         let Buffers { input: pixels, output: pairs, part: packed, sums: weight_sums } = two;
         let packed = pack::weights(shape, back.weights, true, packed);
         let mut of_weights = WeightGradient::new(shape, weight_sums);
@@ -143,8 +144,8 @@ pub fn backward(
     Gradients { input: found, weights, bias }
 }
 
-/// Appends `len` zeros to a vector, and returns them. Appending them block by block keeps them in the cache
-/// until they are overwritten.
+/// Appends `len` zeros to `values`, and returns the zeros. They are appended block by block, because a
+/// block's zeros are still in the cache when its results overwrite them.
 fn extended(values: &mut Vec<u16>, len: usize) -> &mut [u16] {
     let start = values.len();
     values.resize(start + len, 0);
@@ -152,8 +153,8 @@ fn extended(values: &mut Vec<u16>, len: usize) -> &mut [u16] {
 }
 
 /// The layout of a block's pixels: row by row and image by image, with one zero after each row and a row of
-/// zeros after each image. Each neighbour of a pixel is at a distance that is the same for all pixels, and
-/// neighbours outside the image are zeros. A position is the index of a pixel or zero in this layout.
+/// zeros after each image. Each neighbour of a pixel is at the same distance for all pixels, and neighbours
+/// outside the image are zeros. A position is the index of a pixel or zero in this layout.
 #[derive(Debug, Clone, Copy)]
 pub struct Flat {
     /// Height and width of the images.
@@ -174,32 +175,33 @@ impl Flat {
         (self.size[0] + 1) * (self.size[1] + 1)
     }
 
-    /// Number of positions of all images, with zeros after them up to whole blocks of tiles.
+    /// Number of positions of all images, rounded up to whole blocks of tiles. The additional positions are
+    /// zeros.
     #[inline(always)]
     pub fn len(self) -> usize {
         (self.images * self.period()).next_multiple_of(BLOCK)
     }
 
-    /// Number of zeros before the first pixel, which are its neighbours.
+    /// Number of zeros before the first pixel: its neighbours above and to the left.
     #[inline(always)]
     pub fn front(self) -> usize {
         self.size[1] + 2
     }
 
-    /// Number of all positions, with the neighbours of the first and the last pixel.
+    /// Number of all positions, including the zeros before the first pixel and after the last pixel.
     #[inline(always)]
     pub fn all(self) -> usize {
         self.len() + 2 * self.front()
     }
 
-    /// Returns where the matrix of a tap begins: its row `q` is position `q + tap(n)` of [all](Self::all)
-    /// positions, with `n` the number of the tap.
+    /// Returns the position at which the matrix of a tap begins, counted over [all](Self::all) positions. Row
+    /// `q` of this matrix is `q` positions later.
     #[inline(always)]
     pub fn tap(self, tap: usize) -> usize {
         tap / 3 * (self.size[1] + 1) + tap % 3
     }
 
-    /// The plane of one image's pixels in its period.
+    /// The layout of one image's pixels within its [`period`](Self::period).
     #[inline(always)]
     pub fn plane(self) -> Plane {
         Plane::part(self.size, self.size[1] + 1, 0, self.period())
@@ -211,12 +213,12 @@ impl Flat {
         self.size
     }
 
-    /// Takes room for all positions of `channels`, with the channels of a position side by side.
+    /// Takes a buffer for `channels` channels of all positions, with the channels of a position side by side.
     pub fn channels(self, channels: usize, buffer: &mut Scratch) -> &mut [u16] {
         buffer.take(self.all() * padded(channels))
     }
 
-    /// Takes room for pairs of positions of `channels`, in tiles.
+    /// Takes a buffer for `channels` channels of pairs of positions, in tiles.
     pub fn pairs(self, channels: usize, buffer: &mut Scratch) -> &mut [u32] {
         buffer.take(self.len() / 2 * padded(channels))
     }

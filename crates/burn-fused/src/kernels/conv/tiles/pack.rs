@@ -1,4 +1,5 @@
-//! Packs weights, images and gradients in the layouts of [`Operands`](crate::kernels::half::amx::Operands).
+//! Packs weights, images and gradients in the layouts that products on AMX tiles read:
+//! [`Operands`](crate::kernels::half::amx::Operands).
 
 use super::super::Shape;
 use super::super::blocks::total;
@@ -9,12 +10,12 @@ use crate::kernels::half::Half;
 use crate::kernels::half::amx::{BLOCK, TILE, WORDS};
 use crate::kernels::simd::{Kernel, Lanes};
 
-/// Rounds weights `[outputs, inputs, 3, 3]` to bf16, and packs them as the right matrix of a convolution. A
-/// result of the convolution is an output channel, and a term of its sum is an input channel. The layout is
-/// `[results / 32, tap, terms / 32]`, with two tiles of 16 results each.
+/// Rounds weights `[outputs, inputs, 3, 3]` to bf16, and packs them as the right matrix of the products. A
+/// product's results are output channels, and the terms of its sums are input channels. The packed layout is
+/// `[results / 32, tap, terms / 32]`. Each element has two tiles, of 16 results each.
 ///
-/// With `flipped`, the weights are packed for the gradient of the input: a result is an input channel, a term
-/// is an output channel, and the taps are in reverse order.
+/// With `flipped`, the weights are packed for the gradient of the input: results are input channels, terms
+/// are output channels, and the taps are in reverse order.
 pub fn weights<'a>(shape: Shape, weights: &[f32], flipped: bool, buffer: &'a mut Scratch) -> &'a [u32] {
     let weights = Half::Bf16.narrowed(LEVEL, weights);
     let Shape { inputs, outputs, .. } = shape;
@@ -44,7 +45,7 @@ pub fn weights<'a>(shape: Shape, weights: &[f32], flipped: bool, buffer: &'a mut
             taps.zip(pairs).for_each(|(tap, pair)| *tap = word(pair))
         }
     };
-    // Reads `weights` in their order.
+    // Reads `weights` in the order in which they are stored.
     for outer in (0..outputs).step_by(if flipped { 2 } else { 1 }) {
         for inner in (0..inputs).step_by(if flipped { 1 } else { 2 }) {
             if flipped { pack(outer, inner) } else { pack(inner, outer) }
@@ -88,7 +89,7 @@ impl Kernel for Channels<'_> {
                 load(simd, flat, image, source, group + half, wide, lanes);
             }
             let (first, second) = lanes.split_at(len);
-            // Both groups are stored at once, because they share a line of the cache.
+            // Both groups are stored at once, because they share a cache line.
             let both = first.iter().zip(second);
             for ((&first, &second), pixel) in both.zip(pixels.chunks_exact_mut(channels)) {
                 let (left, right) = pixel[group * TILE..][..BLOCK].split_at_mut(TILE);

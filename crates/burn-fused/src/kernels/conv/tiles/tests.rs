@@ -1,4 +1,5 @@
-//! Checks tiles against im2col + GEMM in f32. The instructions are emulated on processors that lack them.
+//! Checks convolutions on AMX tiles against im2col + GEMM in f32. The AMX instructions are emulated on
+//! processors that lack them.
 
 use super::super::{Convolution, Route};
 use super::*;
@@ -36,8 +37,8 @@ fn tiles_give_the_convolutions_of_f32() {
         ([2, 16, 40, 6, 7], Epilogue::ReluPool),
         // Two blocks.
         ([2, 17, 16, 25, 40], Epilogue::ReluPool),
-        // More steps than in a pass, more positions than between two polls, and two groups of the weights'
-        // gradient.
+        // More steps than a pass has, more positions than are computed between two polls, and two groups in
+        // the gradient of the weights.
         ([1, 80, 17, 60, 64], Epilogue::Relu),
     ] {
         let [batch, inputs, outputs, height, width] = sizes;

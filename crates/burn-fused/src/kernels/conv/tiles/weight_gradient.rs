@@ -1,5 +1,6 @@
-//! The gradient of the weights. For each tap, it is the product of the images' channels and the gradient's
-//! channels, summed over all positions.
+//! The gradient of the weights, computed on AMX tiles. For each of the nine taps, it is a matrix product of
+//! the images and the output's gradient. Its rows are input channels, its columns are output channels, and
+//! its sums run over all pixels.
 
 use super::super::Shape;
 use super::super::scratch::Scratch;
@@ -13,7 +14,7 @@ const PASS: usize = 8;
 /// microseconds.
 const GROUP: usize = 14 * PASS;
 
-/// Sums over blocks, `[taps, inputs, outputs]`, with padded channels.
+/// Sums over all blocks of images so far, `[taps, inputs, outputs]`, with padded channels.
 pub struct WeightGradient<'a> {
     inputs: usize,
     outputs: usize,
@@ -29,7 +30,8 @@ impl<'a> WeightGradient<'a> {
         Self { inputs, outputs, sums }
     }
 
-    /// Adds the products of a block's images with the pairs of the block's gradient.
+    /// Adds a block's gradient of the weights. `images` and `pairs` are the block's input and output
+    /// gradient.
     pub fn add(
         &mut self,
         flat: Flat,

@@ -1,5 +1,5 @@
-//! The convolution by Winograd. Forward computes its output with it. Backward computes the gradient of the
-//! input with it: the output's gradient convolved with the flipped weights.
+//! The Winograd convolution. Forward uses it to compute the output. Backward uses it to compute the gradient
+//! of the input, which is the output's gradient convolved with the flipped weights.
 
 use super::super::Shape;
 use super::super::epilogue::finish;
@@ -16,11 +16,12 @@ use crate::runtime::memory::Buffer;
 /// Approximate number of tiles in a block. With 256 channels, the factors of these tiles take 2.4 MB. The
 /// factors of the weights, which take 9.4 MB with 256 inputs and outputs, are read once for each block.
 const TILES: usize = 64;
-/// Input channels that are summed before their sum is added to the total: one chain of 256 additions is three
-/// times less exact. A multiple of the lanes of every level.
+/// Maximum number of input channels in one chain of additions. The sums of the chains are then added, because
+/// one chain of 256 additions is three times less exact. The number is a multiple of the lanes of every SIMD
+/// level.
 const CHAIN: usize = 64;
-/// Vectors of output channels in a chunk. The products of a chunk are computed and transformed before the
-/// next chunk starts.
+/// Number of vectors of output channels in a chunk. The products of a chunk are computed and transformed
+/// before the next chunk starts.
 const CHUNK: usize = 2 * PANEL;
 
 /// A convolution, for any SIMD level.
@@ -35,8 +36,8 @@ pub struct Convolve<'a> {
     pub bias: Option<&'a [f32]>,
     /// Whether the argmax of a pooling is kept.
     pub keeps_argmax: bool,
-    /// If present, receives the results in lanes, and no output is returned: a [plane of whole
-    /// tiles](Plane::tiled) for each image and vector of channels.
+    /// If present, receives the results before the epilogue, in lanes: a [plane of whole tiles](Plane::tiled)
+    /// for each image and vector of channels. The returned output is then empty.
     pub sums: Option<&'a mut [f32]>,
     pub between: &'a mut dyn FnMut(),
     pub buffers: &'a mut Buffers,
@@ -121,9 +122,9 @@ impl Convolve<'_> {
     }
 }
 
-/// Multiplies tiles by the weights of a panel, at one point. Computes `count` of the `tiles`, beginning with
-/// tile `first`. `weights` has `N` vectors for each input channel. `products` has `vectors` vectors for each
-/// tile; the results are stored from vector `at` on.
+/// Multiplies the block's tiles by the weights of a panel, at one point and for `R` tiles at a time. Computes
+/// `count` of the `tiles` tiles, beginning with tile `first`. `weights` has `N` vectors for each input
+/// channel. `products` has `vectors` vectors for each tile; the results are stored from vector `at` on.
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "the index names a register")]
 fn rows<S: Lanes, const R: usize, const N: usize>(
@@ -164,12 +165,12 @@ struct Finish<'a> {
 }
 
 impl Finish<'_> {
-    /// Stores the outputs of `vectors` vectors of channels, from vector `first` on. Unless `argmax` is empty,
-    /// it receives the argmax of each pooled pixel, with as many channels side by side as there are lanes.
+    /// Stores all outputs of `vectors` vectors of channels, beginning with vector `first`. If `argmax` is not
+    /// empty, it receives the argmax of each pooled pixel, with the channels of a vector side by side.
     ///
-    /// In `products`, the products of a tile are side by side, and points are `step` vectors apart. `lanes`
-    /// is scratch of two planes. All values of these outputs are written. With `kept`, the sums are stored
-    /// there, before the epilogue, and `output` and `argmax` stay unchanged.
+    /// In `products`, the vectors of a tile are side by side, and points are `step` vectors apart. `lanes` is
+    /// scratch of two planes. If `kept` is present, it receives the results before the epilogue, and `output`
+    /// and `argmax` stay unchanged.
     #[inline(always)]
     fn run<S: Lanes>(
         &self,

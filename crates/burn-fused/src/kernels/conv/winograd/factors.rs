@@ -1,5 +1,6 @@
-//! The factors of the products: the transforms of pixels and weights, and the transform back to gradients of
-//! weights.
+//! The factors of Winograd's matrix products. This file transforms pixels and weights to factors, and
+//! gradients of factors back to gradients of weights. The position of a factor in its 6x6 square is called a
+//! point.
 
 use super::super::Shape;
 use super::super::blocks::total;
@@ -11,18 +12,20 @@ use super::transform::{
 };
 use crate::kernels::simd::Lanes;
 
-/// The layout of the transformed pixels of a block: for each point and group of
-/// channels, one vector for each tile.
+/// The layout of the transformed pixels of a block. For each point and each group of channels, it has one
+/// vector for each tile. A group is the channels of one vector.
 #[derive(Debug, Clone, Copy)]
 pub struct Pixels {
     /// Number of groups of channels.
     pub groups: usize,
-    /// Number of tiles in the block, rounded up to the rows of a product.
+    /// Number of tiles in the block. The convolution rounds it up to a multiple of the rows that it
+    /// multiplies at a time.
     pub tiles: usize,
 }
 
 impl Pixels {
-    /// Number of vectors from one point to the next. It is one more than needed, as in [`Panels::step`].
+    /// Number of vectors from one point to the next. There is one vector more than needed, for the reason
+    /// given at [`Panels::step`].
     #[inline(always)]
     pub fn step(self) -> usize {
         self.groups * self.tiles + 1
@@ -34,7 +37,8 @@ impl Pixels {
     }
 }
 
-/// Transforms the tiles of a group of channels. Tiles of an input include pixels around the block.
+/// Transforms the tiles of a group of channels. The 6x6 tiles of an input include pixels around the block.
+/// The 4x4 tiles of an output's gradient do not.
 pub struct TransformTiles<'a, S: Lanes, L> {
     /// The transform of a row or column.
     pub line: L,
@@ -101,7 +105,7 @@ impl<S: Lanes, L> TransformTiles<'_, S, L> {
 /// `9 * inputs` vectors.
 ///
 /// If `flipped`, the weights are `[inputs, outputs, 3, 3]`, and each 3x3 square is rotated by 180 degrees:
-/// the gradient of the input is the gradient of the output convolved with them.
+/// the gradient of the input is the gradient of the output convolved with the rotated weights.
 #[inline(always)]
 pub fn transform_weights<S: Lanes>(
     simd: S,
@@ -175,7 +179,7 @@ pub struct Panels {
     pub vectors: usize,
 }
 
-/// Number of vectors in a row of a panel. The last panel may have one.
+/// Number of vectors in a row of a panel. The last panel may have one vector in a row.
 pub const PANEL: usize = 2;
 
 impl Panels {
@@ -201,8 +205,9 @@ impl Panels {
         (panel * PRODUCTS + point) * self.step()
     }
 
-    /// Number of vectors from one point to the next. It is one more than needed: the points of a row are
-    /// written one after the other, and the additional vector puts them in different sets of the cache.
+    /// Number of vectors from one point to the next. There is one vector more than needed: the points of a
+    /// row are written one after the other, and the additional vector puts them in different sets of the
+    /// cache.
     #[inline(always)]
     pub fn step(self) -> usize {
         self.terms * PANEL + 1

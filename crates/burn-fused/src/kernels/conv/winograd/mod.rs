@@ -11,12 +11,13 @@
 //! 14x14 pixels. Such a tile is a [half](transform::HalfTile) tile: it has four points in that dimension
 //! instead of six.
 //!
-//! The largest error is 1e-6 to 3e-6 of the largest value, two to six times the error of im2col + GEMM.
+//! The largest error is 1e-6 to 3e-6 of the largest result. This is two to six times the error of im2col +
+//! GEMM.
 //!
 //! A NaN or an infinity in the input reaches the 3x3 outputs around it, mostly as NaN. It may also reach the
-//! other outputs of each tile that has this pixel among its 6x6 pixels; with im2col, it does not. It reaches
-//! the gradients of all weights of its input channel. A NaN or an infinity in the weights reaches all outputs
-//! of its output channel with both algorithms.
+//! other outputs of each tile that has this pixel among its 6x6 pixels. With im2col, the other outputs stay
+//! finite. The NaN or infinity also reaches the gradients of all weights of its input channel. A NaN or an
+//! infinity in the weights reaches all outputs of its output channel with both algorithms.
 
 mod convolve;
 mod factors;

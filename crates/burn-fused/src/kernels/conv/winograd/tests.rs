@@ -187,8 +187,8 @@ fn outputs_and_gradients_match_the_f64_reference() {
 #[test]
 fn batches_of_many_blocks_match_the_f64_reference() {
     let mut numbers = Numbers(18);
-    // More tiles than a block has: of one image, of one row of tiles, and of several small images. Some are
-    // half tiles.
+    // All cases have more tiles than a block: in one image, in one row of tiles, or in several small images.
+    // Some tiles are half tiles.
     let large = [[2, 16, 17, 41, 37], [1, 17, 16, 9, 530], [1, 66, 16, 48, 45]];
     let small = [[70, 16, 33, 5, 3], [9, 16, 17, 14, 14], [70, 16, 16, 2, 2], [30, 16, 16, 6, 12]];
     for sizes in large.into_iter().chain(small) {
@@ -257,8 +257,7 @@ fn a_non_finite_value_reaches_all_that_it_touches_and_no_other_tile() {
             assert!(!touched || !output.is_finite(), "{what}");
             assert!(in_tile || output.is_finite(), "{what}");
         }
-        // Every output has a gradient, so the gradients of all weights of that channel become NaN or
-        // infinite.
+        // Every output has a gradient, so the gradients of all weights of `channel` become NaN or infinite.
         for (at, of_weight) in found.weights.iter().enumerate() {
             assert_eq!(of_weight.is_finite(), at / 9 % inputs != channel, "weight {at}, {level}");
         }

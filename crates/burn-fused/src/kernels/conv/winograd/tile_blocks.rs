@@ -1,5 +1,5 @@
-//! Blocks of tiles. A block is a part of a batch that is small enough for its transforms to stay in the
-//! cache.
+//! Blocks of tiles for Winograd. A tile is 4x4 outputs. A block is a part of a batch that is small enough for
+//! its transforms to stay in the cache.
 
 use super::super::Shape;
 use super::super::im2col::Group;
@@ -24,7 +24,7 @@ pub struct Block {
 }
 
 impl Block {
-    /// Splits a batch into blocks of about this many tiles, in order.
+    /// Splits a batch into blocks of about `tiles` tiles, in order.
     pub fn all(shape: Shape, tiles: usize) -> impl Iterator<Item = Self> {
         let [height, width] = [shape.height, shape.width].map(|side| side.next_multiple_of(TILE));
         let whole = Shape { height, width, ..shape };
@@ -54,8 +54,8 @@ impl Block {
         self.images * self.rows() * self.columns()
     }
 
-    /// Number of rows and of columns of whole tiles. The half tiles after them have only one or two rows or
-    /// columns in the image.
+    /// Number of rows, and of columns, of whole tiles. The half tiles after the whole tiles have only one or
+    /// two rows or columns of pixels in the image.
     #[inline(always)]
     fn whole(&self) -> [usize; 2] {
         let [height, width] = self.size.map(|side| (side + 1) / TILE);
@@ -78,7 +78,8 @@ impl Block {
         (position, halves)
     }
 
-    /// Returns the tiles that have a point: the position of the first, and their number.
+    /// Returns which tiles have a point: the position of the first tile, and the number of tiles. Half tiles
+    /// lack some points.
     #[inline(always)]
     pub fn tiles_with(&self, point: usize) -> [usize; 2] {
         let ([rows, columns], all) = (self.whole(), self.columns());
@@ -107,8 +108,8 @@ impl Block {
         Plane::part([to - from, self.size[1]], stride, 0, self.rows() * TILE * stride)
     }
 
-    /// The plane of one image's part of the block with its neighbours. Beyond the edges of the image it has
-    /// zeros.
+    /// The plane of one image's part of the block, and of the pixels around it. Beyond the edges of the
+    /// image, the plane has zeros.
     #[inline(always)]
     pub fn bordered(&self) -> Plane {
         let ([from, to], stride) = (self.pixels(BORDER), self.columns() * TILE + 2);
@@ -118,8 +119,8 @@ impl Block {
     }
 }
 
-/// Number of rows of a bordered plane above, and below, the tiles. The transform reads only one row on each
-/// side. With two rows, a plane begins at an even row, so that no 2x2 square of a pooling is cut.
+/// Number of rows that a bordered plane has above the tiles, and also below them. The transform reads only
+/// one row on each side. With two rows, a plane begins at an even row, and no 2x2 square of a pooling is cut.
 pub const BORDER: usize = 2;
 
 /// Number of multiplications between two calls of the callback. These multiplications take some tens of
@@ -137,7 +138,7 @@ impl<'a> Pace<'a> {
         Self { between, products: 0 }
     }
 
-    /// Counts this many multiplications, and calls the callback if an interval is over.
+    /// Counts `products` more multiplications. Calls the callback if an interval is over.
     pub fn after(&mut self, products: usize) {
         self.products += products;
         if self.products >= EACH {

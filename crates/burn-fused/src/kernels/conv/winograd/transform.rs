@@ -1,17 +1,18 @@
-//! The transforms of Winograd F(4x4, 3x3). Each is applied to the columns of a square and then to its rows.
+//! The transforms of Winograd F(4x4, 3x3), which computes 4x4 outputs from 3x3 weights. Each transform is
+//! applied to the columns of a square of values, and then to the rows of the result.
 //!
 //! The matrices are transposed matrices of the Toom-Cook algorithm with the points 0, ±a, ±1/a and ∞, a = √½.
-//! Pairs of a point and its inverse lose least to rounding (Alam et al. 2022, "Winograd Convolution for Deep
-//! Neural Networks: Efficient Point Selection", section 4). The largest error is a third of the error with
-//! the usual points 0, ±1, ±2 and ∞, with the same number of instructions.
+//! Pairs of a point and its inverse have the smallest rounding errors (Alam et al. 2022, "Winograd
+//! Convolution for Deep Neural Networks: Efficient Point Selection", section 4). The usual points 0, ±1, ±2
+//! and ∞ take the same number of instructions, and their largest error is three times as large.
 
 use std::f32::consts::{FRAC_1_SQRT_2, SQRT_2};
 
 use crate::kernels::simd::Lanes;
 
-/// Points of one dimension: 4 outputs and 3 weights need 6 products.
+/// Number of points in one dimension: 4 outputs and 3 weights need 6 products.
 pub const POINTS: usize = 6;
-/// Products of a tile for each pair of channels.
+/// Number of products of a tile for each pair of an input and an output channel.
 pub const PRODUCTS: usize = POINTS * POINTS;
 
 /// Which points of a dimension a [`HalfTile`] has.
@@ -21,8 +22,8 @@ pub const HALF: [bool; POINTS] = [true, true, true, false, false, true];
 const A: f32 = FRAC_1_SQRT_2;
 const B: f32 = SQRT_2;
 
-/// A transform of one dimension. It is a trait because functions and closures are called through code that is
-/// compiled without the instructions of `S`.
+/// A transform of one dimension. It is a trait instead of a closure: a closure may be compiled as a separate
+/// function, without the instructions of `S`.
 pub trait LineTransform<const I: usize, const O: usize>: Copy {
     /// Transforms a column or row.
     fn apply<S: Lanes>(self, simd: S, values: [S::f32s; I]) -> [S::f32s; O];

@@ -1,4 +1,5 @@
-//! The gradients of weights and biases, by the transposed transforms, summed over tiles.
+//! The gradients of weights and biases by Winograd. They use the transposed transforms of the convolution,
+//! and their products are summed over tiles.
 
 use super::super::Shape;
 use super::super::scratch::Buffers;
@@ -9,8 +10,8 @@ use super::transform::{InputTransform, OutputGradientTransform, PRODUCTS};
 use crate::kernels::simd::{Kernel, Lanes, Scalars, add_products};
 use crate::runtime::memory::Buffer;
 
-/// Returns the approximate number of tiles in a block. Each block reads and writes the sums once, which takes
-/// as long as its products if there are few tiles.
+/// Returns the approximate number of tiles in a block. Each block reads and writes all sums once. In a block
+/// of few tiles, this takes as long as the products.
 fn tiles(shape: Shape) -> usize {
     if shape.inputs > 64 { 128 } else { 64 }
 }
@@ -31,7 +32,8 @@ impl Kernel for WeightGradient<'_> {
 
     #[inline(always)]
     fn run<S: Lanes>(self, simd: S) -> Self::Output {
-        // The rows of a product are channels of one vector, so there are at most as many as lanes.
+        // The rows of a product are channels of one vector, so their number cannot exceed the number of
+        // lanes.
         if S::REGISTER_COUNT >= 32 && S::F32_LANES >= 8 {
             self.with_rows::<S, 8>(simd)
         } else {
@@ -108,8 +110,8 @@ impl WeightGradient<'_> {
 }
 
 /// Sums the products of a block's tiles at one point, for each input channel and the output channels of a
-/// panel. Uses `count` of the `tiles`, beginning with tile `start`. A block's sum starts from zero and is
-/// then added to the sum of earlier blocks: one long chain of additions is up to four times less exact.
+/// panel. Uses `count` of the `tiles` tiles, beginning with tile `start`. A block's sum starts from zero and
+/// is then added to the sum of earlier blocks: one long chain of additions is up to four times less exact.
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "the index names a register")]
 fn add_rows<S: Lanes, const R: usize, const N: usize>(

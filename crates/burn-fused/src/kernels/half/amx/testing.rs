@@ -13,12 +13,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use libc::{REG_RIP, c_int, c_void, greg_t, siginfo_t, ucontext_t};
 
-/// Bytes of a row and of a tile.
+/// Number of bytes in a row, and in a tile.
 const ROW: usize = 64;
 const TILE: usize = 16 * ROW;
 
-/// The emulated tiles. The shape of a tile is the bytes in a row and the number of rows, both 0 until
-/// configured.
+/// The emulated tiles. The shape of a tile is the number of bytes in a row and the number of rows. Both
+/// numbers are 0 until the tiles are configured.
 struct State {
     tiles: [[u8; TILE]; 8],
     shapes: [(usize, usize); 8],
@@ -116,8 +116,8 @@ impl State {
     /// `at` must be the address of an instruction, and the memory that the instruction reads or writes must
     /// be accessible.
     unsafe fn execute(&mut self, at: *const u8, registers: &[greg_t; 23]) -> Option<usize> {
-        // SAFETY: an instruction with this prefix has at least five bytes, and as many more as its
-        // operand says.
+        // SAFETY: an instruction with this prefix has at least five bytes, and its operand determines how
+        // many bytes follow.
         let byte = |index: usize| unsafe { *at.add(index) };
         // Three bytes of VEX: 0F38 map, W0, 128 bits. R, X, B and vvvv are inverted.
         if byte(0) != 0xc4 || byte(1) & 0x1f != 2 || byte(2) & 0x84 != 0 {
@@ -175,8 +175,8 @@ impl State {
         Some(start + length)
     }
 
-    /// Reads a configuration of palette 1. From byte 16 on it has the bytes in a row, two bytes for each
-    /// tile, and from byte 48 on the number of rows, one byte for each tile.
+    /// Reads a configuration of palette 1. Bytes 16 and later have the length of each tile's rows in bytes,
+    /// two bytes for each tile. Bytes 48 and later have the number of rows, one byte for each tile.
     fn configure(&mut self, config: &[u8; 64]) {
         for (tile, shape) in self.shapes.iter_mut().enumerate() {
             let bytes = u16::from_le_bytes([config[16 + 2 * tile], config[17 + 2 * tile]]);
