@@ -1,4 +1,5 @@
-//! Operations of all ranks over NCCL: non-blocking operations by bucket, and blocking operations.
+//! NCCL as a transport of burn-mpi: non-blocking operations, one in flight for each bucket of gradients, and
+//! blocking operations.
 
 use burn_mpi::lab::{Call, Element, Primitives};
 use burn_mpi::{Collective, CommError, Operation, Reduction, Started, Wire, World};
@@ -10,7 +11,7 @@ use crate::communicator::{Communicator, Pending};
 ///
 /// Operations run on the GPU, in one stream, without help of the processor. They therefore overlap with other
 /// work without calls of [`poll`](Collective::poll). An all-reduce with [`Reduction::Ordered`] gathers the
-/// buffers of all ranks, which needs the memory of one buffer for each rank, and sums them on the processor.
+/// buffers of all ranks and sums them on the processor. It needs memory for one buffer of each rank.
 ///
 /// The type also implements [`Primitives`].
 pub struct NcclCollective {
@@ -22,9 +23,9 @@ pub struct NcclCollective {
 struct InFlight {
     operation: Operation,
     started: Started,
-    /// `None` once complete.
+    /// `None` once the operation is complete.
     pending: Option<Pending>,
-    /// The data to send; once complete, the result.
+    /// The data to send. Once the operation is complete, the result.
     buffer: Wire,
 }
 
@@ -55,13 +56,17 @@ impl NcclCollective {
     /// GPUs that the process sees. `None` means the first GPU that no lower rank of the machine uses. All
     /// ranks must call it.
     ///
-    /// Each rank has to be a process. Ranks that are [threads](burn_mpi::threads) run one at a time, and
+    /// Each rank has to be a process. Ranks that are [threads](burn_mpi::threads) run one at a time, so they
     /// would wait for each other forever.
     ///
     /// # Errors
-    /// On all ranks, [`SharedError::Elsewhere`](burn_mpi::SharedError::Elsewhere) if a rank lacks the driver, NCCL or a
-    /// GPU of its own ([`refusal`](crate::refusal) returns the reason), or [`SharedError::Diverged`](burn_mpi::SharedError::Diverged)
-    /// if versions of NCCL differ. [`CommError::Operation`] if NCCL fails.
+    /// - [`SharedError::Elsewhere`](burn_mpi::SharedError::Elsewhere) on all ranks if one rank lacks the
+    ///   driver, NCCL or a GPU of its own, or cannot open its GPU. [`refusal`](crate::refusal) returns what a
+    ///   rank lacks.
+    /// - [`SharedError::Diverged`](burn_mpi::SharedError::Diverged) on all ranks if ranks have different
+    ///   versions of NCCL.
+    /// - [`CommError::Operation`] if NCCL fails.
+    /// - Another [`CommError`] if an exchange between the ranks fails.
     pub fn connect(world: &World, gpu: Option<usize>) -> Result<Self, CommError> {
         Ok(Self { communicator: Communicator::connect(world, gpu)?, in_flight: Vec::new() })
     }
@@ -74,8 +79,8 @@ impl NcclCollective {
         self.in_flight.iter().position(|op| op.operation.bucket == bucket)
     }
 
-    /// Checks the buffer of an operation that is about to start. Returns the description of the operation,
-    /// for errors.
+    /// Checks the buffer of an operation before it starts. Returns the operation's description, which errors
+    /// contain.
     fn check(&self, operation: Operation, buffer: &Wire) -> Result<Started, CommError> {
         let world = self.world();
         let started = world.started(NAME, operation.call.name(), operation.bucket, buffer.bytes().len());
@@ -157,7 +162,7 @@ impl Collective for NcclCollective {
             bucket.unwrap_or_default()
         );
         let started = self.check(operation, &buffer)?;
-        // NCCL connects ranks in the first call that needs a connection, and waits there for the other ranks.
+        // The first call that needs a connection connects the ranks: NCCL waits in it for the other ranks.
         let _waiting = self.world().watch(NAME, "launch", bucket);
         self.begin(started, operation, buffer)
     }

@@ -1,4 +1,5 @@
-//! One communicator of NCCL: its stream and memory, and its calls.
+//! An NCCL communicator with its CUDA stream and its memory. It starts operations, tests whether they are
+//! complete, and collects their results.
 
 use std::ffi::{c_int, c_void};
 use std::iter::once_with;
@@ -14,13 +15,13 @@ use crate::cuda::{Block, DevicePointer, Handle, PAGE};
 use crate::gpu::{Gpu, choose};
 use crate::library::{Comm, Nccl, SUM, datatype};
 
-/// Name of the communicator's start in errors.
+/// The name of the communicator's start in errors, where other errors name an operation.
 const START: &str = "communicator start";
-/// Maximum time to wait until NCCL has ended a communicator. NCCL may wait for peers that are gone.
+/// Maximum time to wait for NCCL to end a communicator. NCCL itself may wait forever for peers that are gone.
 const END: Duration = Duration::from_secs(5);
 
-/// A communicator of all ranks, which make its calls in the same order. Gather, scatter and all-to-all are
-/// groups of NCCL's sends and receives.
+/// A communicator of all ranks. All ranks make its calls in the same order. Gather, scatter and all-to-all
+/// are groups of NCCL's sends and receives.
 pub struct Communicator {
     pub world: World,
     nccl: &'static Nccl,
@@ -32,7 +33,7 @@ pub struct Communicator {
     free: Vec<Block>,
     /// Operations that were started and not collected.
     in_flight: usize,
-    /// The error that ended the communicator, if any.
+    /// The first error, which ended the communicator. `None` if no operation failed.
     broken: Option<String>,
 }
 
@@ -54,7 +55,8 @@ impl Communicator {
     /// Connects as [`NcclCollective::connect`](crate::NcclCollective::connect) does.
     pub fn connect(world: &World, gpu: Option<usize>) -> Result<Self, CommError> {
         let (cuda, nccl, number) = choose(world, gpu)??;
-        // NCCL's own check comes after ranks have begun to wait for each other.
+        // Versions are compared here, because NCCL compares them only after ranks have begun to wait for each
+        // other.
         world.check_equal("NCCL's version", &nccl.version())?;
         let gpu = world.agree(Gpu::open(cuda, number))?;
         let stream = world.agree(gpu.enter().and_then(|_current| gpu.cuda.stream()))?;
@@ -141,7 +143,7 @@ impl Communicator {
         // communicator is not ended.
         let state = unsafe {
             match self.gpu.cuda.is_complete(pending.block.event) {
-                // Without this check, an operation never completes if its peer is gone.
+                // If a peer is gone, the operation never completes. This check then returns NCCL's error.
                 Ok(false) => self.nccl.check_progress(comm).map(|()| false),
                 state => state,
             }
@@ -154,8 +156,8 @@ impl Communicator {
     pub fn look_again(&mut self) {
         if self.world.is_ending() {
             self.abort();
-            // Wait for the guard to end the process. An error of this rank would print a second line for one
-            // cause.
+            // Wait until burn-mpi's guard thread ends the process. If this rank returned an error, the job
+            // would print a second line for one cause.
             loop {
                 std::thread::park();
             }
@@ -187,8 +189,8 @@ impl Communicator {
         if let Some((at, _)) = found {
             return Ok(self.free.swap_remove(at));
         }
-        // Freeing waits for the GPU. So nothing is freed while an operation on the GPU may wait for other
-        // ranks.
+        // Freeing memory waits for the GPU's operations, and an operation in flight may wait for other ranks.
+        // So memory is freed only if nothing is in flight.
         if self.in_flight == 0 {
             for block in self.free.drain(..) {
                 // SAFETY: the context is current, and no operation uses a free block.
@@ -210,8 +212,9 @@ impl Communicator {
         self.end(self.nccl.abort);
     }
 
-    /// Ends the communicator with `how`, on a separate thread: NCCL may wait for ranks that are gone, and a
-    /// rank that leaves must not wait for them. Returns whether the communicator has ended.
+    /// Ends the communicator with `how`, NCCL's function that aborts or destroys it. The function runs on a
+    /// separate thread, because it may wait for ranks that are gone, and this rank must not wait for them.
+    /// Returns false if the communicator did not end within [`END`], or had ended before.
     fn end(&mut self, how: unsafe extern "C" fn(Comm) -> c_int) -> bool {
         struct Handed(Comm);
         // SAFETY: a communicator may be used by any thread, one at a time. This thread has given it up.

@@ -1,4 +1,4 @@
-//! The functions of the CUDA driver that the transport calls, and memory that operations reuse.
+//! The functions of the CUDA driver that the transport calls, and blocks of memory that operations reuse.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ops::Range;
@@ -16,10 +16,10 @@ pub type DevicePointer = u64;
 const SUCCESS: c_int = 0;
 const NO_DEVICE: c_int = 100;
 const NOT_READY: c_int = 600;
-/// `CU_STREAM_NON_BLOCKING`: the stream does not wait for the default stream, in which other libraries' calls
-/// run if they name no stream.
+/// `CU_STREAM_NON_BLOCKING`: the stream does not wait for the default stream. Other libraries' calls run in
+/// the default stream unless they name another.
 const NON_BLOCKING: c_uint = 1;
-/// `CU_EVENT_DISABLE_TIMING`: an event without a time is the cheapest to query.
+/// `CU_EVENT_DISABLE_TIMING`: an event that records no time is the cheapest to query.
 const NO_TIMING: c_uint = 2;
 
 // Names and types of cuda.h. For a name with `_v2`, the header defines the name without `_v2` as a macro.
@@ -113,11 +113,11 @@ impl Cuda {
     }
 }
 
-/// Bytes of a page. Blocks are whole pages.
+/// Number of bytes in a page. Blocks are whole pages.
 pub const PAGE: usize = 4096;
 
-/// A block of equal length on host and GPU. Dropping a block leaks its memory, because copies may still be in
-/// flight after an error.
+/// A block of memory with two copies of equal length, one on the host and one on the GPU. Dropping a block
+/// leaks its memory, because transfers may still be in flight after an error.
 pub struct Block {
     cuda: &'static Cuda,
     pub device: DevicePointer,

@@ -16,11 +16,12 @@ use crate::refusal::{NoNccl, Refusal, driver_remedy};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct VisibleGpu {
     name: String,
-    /// Its UUID, which no other GPU has.
+    /// The UUID, which no other GPU has.
     id: String,
 }
 
-/// The GPUs that a rank sees, and the number of the GPU that it was told to use.
+/// The GPUs that a rank sees, and the number of the GPU that the rank was told to use. `None` means any of
+/// them.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Offer {
     seen: Vec<VisibleGpu>,
@@ -35,9 +36,9 @@ pub struct Gpu {
     pub name: String,
 }
 
-/// Returns the lowest rank that cannot use NCCL, and why; `None` if all ranks can. The result is the same on
-/// all ranks, and [`NcclCollective::connect`](crate::NcclCollective::connect) with the same `gpu` returns it
-/// as an error. All ranks must call this function.
+/// Returns a rank that cannot use NCCL, and why. Returns `None` if all ranks can use NCCL. The result is the
+/// same on all ranks, and [`NcclCollective::connect`](crate::NcclCollective::connect) with the same `gpu`
+/// returns it as an error. All ranks must call this function.
 ///
 /// # Errors
 /// If ranks cannot exchange which libraries and GPUs they have.
@@ -48,8 +49,8 @@ pub fn refusal(world: &World, gpu: Option<usize>) -> Result<Option<Refusal>, Com
 /// The two libraries, and the number of this rank's GPU.
 pub type Chosen = (&'static Cuda, &'static Nccl, usize);
 
-/// Loads the libraries and chooses a GPU for each rank: the GPU with the number `wanted`, or the
-/// first one that no lower rank uses. All ranks call it, and all return the same refusal.
+/// Loads the libraries and chooses a GPU for each rank: the GPU with the number `wanted`, or the first one
+/// that no lower rank uses. All ranks must call it. If a rank gets no GPU, all ranks return the same refusal.
 ///
 /// Every rank computes the choice for all ranks, from the GPUs that all of them see. GPUs are compared by
 /// their UUIDs, because containers may see different GPUs of one machine under the same number.
@@ -67,9 +68,10 @@ pub fn choose(world: &World, wanted: Option<usize>) -> Result<Result<Chosen, Ref
     })
 }
 
-/// Returns the number of each rank's GPU, or the lowest rank that gets none, with the reason.
+/// Returns the number of each rank's GPU. If a rank gets no GPU, returns the rank that [`Refusal`] names, and
+/// the reason.
 fn assign(offers: &[Result<Offer, NoNccl>], places: &[Place]) -> Result<Vec<usize>, (usize, NoNccl)> {
-    // A library that is missing on any rank is reported first: no GPU would help.
+    // If a rank cannot use a library, that is reported first: no GPU would help.
     let offers: Vec<&Offer> = offers
         .iter()
         .enumerate()
@@ -164,8 +166,8 @@ impl Gpu {
         Ok(Self { cuda, context, name: format!("{name} (GPU {number})") })
     }
 
-    /// Makes the context current on this thread until the result is dropped. Then the previous context, which
-    /// may belong to another GPU, is current again.
+    /// Makes the context current on this thread until the result is dropped. Dropping the result makes the
+    /// previous context current again. The previous context may belong to another GPU.
     pub fn enter(&self) -> Result<Current, String> {
         // SAFETY: the context was retained and is never released.
         self.cuda.check(unsafe { (self.cuda.push)(self.context) }, "cuCtxPushCurrent")?;
@@ -209,7 +211,7 @@ mod tests {
         let two = || sees(&["u0", "u1"], None);
         let machines = places(&["a", "a", "b", "b"]);
         assert_eq!(assign(&[two(), two(), two(), two()], &machines), Ok(vec![0, 1, 0, 1]));
-        // Two ranks that see only their own GPU each, and one that sees the GPUs in another order.
+        // Ranks 0 and 1 see only one GPU each. Ranks 2 and 3 see the same two GPUs in different orders.
         let own = [sees(&["u0"], None), sees(&["u1"], None), two(), sees(&["u1", "u0"], None)];
         assert_eq!(assign(&own, &machines), Ok(vec![0, 0, 0, 0]));
         let wanted = [sees(&["u0", "u1"], Some(1)), two()];

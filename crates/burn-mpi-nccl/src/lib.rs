@@ -2,8 +2,9 @@
 //!
 //! **Experimental**: it has run over stand-ins for the CUDA driver and for NCCL, and not yet on a GPU.
 //!
-//! Each rank needs NVIDIA's driver (`libcuda.so.1`), NCCL 2.10 or newer (`libnccl.so.2`) and a GPU of its own. A
-//! program needs none of them to build or to start: [`NcclCollective::connect`] loads both libraries.
+//! Each rank needs NVIDIA's driver (`libcuda.so.1`), NCCL 2.10 or newer (`libnccl.so.2`) and a GPU of its
+//! own. A program builds and starts without them, because [`NcclCollective::connect`] loads both libraries at
+//! run time.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -25,15 +26,19 @@
 //!
 //! [`GradientSync`](burn_mpi::GradientSync) takes a `Box::new(collective)` like any other transport.
 //!
-//! A bucket is in host memory. Each operation copies the bucket to the GPU, calls NCCL and copies the result back, all
-//! in one stream, so that the thread that starts an operation waits only for the copy into pinned memory.
+//! Gradients are averaged in buckets, buffers in host memory. Each operation copies a bucket to pinned host
+//! memory, copies it from there to the GPU, calls NCCL, and copies the result back. Everything after the
+//! first copy runs in one CUDA stream. The thread that starts an operation therefore waits only for the first
+//! copy.
 //!
-//! Unlike MPI and gloo in `burn_mpi`, this transport does not compare the calls of the ranks: ranks that call different
-//! operations, or operations of different lengths, wait until their deadline or get undefined results.
+//! Unlike MPI and gloo in `burn_mpi`, this transport does not compare the calls of the ranks. If ranks call
+//! different operations, or operations of different lengths, they wait until the deadline or get undefined
+//! results.
 
-// The functions of both libraries are declared here, and not taken from a crate of bindings. cudarc 0.19
-// looks only for `libnccl.so`, which NCCL's runtime packages do not have. It panics if a function is missing.
-// Its functions return Rust enums, for which an error code of a newer library is undefined behaviour.
+// This crate declares the functions of both libraries itself instead of using a crate of bindings. cudarc
+// 0.19 looks only for `libnccl.so`, which NCCL's runtime packages do not have. It panics if a function is
+// missing. Its functions return Rust enums, for which an error code of a newer library is undefined
+// behaviour.
 
 #![deny(missing_docs, unsafe_op_in_unsafe_fn)]
 #![warn(clippy::missing_errors_doc, clippy::missing_panics_doc)]

@@ -13,7 +13,7 @@ use crate::load::{functions, open};
 /// A communicator of NCCL.
 pub type Comm = *mut c_void;
 
-/// `ncclUniqueId`: rank 0's address, which all ranks connect to.
+/// `ncclUniqueId`: the address of rank 0, to which all ranks connect.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct UniqueId([u8; 128]);
@@ -76,7 +76,8 @@ impl Nccl {
         self.number().map_or_else(|error| error, named)
     }
 
-    /// Returns a new identifier for a communicator. Rank 0 makes it, and sends it to all ranks.
+    /// Returns a new identifier for a communicator. Rank 0 calls this function, and sends the identifier to
+    /// all ranks.
     pub fn unique_id(&self) -> Result<Vec<u8>, String> {
         let mut id = UniqueId([0; 128]);
         // SAFETY: `id` is valid for one identifier.
@@ -113,9 +114,9 @@ impl Nccl {
         }
     }
 
-    /// Makes `calls` in one group until one fails, and returns the code of that call, or of the group. NCCL
-    /// runs all messages of a group at the same time. If messages ran one after the other, ranks would wait
-    /// for each other forever.
+    /// Makes `calls` in one NCCL group. Stops at the first call that fails, and returns its code. If all
+    /// calls succeed, returns the code of the group's end. NCCL runs all messages of a group at the same
+    /// time. If messages ran one after the other, ranks would wait for each other forever.
     pub fn group(&self, mut calls: impl Iterator<Item = c_int>) -> c_int {
         // SAFETY: groups may be begun at any time, and are ended below.
         let begun = unsafe { (self.group_start)() };
@@ -140,7 +141,7 @@ impl Nccl {
 }
 
 /// Formats the number that `ncclGetVersion` returns. The minor and the patch version have two decimal digits
-/// each; before 2.9, the minor version has one.
+/// each. Before 2.9, the minor version has one digit.
 fn named(number: c_int) -> String {
     let major = if number < 10_000 { 1000 } else { 10_000 };
     format!("{}.{}.{}", number / major, number % major / 100, number % 100)

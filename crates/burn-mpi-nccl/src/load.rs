@@ -2,7 +2,7 @@
 
 use libloading::Library;
 
-/// Loads a shared library, which stays loaded until the process exits.
+/// Loads a shared library. The library stays loaded until the process exits.
 ///
 /// # Errors
 /// The loader's message, which begins with the library's name.

@@ -1,14 +1,15 @@
-//! Reasons why a rank cannot use NCCL.
+//! Why a rank cannot use NCCL, and what to do: the reasons with their error messages.
 
 use burn_mpi::{CommError, SharedError};
 use serde::{Deserialize, Serialize};
 
-/// The lowest rank that cannot use NCCL, and why. All ranks have the same value.
+/// A rank that cannot use NCCL, and why. It is the lowest rank that cannot use the driver or NCCL's library.
+/// If all ranks can use both, it is the lowest rank that gets no GPU. All ranks have the same value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("rank {rank} on {host}: {reason}")]
 #[non_exhaustive]
 pub struct Refusal {
-    /// The lowest rank that cannot use NCCL.
+    /// The rank that cannot use NCCL.
     pub rank: usize,
     /// Host of that rank.
     pub host: String,
@@ -22,7 +23,7 @@ impl From<Refusal> for CommError {
     }
 }
 
-/// Why a rank cannot use NCCL, and what to do. The text is printed after the rank's name.
+/// Why a rank cannot use NCCL, and what to do. The message follows `rank N on HOST: `.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoNccl {
@@ -55,7 +56,7 @@ pub enum NoNccl {
     GpuNumber {
         /// Number of the GPU, from 0.
         wanted: usize,
-        /// GPUs that the process sees.
+        /// Number of GPUs that the process sees.
         found: usize,
     },
     /// Another rank uses the GPU.
@@ -71,9 +72,9 @@ pub enum NoNccl {
         other: usize,
         /// Host of that rank.
         host: String,
-        /// GPUs of the machine that its ranks see.
+        /// Number of the machine's GPUs that its ranks see.
         gpus: usize,
-        /// Ranks of the machine.
+        /// Number of ranks on the machine.
         ranks: usize,
     },
 }

@@ -1,4 +1,4 @@
-//! Cross-entropy losses of rows of scores.
+//! Cross-entropy losses of rows of scores (logits).
 
 pub(crate) mod read;
 pub(crate) mod rows;

@@ -1,11 +1,11 @@
-//! Cross-entropy loss and accuracy in one pass over the scores. It saves the softmax, from which the gradient
-//! is computed.
+//! Cross-entropy loss and accuracy, computed in one pass over the scores (logits). The pass saves the softmax
+//! of the scores, from which the gradient is computed.
 
 use crate::kernels::simd::Level;
 use crate::kernels::simd::math::exp_each;
 
-/// Returns the class with the highest score of a sample. Of equal scores the first wins; without scores the
-/// class is 0.
+/// Returns the class with the highest score in `row`, the scores of one sample. Of equal scores, the first
+/// wins. If `row` is empty, returns 0.
 pub fn argmax(row: &[f32]) -> usize {
     let Some((&first, others)) = row.split_first() else { return 0 };
     let better = |best: (usize, f32), (at, &x): (usize, &f32)| if x > best.1 { (at + 1, x) } else { best };
@@ -27,7 +27,8 @@ pub(crate) struct Read {
 }
 
 impl Read {
-    /// Reads one row of scores for each label. Returns `None` if there are no scores.
+    /// Reads one row of scores for each label. Returns `None` if there are no scores, or fewer scores than
+    /// labels.
     pub fn from_scores(
         scores: &[f32],
         labels: &[u16],

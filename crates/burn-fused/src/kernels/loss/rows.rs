@@ -1,9 +1,10 @@
-//! Cross-entropy losses of rows of scores with one target class each, and their gradients.
+//! Cross-entropy losses of rows of scores (logits), and their gradients. A row has one score for each class,
+//! and one target class.
 
 use crate::kernels::simd::kernel;
 use crate::kernels::simd::math::exp;
 
-/// Number of classes, their weights, and label smoothing.
+/// The classes, their weights, and label smoothing.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Classes<'a> {
     /// Number of classes.
@@ -63,9 +64,9 @@ kernel! {
             row.loss = match classes.smoothing {
                 None => -own,
                 Some(share) => {
-                    // The target is not a part of this sum, so that its logarithm is multiplied only once, by
-                    // the sum of its two factors. With a smoothing of 1, one factor is 0, and 0 times an
-                    // infinite logarithm would be NaN.
+                    // These sums leave out the target. The target's logarithm is multiplied once, by the sum
+                    // of its two factors. If it were multiplied by each factor, the product could be NaN:
+                    // with a smoothing of 1, one factor is 0, and 0 times an infinite logarithm is NaN.
                     let others = [0..row.target, row.target + 1..classes.number].map(|others| {
                         let scores = &scores[others.clone()];
                         if classes.weights.is_empty() {
@@ -154,10 +155,11 @@ kernel! {
         _simd: S,
         classes: Classes<'_>,
         rows: &[Row],
-        // The scores, if they still have to be copied into `target`.
+        // The scores to copy into `target` first. `None` if `target` has them already.
         source: Option<&[f32]>,
         target: &mut [f32],
-        // The gradient of the loss, divided by the normalizer.
+        // The gradient of the loss, divided by the sum of the target weights of all rows that are not
+        // padding.
         factor: f32,
     ) {
         let share = classes.smoothing.unwrap_or(0.0);

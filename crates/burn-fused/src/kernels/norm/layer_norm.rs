@@ -24,9 +24,9 @@ pub(crate) struct Statistics {
 /// rows of a part, and then over parts: short chains of additions are more exact.
 pub(crate) const ROWS: usize = 64;
 
-/// Number of rows that are computed together, a group. In forward, the last additions of one row's sum
-/// overlap with the next row's additions. In backward, the sums of columns are read and written once for all
-/// rows of a group.
+/// Number of rows in a group. The rows of a group are computed together. In forward, the last additions of
+/// one row's sum overlap with the next row's additions. In backward, the sums of columns are read and written
+/// once for all rows of a group.
 const GROUP: usize = 4;
 
 kernel! {

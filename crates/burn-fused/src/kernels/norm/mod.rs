@@ -1,7 +1,7 @@
 //! Batch normalisation with its epilogue, and [layer normalisation](layer_norm).
 //!
-//! Batch normalisation has two implementations. Images are computed channel by channel, and batches with a
-//! single value for each sample and channel row by row.
+//! Batch normalisation has two implementations. The first computes images, channel by channel. The second
+//! computes batches with a single value for each sample and channel, row by row.
 
 pub(crate) mod layer_norm;
 mod planes;
@@ -45,7 +45,7 @@ impl BatchShape {
         self.batch * self.pixels()
     }
 
-    /// Index of the first value of `channel` in image `image`.
+    /// Index of the first value of channel `channel` in image `image`.
     pub fn plane(self, image: usize, channel: usize) -> usize {
         (image * self.channels + channel) * self.pixels()
     }
@@ -64,7 +64,7 @@ impl BatchShape {
     }
 }
 
-/// What both forward and backward read.
+/// The inputs of forward, which backward reads as well.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Input<'a> {
     pub shape: BatchShape,
@@ -80,7 +80,7 @@ pub(crate) struct Input<'a> {
 pub(crate) struct Moments {
     pub mean: Vec<f32>,
     pub variance: Vec<f32>,
-    /// Reciprocal square root of variance plus epsilon.
+    /// `1 / sqrt(variance + epsilon)`.
     pub inverse: Vec<f32>,
 }
 
@@ -94,7 +94,7 @@ impl Moments {
 
 kernel! {
     /// Normalises with the statistics of the batch. Returns the output, the statistics, and the argmax of
-    /// pooling, which is empty unless `backward` is set and the epilogue pools.
+    /// pooling. The argmax is empty unless `backward` is set and the epilogue pools.
     pub(crate) fn normalised<S>(simd: S, input: Input<'_>, epsilon: f64, backward: bool) -> (Buffer, Moments, Vec<u8>) {
         match input.shape.pixels() {
             1 => rows::forward(input, epsilon),

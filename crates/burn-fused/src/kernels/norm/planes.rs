@@ -1,4 +1,4 @@
-//! Batch normalisation of images: one channel at a time, plane by plane.
+//! Batch normalisation of images, one channel at a time. A plane is one channel of one image.
 //!
 //! The order of each sum is fixed, so all SIMD levels compute the same bits. Loops are used instead of
 //! closures, because the closures of iterators may be compiled as separate functions, without the level's
@@ -10,7 +10,7 @@ use crate::kernels::simd::{Lanes, load};
 use crate::kernels::squares::Squares;
 use crate::runtime::memory::Buffer;
 
-/// Number of partial sums. They are independent, so that their additions overlap.
+/// Number of partial sums. Each is independent of the others, so that the processor overlaps their additions.
 const PARTS: usize = 32;
 /// Number of values in a block. A block is summed in f32, and the sums of blocks are added in f64.
 const BLOCK: usize = 1024;

@@ -1,5 +1,5 @@
-//! Batch normalisation of features, with one value per sample and channel: all
-//! channels at once, row by row.
+//! Batch normalisation of batches that have one value for each sample and channel. A row is one sample, and
+//! all channels of a row are computed at once.
 
 use super::{Affine, AffineBackward, Input, Moments, level_and_slope};
 use crate::kernels::epilogue::{Epilogue, passes, relu};

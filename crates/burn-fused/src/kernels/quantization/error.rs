@@ -2,8 +2,7 @@
 
 use thiserror::Error;
 
-/// Why values or layers cannot be quantized, or a model is invalid. Layers count
-/// from 0.
+/// Why values or layers cannot be quantized, or why a model is invalid. Layers are counted from 0.
 #[derive(Debug, Clone, PartialEq, Error)]
 #[non_exhaustive]
 pub enum Int8Error {

@@ -6,7 +6,8 @@
 use super::{Grid, Int8Error, QParams, Scheme};
 use crate::kernels::simd::kernel;
 
-/// Values in a chunk. The indices of clipped values are searched only in chunks with a clipped value.
+/// Number of values in a chunk. Only chunks with a clipped value are searched for the indices of clipped
+/// values.
 const CHUNK: usize = 64;
 
 /// The quantization grids of a tensor.
@@ -24,8 +25,8 @@ impl Grids {
     /// Makes the grids of a tensor of this shape.
     ///
     /// # Panics
-    /// If `parameters` has neither one element nor one for each index of `axis`, if one of them is invalid,
-    /// or if the shape has 2^32 values or more.
+    /// If the length of `parameters` is not 1 and not the size of dimension `axis`, if a parameter is
+    /// invalid, or if the shape has 2^32 values or more.
     pub fn new(scheme: Scheme, parameters: &[QParams], shape: &[usize], axis: usize) -> Self {
         let fits = parameters.len() == 1 || shape.get(axis) == Some(&parameters.len());
         assert!(
@@ -103,7 +104,8 @@ fn part(
 }
 
 kernel! {
-    /// Returns the minimum and maximum of each column of a matrix with this many columns.
+    /// Returns the minimum and maximum of each column of a matrix with `columns` columns, or an error if a
+    /// value is NaN or infinite.
     pub(crate) fn column_ranges<S>(_simd: S, values: &[f32], columns: usize) -> Result<Vec<[f32; 2]>, Int8Error> {
         let (mut min, mut max) = (vec![f32::INFINITY; columns], vec![f32::NEG_INFINITY; columns]);
         let mut finite = vec![0.0f32; columns];

@@ -1,4 +1,4 @@
-//! 8-bit quantization of slices: formulas and ranges.
+//! 8-bit quantization of slices: formulas, ranges of values, and errors.
 
 mod error;
 mod fake;

@@ -1,4 +1,5 @@
-//! Ranges of values: observed per batch, averaged over batches.
+//! Minimum and maximum of values, and their moving averages over batches. Quantization parameters are
+//! computed from these averages.
 
 use super::{Int8Error, QParams, Scheme};
 use crate::kernels::simd::{Level, kernel};
@@ -47,13 +48,13 @@ pub(crate) struct Extremes {
 }
 
 impl Extremes {
-    /// Starts without values.
+    /// Starts with no values.
     pub fn new() -> Self {
         Self { range: [f32::INFINITY, f32::NEG_INFINITY], finite: true }
     }
 
-    /// Includes the values of the first `images` images. Each group of `lanes` values has one value of each
-    /// image; `lanes` is a power of two up to 32.
+    /// Includes the values of the first `images` images. `values` consists of groups of `lanes` values, with
+    /// one value of each image in a group. `lanes` is a power of two up to 32.
     #[inline(always)]
     pub fn include(&mut self, values: &[f32], lanes: usize, images: usize) {
         // Partial minima and maxima are independent of one another, so that the compiler computes them in
@@ -95,9 +96,9 @@ impl Extremes {
     }
 }
 
-/// Moving averages of minimum and maximum, as PyTorch's
-/// `MovingAverageMinMaxObserver`: the first batch sets them, and each later one moves
-/// them by [`Observer::CONSTANT`] of the difference.
+/// Moving averages of minimum and maximum, as PyTorch's `MovingAverageMinMaxObserver`: the first batch sets
+/// the averages. Each later batch moves them towards its own minimum and maximum by [`Observer::CONSTANT`]
+/// times the difference.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Observer {
     range: Option<[f32; 2]>,
@@ -107,8 +108,8 @@ impl Observer {
     /// Averaging constant.
     pub const CONSTANT: f32 = 0.01;
 
-    /// An observer that continues from `range` (minimum and maximum), for example
-    /// from a checkpoint.
+    /// An observer that continues from `range` (minimum and maximum), for example from a checkpoint. `None`
+    /// starts before the first batch.
     pub fn from_range(range: Option<[f32; 2]>) -> Self {
         Self { range }
     }
@@ -118,11 +119,11 @@ impl Observer {
         self.range
     }
 
-    /// Updates the averages with the minimum and maximum of a batch. Processes of one
-    /// training must pass the same numbers.
+    /// Updates the averages with the minimum and maximum of a batch. All processes of a training must pass
+    /// the same minimum and maximum.
     ///
     /// # Errors
-    /// If a number is NaN or infinite; the averages are then unchanged.
+    /// If `min` or `max` is NaN or infinite. The averages are then unchanged.
     pub fn observe(&mut self, [min, max]: [f32; 2]) -> Result<(), Int8Error> {
         if !(min.is_finite() && max.is_finite()) {
             return Err(Int8Error::NonFinite);

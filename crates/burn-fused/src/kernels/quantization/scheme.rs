@@ -30,8 +30,8 @@ impl Scheme {
     /// extended to contain 0. Then
     ///
     /// - symmetric: scale = max(-min, max) / 127, zero point = 0,
-    /// - affine: scale = (max - min) / 255,
-    ///   zero point = clamp(0 - round(min / scale), 0, 255), half to even,
+    /// - affine: scale = (max - min) / 255, zero point = clamp(0 - round(min / scale), 0, 255), rounding half
+    ///   to even,
     ///
     /// with a scale of at least [`SMALLEST_SCALE`].
     ///

@@ -3,8 +3,8 @@
 use super::{QParams, Scheme};
 use crate::kernels::simd::{Level, kernel};
 
-/// Quantizes real values: q = clamp(round(x · (1 / scale)) + zero point), half to even. NaN becomes the
-/// smallest quantized value.
+/// Quantizes real values: q = clamp(round(x · (1 / scale)) + zero point), rounding half to even. NaN becomes
+/// the smallest quantized value.
 ///
 /// # Panics
 /// If lengths differ, or the parameters are invalid for [`Scheme::Affine`].
@@ -60,7 +60,7 @@ pub(crate) struct Grid {
     pub scale: f32,
     /// PyTorch multiplies by the inverse instead of dividing.
     pub inverse: f32,
-    /// The bounds of quantized values, `low` and `high`, minus the zero point.
+    /// `low` and `high` are the bounds of quantized values, minus the zero point.
     pub low: f32,
     pub high: f32,
 }
@@ -75,8 +75,8 @@ impl Grid {
         Self { scale, inverse: 1.0 / scale, low, high }
     }
 
-    /// Returns the fake-quantized value, and whether its gradient passes, that is, whether it was not
-    /// clipped.
+    /// Returns the fake-quantized value, and whether its gradient passes: false if `value` was clipped or is
+    /// NaN.
     #[inline(always)]
     pub fn apply(self, value: f32) -> (f32, bool) {
         let Self { scale, inverse, low, high } = self;

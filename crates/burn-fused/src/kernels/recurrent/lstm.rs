@@ -56,8 +56,8 @@ impl<const G: usize> Kernel for Steps<'_, G> {
                 panel.multiply(simd, first, (batch, &before, width), &mut products);
                 let row = |sequence| sequences.row(sequence, sequences.step(time));
                 // Two loops over the sequences instead of one. A processor looks ahead a few hundred
-                // instructions. In one loop, a cell and its hidden state would take more instructions than
-                // that, so the next cell would not overlap with them.
+                // instructions. In one loop, a cell and its hidden state would take more instructions, and
+                // the processor would not start the next cell early.
                 for (sequence, products) in products.chunks_exact(G * MAX_LANES).enumerate() {
                     let gates = &mut gates[row(sequence) * G * width..][..G * width];
                     let mut values = Values { bias, products, gates, width, first };

@@ -1,4 +1,5 @@
-//! Products with the weights of the hidden state. All steps use the same weights, so they are packed once.
+//! Products of hidden states, or of gates' gradients, with the weights of the hidden state. All time steps
+//! use the same weights, so the weights are packed once, in the order in which products read them.
 
 use crate::kernels::simd::{Lanes, MAX_LANES, Scalars, Target, load, multiply_rows, transpose};
 use crate::runtime::memory::Buffer;
@@ -7,7 +8,7 @@ use crate::runtime::memory::Buffer;
 /// cache while all rows are multiplied by it.
 const TERMS: usize = 128;
 
-/// Number of vectors in a group, which [`Columns`] multiplies at a time.
+/// Number of vectors that [`Columns`] multiplies at a time.
 const GROUP: usize = 4;
 
 /// The weights of forward, packed from `[hidden, hidden]` for each gate. For each vector of units and each

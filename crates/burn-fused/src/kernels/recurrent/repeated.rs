@@ -19,7 +19,8 @@ use crate::runtime::poll;
 const BEGINNING: usize = 8;
 /// Minimum length of rows that are searched. A shorter row takes less time to multiply than to look up.
 const LEAST: usize = 16;
-/// Rows that are summed before their sum is added to the total: one long chain of additions is less exact.
+/// Number of rows in a block. Each block is summed separately, and its sum is added to the total: one long
+/// chain of additions is less exact.
 const ROWS: usize = 512;
 
 /// The distinct rows of a matrix.
@@ -83,7 +84,7 @@ impl Repeated {
 }
 
 /// Returns the gradient of the weights of all gates, `[terms, gates, width]`. `terms` has rows of inputs or
-/// hidden states. `gates` has the gradients of their products, `columns` for each row.
+/// hidden states. `gates` has the gradients of their products, `columns` values for each row.
 pub fn of_weights(level: Level, terms: &[f32], gates: &[f32], columns: usize) -> Buffer {
     let rows = gates.len() / columns;
     let terms = Matrix::new(terms, [rows, terms.len() / rows]).transpose();

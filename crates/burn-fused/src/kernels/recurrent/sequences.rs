@@ -23,7 +23,8 @@ pub struct Sequences {
 /// The order of rows in memory and of steps in time.
 #[derive(Debug, Clone, Copy)]
 pub struct Order {
-    /// Whether the steps of a sequence are contiguous in memory. If not, the sequences of a step are.
+    /// Whether the steps of a sequence are contiguous in memory. If not, the sequences of a step are
+    /// contiguous.
     pub batch_first: bool,
     /// Whether time runs from the last step to the first.
     pub reverse: bool,
@@ -46,7 +47,7 @@ impl Sequences {
         self.batch * self.steps
     }
 
-    /// The row of a sequence at a step.
+    /// Returns the row of a sequence at a step.
     #[inline(always)]
     pub fn row(self, sequence: usize, step: usize) -> usize {
         if self.order.batch_first { sequence * self.steps + step } else { step * self.batch + sequence }
@@ -57,7 +58,7 @@ impl Sequences {
         if self.order.batch_first { self.steps } else { 1 }
     }
 
-    /// The step that is computed at `time`, which counts the computed steps from 0.
+    /// Returns the step that is computed at `time`. `time` counts from 0, in the order of computation.
     #[inline(always)]
     pub fn step(self, time: usize) -> usize {
         if self.order.reverse { self.steps - 1 - time } else { time }

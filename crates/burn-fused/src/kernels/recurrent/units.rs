@@ -1,4 +1,5 @@
-//! Blocks of units in padded rows. Kernels compute one block at a time.
+//! Blocks of units. A block is [`MAX_LANES`] neighbouring hidden units of a row. Rows are padded to whole
+//! blocks, and kernels compute one block at a time.
 
 use crate::kernels::simd::MAX_LANES;
 

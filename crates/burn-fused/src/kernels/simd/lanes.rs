@@ -1,4 +1,4 @@
-//! The instructions of a SIMD level: pulp's `Simd` with a few additions.
+//! The instructions of a SIMD level: the trait `Simd` of the crate pulp, with a few additions.
 //!
 //! The functions below the trait are the loops that most kernels share: loads and stores of partial vectors,
 //! the transposition of a square of values, and the inner loop of matrix products (rows of scalars times a
@@ -42,10 +42,10 @@ pub trait Lanes: Simd {
         self.mul_add_e_f32s(a, b, c)
     }
 
-    /// Transposes a square: as many vectors as a vector has lanes.
+    /// Transposes the square of the first `F32_LANES` vectors of `rows`.
     ///
     /// # Panics
-    /// If `rows` has fewer vectors.
+    /// If `rows` has fewer than `F32_LANES` vectors.
     #[inline(always)]
     fn transpose(self, rows: &mut [Self::f32s]) {
         let values: &mut [f32] = bytemuck::cast_slice_mut(rows);
@@ -154,8 +154,8 @@ pub(crate) fn load<S: Simd>(simd: S, values: &[f32]) -> S::f32s {
     }
 }
 
-/// Prefetches the cache line of a value that is read soon. The pointer may be out of bounds. On other
-/// processors than x86-64 this does nothing.
+/// Prefetches the cache line of a value that is read soon. The pointer may be out of bounds. Does nothing on
+/// processors other than x86-64.
 #[inline(always)]
 pub(crate) fn prefetch(value: *const f32) {
     #[cfg(target_arch = "x86_64")]
@@ -169,12 +169,13 @@ pub(crate) fn prefetch(value: *const f32) {
     let _ = value;
 }
 
-/// Transposes the first square of a matrix, with as many rows and columns as a vector has lanes. Each column
-/// of the square becomes a vector, which is passed through `map` and stored in `target`. Elements beyond the
-/// matrix's rows and columns count as zero.
+/// Transposes the first square of a matrix. Its number of rows, and of columns, is the number of lanes of a
+/// vector. Each column of the square becomes a vector, which is passed through `map` and stored in `target`.
+/// Elements beyond the matrix's rows and columns count as zero.
 ///
-/// `values` comes with the distance between rows, `target` with the distance between vectors. If a vector
-/// fills a cache line, as the widest ones do, a square inside the matrix also prefetches the rows below it.
+/// `step` is the distance between rows in `values`, and `target_step` is the distance between vectors in
+/// `target`. If a vector fills a cache line, as the widest ones do, a square inside the matrix also
+/// prefetches the rows below it.
 ///
 /// # Panics
 /// If `values` lacks an element of the square, or if `target` is too short.

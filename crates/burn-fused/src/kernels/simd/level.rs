@@ -105,7 +105,7 @@ macro_rules! kernel {
 }
 pub(crate) use kernel;
 
-/// The level in use, or 0 while not detected yet.
+/// The level in use. 0 until a level is detected or selected.
 static CURRENT: AtomicU8 = AtomicU8::new(0);
 
 impl Level {

@@ -16,7 +16,7 @@ pub(crate) struct Target<'a> {
     /// Number of columns from the tile's first column to the end of the matrix. The last vectors may extend
     /// beyond the matrix; their values there are not stored.
     pub columns: usize,
-    /// Whether the sums are added to `values`, or replace them.
+    /// Whether the sums are added to `values`. If not, they replace `values`.
     pub adds: bool,
 }
 
