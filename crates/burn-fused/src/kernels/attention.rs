@@ -1,5 +1,5 @@
-//! Matrix products of an attention head, such as the scores, `queries * keys^T`, and the outputs, `weights *
-//! values`.
+//! Matrix products of an attention head, such as the scores (queries times transposed keys) and the outputs
+//! (weights times values).
 //!
 //! A product reads its first factor one scalar at a time. It reads its second factor in whole SIMD vectors,
 //! so the second factor is packed beforehand: transposed keys by [`pack_transposed`], and values by [`pack`].

@@ -60,8 +60,8 @@ impl DropoutMask {
     }
 }
 
-/// Which samples of a training run one process computes: the step, and the indices of its samples in the
-/// step's batch. The processes divide the batch of a step among themselves.
+/// The samples that one process computes in one training step. The processes divide the batch of a step among
+/// themselves.
 ///
 /// The dropout mask that a layer's `forward_at` applies is a function of the seed, the step and the sample's
 /// index. The mask is therefore the same with any number of processes, and when an interrupted training
@@ -72,9 +72,10 @@ pub struct BatchPlace {
     pub seed: u64,
     /// Number of steps before this one.
     pub step: u64,
-    /// Index of the first sample in the step's batch over all processes.
+    /// Index of the process's first sample in the batch of the step.
     pub first: usize,
-    /// Distance between the indices of consecutive samples, for example the number of processes.
+    /// Distance between the indices of the process's consecutive samples, for example the number of
+    /// processes.
     pub stride: usize,
 }
 
@@ -103,8 +104,7 @@ kernel! {
         first: usize,
         // `None` if the values are in `target`.
         x: Option<&[f32]>,
-        // The same number of values as in `target`. If `mask` is not `None`, it may be empty, and nothing is
-        // added.
+        // Has the length of `target`. With a mask, `residual` may also be empty: then nothing is added.
         residual: &[f32],
         target: &mut [f32],
     ) {

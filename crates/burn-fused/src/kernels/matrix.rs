@@ -1,6 +1,6 @@
 //! A matrix that borrows its values from a slice, where they are stored by row or by column.
 
-/// A matrix of f32 values, or of the bits of 16-bit values.
+/// A matrix of f32 values, or of 16-bit floating-point values that are stored as their bits.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Matrix<'a, T = f32> {
     /// The values by row, or by column if `transposed`.

@@ -22,8 +22,8 @@ use crate::runtime::memory::Scratch;
 
 /// Maximum number of vectors in a panel.
 const PANEL: usize = 4;
-/// Maximum number of rows in a tile. A tile is the sums that one loop keeps in registers. The number of rows
-/// in a block is a multiple of this number.
+/// Maximum number of rows in a tile. A tile is a block of sums that one loop keeps in registers. The number
+/// of rows in a block is a multiple of this number.
 const TILE: usize = 12;
 /// Maximum number of terms in one chain of additions. The sum of each chain is added to the sum of the chains
 /// before it. The number is the same for all sizes of caches, so that every machine computes the same bits.
@@ -40,8 +40,8 @@ const LINE: usize = 16;
 /// take longer than it saves. A second factor that is transposed, or whose rows are not whole vectors, is
 /// packed in any case.
 const FEW: usize = 12;
-/// Maximum number of columns in the second factor for which it is read in place: its rows are close together,
-/// so the caches hold the rows of all terms. The exceptions of [`FEW`] apply.
+/// Maximum number of columns of a second factor that is read in place: its rows are close together, so the
+/// caches hold the rows of all terms. The exceptions of [`FEW`] apply.
 const NEAR: usize = 128;
 /// Minimum number of multiplications per thread, on average, in a product that uses several threads.
 const PART: usize = 1 << 20;

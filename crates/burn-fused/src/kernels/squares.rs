@@ -19,7 +19,8 @@ pub(crate) struct Squares {
 }
 
 impl Squares {
-    /// Allocates the buffers for planes `[height, width]`. A last odd row or column belongs to no square.
+    /// Allocates the buffers for planes `[height, width]`. If height or width is odd, the last row or column
+    /// belongs to no square.
     pub fn new([height, width]: [usize; 2]) -> Self {
         let size = [height / 2, width / 2];
         let squares = size[0] * size[1];
@@ -32,8 +33,8 @@ impl Squares {
         self.index.len()
     }
 
-    /// Writes the maximum of each square of `plane` to `output`. If `argmax` is not empty, writes the index
-    /// of each maximum in its square there, 0 to 3 in reading order.
+    /// Writes the maximum of each square of `plane` to `output`. If `argmax` is not empty, it receives the
+    /// index of each maximum in its square, 0 to 3 in reading order.
     ///
     /// With `relu`, the output is ReLU of the maximum, and the index is [`NO_MAXIMUM`] if ReLU sets the
     /// maximum to zero.

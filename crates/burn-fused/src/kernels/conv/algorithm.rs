@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::{Deserialize, Serialize};
 
-/// Algorithm of convolutions with many channels on flex, Burn's CPU backend. The setting has no effect on two
-/// kinds of convolutions. Those with few channels are computed directly. Those of bf16 images run on AMX
-/// tiles if the processor has AMX ([`Bf16Products`](crate::precision::Bf16Products)).
+/// Algorithm of convolutions with many channels on flex, Burn's CPU backend. The setting has no effect on
+/// other convolutions. Convolutions with few channels are computed directly. Convolutions of bf16 images run
+/// on AMX tiles if the processor has AMX ([`Bf16Products`](crate::precision::Bf16Products)).
 ///
 /// ```
 /// use burn_fused::conv::Algorithm;
@@ -49,8 +49,8 @@ impl Algorithm {
         if USES_GEMM.load(Ordering::Relaxed) { Self::Gemm } else { Self::Winograd }
     }
 
-    /// Makes later convolutions of this process use `self`. It has no effect on shapes for which only one
-    /// algorithm is used. The backward of a convolution uses the algorithm of its forward.
+    /// Makes later convolutions of this process use `self`. The setting has no effect on shapes for which
+    /// only one algorithm is used. The backward of a convolution uses the algorithm of its forward.
     pub fn use_algorithm(self) {
         USES_GEMM.store(self == Self::Gemm, Ordering::Relaxed);
     }

@@ -85,7 +85,7 @@ fn index_at<S: Lanes>(argmax: &[u8], pixel: usize) -> S::u32s {
     bytemuck::pod_read_unaligned(bytemuck::cast_slice(&wide[..S::F32_LANES]))
 }
 
-/// Returns the sum of vectors, lane by lane. It is computed in eight independent sums.
+/// Returns the sum of vectors, lane by lane. The sum is computed in eight independent parts.
 #[inline(always)]
 pub(super) fn total<S: Lanes>(simd: S, vectors: &[S::f32s]) -> S::f32s {
     let mut sums = [simd.splat_f32s(0.0); 8];

@@ -11,13 +11,13 @@ use crate::kernels::epilogue::Epilogue;
 use crate::kernels::simd::Lanes;
 use crate::kernels::squares::largest;
 
-/// Weights and biases of a convolution over planes in lanes.
+/// The loop that computes outputs, with its weights and biases.
 pub struct Correlation<'a> {
     /// Input channels.
     pub inputs: usize,
     /// Output channels.
     pub outputs: usize,
-    /// 3x3 for each output and input channel.
+    /// 3x3 weights for each pair of an output and an input channel.
     pub weights: &'a [f32],
     /// One for each output channel. `None` stands for zeros.
     pub bias: Option<&'a [f32]>,

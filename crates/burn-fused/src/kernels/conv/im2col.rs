@@ -123,9 +123,9 @@ impl Group {
     }
 }
 
-/// One tap, a position of the 3x3 kernel, over a part of a plane. The tap reads the same neighbour of each
-/// pixel. The fields say which pixels of the part have this neighbour in the plane, and where the neighbours
-/// are.
+/// One tap, a position of the 3x3 kernel, applied to a part of a plane. A plane is one channel of one image,
+/// and a part is the group's pixels in one plane. The tap reads the same neighbour of each pixel. The fields
+/// say which pixels of the part have this neighbour in the plane, and where the neighbours are.
 struct Shift {
     /// First pixel of the part that has the neighbour.
     from: usize,

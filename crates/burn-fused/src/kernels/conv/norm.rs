@@ -294,7 +294,7 @@ fn flush<S: Lanes, const K: usize>(simd: S, parts: [[S::f32s; K]; 4], found: &mu
 
 /// Computes the statistics of the channels. For each plane, computes the mean, and then the sum of the
 /// distances from this mean and the sum of their squares. With an exact mean, the distances would sum to
-/// zero. Their sum therefore corrects the rounding of the mean.
+/// zero. The sum of the distances therefore corrects the rounding of the mean.
 #[inline(always)]
 fn moments<S: Lanes>(simd: S, layout: Layout, sums: &[S::f32s], epsilon: f64) -> Moments {
     let Shape { batch, outputs, .. } = layout.shape;
@@ -360,7 +360,7 @@ pub struct Normed<'a> {
     layout: Layout,
     sums: &'a [f32],
     affine: Numbers<3>,
-    /// Whether ReLU follows, without pooling.
+    /// Whether ReLU follows, without pooling. With pooling, the argmax says which gradients ReLU stops.
     relu: bool,
     /// The two results of [`level_and_slope`] for each channel.
     back: Numbers<2>,

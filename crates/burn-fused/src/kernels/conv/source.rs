@@ -17,7 +17,7 @@ pub struct Source<'a, T = f32> {
     pub values: &'a [T],
     /// Which of the values pass through the epilogue.
     pub mask: Mask<'a, T>,
-    /// Channels.
+    /// Number of channels.
     pub channels: usize,
     /// Height and width, before pooling.
     pub size: [usize; 2],
@@ -36,10 +36,10 @@ pub enum Mask<'a, T> {
     Pool(&'a [u8]),
 }
 
-/// Planes of a source that are loaded together, one into each lane.
+/// Planes of a source that are loaded together, one into each lane. A plane is one channel of one image.
 #[derive(Debug, Clone, Copy)]
 pub struct Planes {
-    /// The plane of the first lane.
+    /// Index of the plane in the first lane.
     pub first: usize,
     /// Distance from the plane of a lane to the plane of the next lane.
     pub step: usize,
@@ -56,7 +56,8 @@ impl<'a, T> Source<'a, T> {
         Self { values, mask: Mask::All, channels: shape.inputs, size, normed: None }
     }
 
-    /// Makes a source that turns the gradient of a convolution's output into the gradient of its sums.
+    /// Makes a source that turns the gradient of a convolution's output into the gradient of the
+    /// convolution's results before the epilogue.
     pub fn gradient(shape: Shape, epilogue: Epilogue, back: Back<'a, T>) -> Self {
         let mask = match epilogue {
             Epilogue::Relu if back.normed.is_none() => Mask::Relu(back.output),
