@@ -12,14 +12,14 @@ use crate::kernels::half::Half;
 use crate::kernels::simd::Level;
 use crate::runtime::memory::Buffer;
 
-/// Minimum number of images in a block: the lanes of the widest vector. The direct convolution has one image
-/// in each lane.
+/// Minimum number of images in a block: the number of lanes of the widest vector. The direct convolution has
+/// one image in each lane.
 const IMAGES: usize = 16;
 /// Number of pixels in a block of small images. Large blocks pay because the weights are prepared once for
 /// each block.
 const PIXELS: usize = 4096;
 
-/// Splits a batch into blocks. Returns the first image and the convolution of each block.
+/// Splits a batch into blocks. Returns the index of the first image, and the convolution, of each block.
 fn blocks(conv: Convolution) -> impl Iterator<Item = (usize, Convolution)> {
     let Shape { height, width, .. } = conv.shape;
     // A multiple of the lanes of the widest vector.

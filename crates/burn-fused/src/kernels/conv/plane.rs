@@ -1,7 +1,8 @@
 //! The layout of planes in SIMD lanes.
 //!
-//! A plane has one vector for each pixel. Its lanes are images, with the same channel of each, or channels of
-//! one image. Convolution, ReLU and pooling are then vertical instructions, which process all lanes at once.
+//! A plane has one vector for each pixel. The lanes of a vector are the same channel of several images, or
+//! several channels of one image. Convolution, ReLU and pooling are then vertical instructions, which process
+//! all lanes at once.
 
 use crate::kernels::simd::{Lanes, MAX_LANES, load, store};
 use crate::kernels::squares::passes;
@@ -20,8 +21,8 @@ pub struct Plane {
 }
 
 impl Plane {
-    /// A plane with a border of one pixel. If height or width is odd, the plane has one more row or column,
-    /// because kernels compute squares of 2x2 pixels.
+    /// A plane with a border of one pixel. Inside the border, height and width are rounded up to even
+    /// numbers, because kernels compute squares of 2x2 pixels.
     #[inline(always)]
     pub fn bordered(height: usize, width: usize) -> Self {
         let stride = width.next_multiple_of(2) + 2;
@@ -29,7 +30,7 @@ impl Plane {
         Self { size: [height, width], stride, first: stride + 1, len }
     }
 
-    /// A plane without a border. If height or width is odd, the plane has one more row or column.
+    /// A plane without a border, with height and width rounded up to even numbers.
     pub fn rounded_up([height, width]: [usize; 2]) -> Self {
         let stride = width.next_multiple_of(2);
         Self { size: [height, width], stride, first: 0, len: height.next_multiple_of(2) * stride }

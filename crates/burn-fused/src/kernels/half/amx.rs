@@ -20,11 +20,11 @@ use std::sync::OnceLock;
 use super::Bits;
 use crate::kernels::matrix::Matrix;
 
-/// Pairs of values in a row of a tile.
+/// Number of pairs of values in a row of a tile.
 const PAIRS: usize = 16;
 
-/// Whether the processor has the instructions, and Linux permits them to this process. A process has to ask
-/// Linux for the permission (its documentation, arch/x86/xstate.rst). Linux refuses if it cannot save the
+/// Whether the processor has the instructions and Linux permits this process to use them. A process has to
+/// ask Linux for the permission (its documentation, arch/x86/xstate.rst). Linux refuses if it cannot save the
 /// tiles when it switches threads. The process asks only once.
 #[cfg(target_os = "linux")]
 pub(crate) fn is_available() -> bool {

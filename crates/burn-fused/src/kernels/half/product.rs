@@ -1,8 +1,8 @@
 //! Matrix products of 16-bit values, summed in f32.
 //!
 //! AVX-512 BF16 multiplies pairs of bf16 values and adds both products to an f32 in one instruction, at twice
-//! the rate of f32. AMX multiplies whole tiles. On other processors, and for f16, the caller widens the
-//! values and multiplies in f32.
+//! the rate of f32. AMX multiplies whole tiles, of 16 x 32 and 32 x 16 values, in one instruction. On other
+//! processors, and for f16, the caller widens the values and multiplies in f32.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -83,8 +83,8 @@ fn fastest() -> Bf16Products {
 /// [`Widened`](Bf16Products::Widened).
 ///
 /// # Panics
-/// If `b` does not have as many rows as `a` has columns, if a matrix is empty, or if `sums` does not have the
-/// size of the product.
+/// If the number of rows of `b` is not the number of columns of `a`, if a matrix is empty, or if `sums` does
+/// not have the size of the product.
 pub(crate) fn add_product(level: Level, a: Bits<'_>, b: Bits<'_>, sums: &mut [f32]) -> bool {
     assert_eq!(a.columns, b.rows, "a has {} columns, but b has {} rows", a.columns, b.rows);
     assert!(![a.rows, a.columns, b.columns].contains(&0), "a matrix is empty");

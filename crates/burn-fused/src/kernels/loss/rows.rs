@@ -13,9 +13,9 @@ pub(crate) struct Classes<'a> {
     pub weights: &'a [f32],
     /// The sum of the weights of all classes.
     pub uniform: f32,
-    /// The share of each target that is distributed uniformly over all classes. `Some(0.0)` differs from
-    /// `None`, as in Burn: the log-probabilities of the other classes are multiplied by 0, so the loss is NaN
-    /// if one of them is infinite.
+    /// The share of each target that is distributed uniformly over all classes. `None` means no smoothing.
+    /// `Some(0.0)` differs from `None`, as in Burn: the log-probabilities of the other classes are multiplied
+    /// by 0, so the loss is NaN if one of them is infinite.
     pub smoothing: Option<f32>,
 }
 

@@ -35,7 +35,7 @@ kernel! {
         simd: S,
         rule: Rule,
         rows: &[f32],
-        // Gamma, and beta, which may be empty.
+        // Gamma and beta. Beta may be empty.
         parameters: [&[f32]; 2],
         output: &mut [f32],
         statistics: &mut [Statistics],

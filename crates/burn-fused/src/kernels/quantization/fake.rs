@@ -1,4 +1,4 @@
-//! Fake quantization of slices, and ranges of columns.
+//! Fake quantization of slices, and the minimum and maximum of matrix columns.
 //!
 //! Fake quantization quantizes a value and dequantizes it at once, so that training sees the rounding of
 //! integers.

@@ -105,7 +105,7 @@ pub struct Observer {
 }
 
 impl Observer {
-    /// Averaging constant.
+    /// The part of the difference by which a batch moves the averages.
     pub const CONSTANT: f32 = 0.01;
 
     /// An observer that continues from `range` (minimum and maximum), for example from a checkpoint. `None`

@@ -13,7 +13,7 @@ pub const SMALLEST_SCALE: f32 = f32::EPSILON;
 pub enum Scheme {
     /// Weights: i8, -127 to 127, zero point 0.
     Symmetric,
-    /// Activations: u8, 0 to 255, any zero point.
+    /// Activations: u8, 0 to 255, zero point from 0 to 255.
     Affine,
 }
 
@@ -27,13 +27,11 @@ impl Scheme {
     }
 
     /// Returns the parameters for values from `min` to `max`, in f32 as PyTorch computes them. The range is
-    /// extended to contain 0. Then
+    /// first extended to contain 0, and the scale is at least [`SMALLEST_SCALE`].
     ///
-    /// - symmetric: scale = max(-min, max) / 127, zero point = 0,
+    /// - symmetric: scale = max(-min, max) / 127, zero point = 0.
     /// - affine: scale = (max - min) / 255, zero point = clamp(0 - round(min / scale), 0, 255), rounding half
-    ///   to even,
-    ///
-    /// with a scale of at least [`SMALLEST_SCALE`].
+    ///   to even.
     ///
     /// # Errors
     /// If an end is NaN or infinite, if `min` is above `max`, or if the width of an affine range overflows
@@ -75,7 +73,7 @@ pub struct QParams {
 
 impl QParams {
     /// Checks that the scale is positive, finite and not subnormal, that its inverse is finite, and that the
-    /// zero point is from 0 to 255, or 0 if `scheme` is symmetric.
+    /// zero point is allowed: 0 if `scheme` is symmetric, and 0 to 255 if it is affine.
     ///
     /// # Errors
     /// If a check fails.

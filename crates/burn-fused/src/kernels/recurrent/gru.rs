@@ -111,7 +111,7 @@ pub struct StepsBack<'a> {
     pub weights: [&'a [f32]; GATES],
     /// Gradient of the output, `[rows, hidden]`.
     pub gradient: &'a [f32],
-    /// Hidden states before each row, `[rows, width]`.
+    /// Hidden states before the step of each row, `[rows, width]`.
     pub before: &'a [f32],
     /// Products of the hidden states with the weights of the new gate, as forward saved them,
     /// `[rows, width]`.

@@ -15,7 +15,7 @@ use crate::kernels::simd::Level;
 use crate::runtime::memory::Buffer;
 use crate::runtime::poll;
 
-/// Number of values at the beginning of a row by which it is looked up.
+/// Number of values at the beginning of a row that are its key when it is looked up.
 const BEGINNING: usize = 8;
 /// Minimum length of rows that are searched. A shorter row takes less time to multiply than to look up.
 const LEAST: usize = 16;
@@ -26,7 +26,7 @@ const ROWS: usize = 512;
 /// The distinct rows of a matrix.
 #[derive(Debug, Clone)]
 pub struct Repeated {
-    /// Index of the first row that equals each distinct row.
+    /// For each distinct row, the index of the first row that equals it.
     firsts: Vec<usize>,
     /// For each row, the index of its distinct row in `firsts`.
     numbers: Vec<usize>,
@@ -63,7 +63,7 @@ impl Repeated {
         copy_rows(&self.firsts, rows, width)
     }
 
-    /// Copies the rows of `once`, one for each distinct row, to all rows.
+    /// Expands `once`, which has one row for each distinct row, to all rows.
     pub fn all(&self, once: &[f32], width: usize) -> Buffer {
         copy_rows(&self.numbers, once, width)
     }
@@ -95,7 +95,8 @@ pub fn of_weights(level: Level, terms: &[f32], gates: &[f32], columns: usize) ->
     of_weights
 }
 
-/// Does the same as [`of_weights`] for rows of `width` inputs, which may be `repeated`.
+/// Does the same as [`of_weights`] for rows of `width` inputs. If `repeated` is present, the gradients of
+/// equal rows are summed first.
 pub fn of_input_weights(
     level: Level,
     (x, width): (&[f32], usize),

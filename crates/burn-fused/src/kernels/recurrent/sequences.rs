@@ -73,9 +73,9 @@ impl Sequences {
         padded
     }
 
-    /// Joins each row of inputs and the hidden state before it, `[rows, inputs + padded]`. Zeros fill the
-    /// state up to `padded` values. `output` has the states after each row. The states before the first step
-    /// are `initial`, or zeros if `initial` is empty.
+    /// Joins each row of inputs with the hidden state before the row's step. Returns `[rows, inputs +
+    /// padded]`. Zeros fill the state up to `padded` values. `output` has the states after each row. The
+    /// states before the first step are `initial`, or zeros if `initial` is empty.
     pub fn inputs_and_states(self, x: &[f32], output: &[f32], initial: &[f32], padded: usize) -> Buffer {
         let Self { inputs, hidden, .. } = self;
         let mut rows = Buffer::new(self.rows() * (inputs + padded));

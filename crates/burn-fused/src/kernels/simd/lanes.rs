@@ -60,7 +60,7 @@ pub trait Lanes: Simd {
     /// bits.
     ///
     /// # Panics
-    /// If `target` is not as long as the vector.
+    /// If the length of `target` is not the number of lanes.
     #[inline(always)]
     fn upper_halves(self, vector: Self::f32s, target: &mut [u16]) {
         let values: &[u32] = bytemuck::cast_slice(std::slice::from_ref(&vector));
@@ -144,7 +144,8 @@ impl Lanes for pulp::x86::V4 {
     }
 }
 
-/// Loads at most as many values as a vector has lanes; the other lanes are zero.
+/// Loads `values` into the first lanes of a vector. The other lanes are zero. `values` has at most one value
+/// for each lane.
 #[inline(always)]
 pub(crate) fn load<S: Simd>(simd: S, values: &[f32]) -> S::f32s {
     if values.len() == S::F32_LANES {
@@ -169,9 +170,9 @@ pub(crate) fn prefetch(value: *const f32) {
     let _ = value;
 }
 
-/// Transposes the first square of a matrix. Its number of rows, and of columns, is the number of lanes of a
-/// vector. Each column of the square becomes a vector, which is passed through `map` and stored in `target`.
-/// Elements beyond the matrix's rows and columns count as zero.
+/// Transposes the first square of a matrix. The square has one row and one column for each lane of a vector.
+/// Each column of the square becomes a vector, which is passed through `map` and stored in `target`. Elements
+/// beyond the matrix's rows and columns count as zero.
 ///
 /// `step` is the distance between rows in `values`, and `target_step` is the distance between vectors in
 /// `target`. If a vector fills a cache line, as the widest ones do, a square inside the matrix also
@@ -234,8 +235,8 @@ pub(crate) fn store<S: Simd>(simd: S, target: &mut [f32], vector: S::f32s) {
     }
 }
 
-/// The scalars of a product. The scalar of a term and a row is at
-/// `first + term * term_step + row * row_step`.
+/// The scalars of a matrix product: the values of its first factor, which are read one by one. The scalar of
+/// a term and a row is at `first + term * term_step + row * row_step`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Scalars<'a> {
     pub values: &'a [f32],
@@ -244,7 +245,7 @@ pub(crate) struct Scalars<'a> {
     pub row_step: usize,
 }
 
-/// Terms in one pass of the unrolled loop.
+/// Number of terms in one pass of the unrolled loop.
 const UNROLLED: usize = 4;
 
 /// For each term, multiplies the scalar of each of `R` rows by the term's `N` vectors and adds the products

@@ -1,7 +1,7 @@
 //! Functions of f32: exponential, sigmoid, hyperbolic tangent and the normal distribution.
 //!
-//! They have no branches, so that the compiler vectorises loops over them. They use no fused multiply-add, so
-//! that every SIMD level computes the same bits.
+//! The functions have no branches, so that the compiler vectorises loops that call them. They use no fused
+//! multiply-add, so that every SIMD level computes the same bits.
 
 use super::kernel;
 
@@ -45,7 +45,7 @@ pub(crate) fn sigmoid(x: f32) -> f32 {
 pub(crate) fn tanh(x: f32) -> f32 {
     let power = exp(-2.0 * x.abs());
     let far = ((1.0 - power) / (1.0 + power)).copysign(x);
-    // Near 0 the subtraction above cancels. There, five terms of the Taylor series are exact to f32.
+    // Near 0, the subtraction above loses digits, and five terms of the Taylor series are exact to f32.
     let square = x * x;
     let series = ((62.0 / 2835.0 * square - 17.0 / 315.0) * square + 2.0 / 15.0) * square - 1.0 / 3.0;
     let near = x + x * square * series;

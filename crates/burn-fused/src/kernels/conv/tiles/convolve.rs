@@ -8,10 +8,10 @@ use crate::kernels::half::Half;
 use crate::kernels::half::amx::{BLOCK, Operands, TILE, WORDS, tiles};
 use crate::kernels::simd::{Kernel, Lanes};
 
-/// Number of steps ([`Operands::steps`]) between two calls of `between`. These steps take some tens of
-/// microseconds.
+/// Number of steps between two calls of `between`. A step multiplies 32 input channels of one tap
+/// ([`Operands::steps`]). This number of steps takes some tens of microseconds.
 const STEPS: usize = 1024;
-/// Maximum number of steps in a pass over the positions. The weights of these steps stay in the L1 cache.
+/// Maximum number of steps in a pass over the pixels. The weights of these steps stay in the L1 cache.
 const PASS: usize = 18;
 
 /// The convolution of a block.
@@ -25,7 +25,8 @@ pub struct Convolve<'a> {
     /// The weights as [`super::pack::weights`] packs them.
     pub weights: &'a [u32],
     pub bias: Option<&'a [f32]>,
-    /// Receives the argmax of each pooled pixel, 16 channels side by side. Empty if the argmax is not kept.
+    /// Receives the argmax of each pooled pixel, with 16 channels side by side. Empty if the argmax is not
+    /// kept.
     pub argmax: &'a mut [u8],
     pub between: &'a mut dyn FnMut(),
     /// Scratch.

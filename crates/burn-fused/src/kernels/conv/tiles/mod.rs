@@ -153,8 +153,8 @@ fn extended(values: &mut Vec<u16>, len: usize) -> &mut [u16] {
 }
 
 /// The layout of a block's pixels: row by row and image by image, with one zero after each row and a row of
-/// zeros after each image. Each neighbour of a pixel is at the same distance for all pixels, and neighbours
-/// outside the image are zeros. A position is the index of a pixel or zero in this layout.
+/// zeros after each image. A neighbour, such as the pixel above, is at the same distance from every pixel,
+/// and neighbours outside the image are zeros. A position is the index of a pixel or zero in this layout.
 #[derive(Debug, Clone, Copy)]
 pub struct Flat {
     /// Height and width of the images.
@@ -194,8 +194,8 @@ impl Flat {
         self.len() + 2 * self.front()
     }
 
-    /// Returns the position at which the matrix of a tap begins, counted over [all](Self::all) positions. Row
-    /// `q` of this matrix is `q` positions later.
+    /// Returns the position at which the matrix of a tap begins, counted from the first of [all](Self::all)
+    /// positions. Row `q` of this matrix is `q` positions later.
     #[inline(always)]
     pub fn tap(self, tap: usize) -> usize {
         tap / 3 * (self.size[1] + 1) + tap % 3

@@ -7,8 +7,8 @@ use super::super::scratch::Scratch;
 use super::{Flat, padded};
 use crate::kernels::half::amx::{BLOCK, Operands, TILE, WORDS, tiles};
 
-/// Number of steps ([`Operands::steps`]) in a pass over the taps. The values of both factors stay in the L1
-/// cache.
+/// Number of steps in a pass over the taps. A step multiplies 32 pixels ([`Operands::steps`]). The values of
+/// both factors stay in the L1 cache.
 const PASS: usize = 8;
 /// Number of steps between two calls of `between`. For all nine taps, these steps take some tens of
 /// microseconds.

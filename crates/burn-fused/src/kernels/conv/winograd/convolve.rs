@@ -1,5 +1,8 @@
 //! The Winograd convolution. Forward uses it to compute the output. Backward uses it to compute the gradient
 //! of the input, which is the output's gradient convolved with the flipped weights.
+//!
+//! Pixels and weights are transformed to factors, 6x6 for each tile of 4x4 outputs. The position of a factor
+//! is called a point. At each point, the factors of pixels are multiplied by the factors of weights.
 
 use super::super::Shape;
 use super::super::epilogue::finish;

@@ -1,5 +1,6 @@
-//! Blocks of tiles for Winograd. A tile is 4x4 outputs. A block is a part of a batch that is small enough for
-//! its transforms to stay in the cache.
+//! Blocks of tiles for Winograd. A tile is 4x4 outputs. The transforms of a tile have 6x6 values, and the
+//! position of a value is called a point. A block is a part of a batch that is small enough for its
+//! transforms to stay in the cache.
 
 use super::super::Shape;
 use super::super::im2col::Group;
@@ -54,8 +55,8 @@ impl Block {
         self.images * self.rows() * self.columns()
     }
 
-    /// Number of rows, and of columns, of whole tiles. The half tiles after the whole tiles have only one or
-    /// two rows or columns of pixels in the image.
+    /// Number of rows, and of columns, of whole tiles. The last tiles may be half tiles, with only one or two
+    /// rows or columns of pixels in the image.
     #[inline(always)]
     fn whole(&self) -> [usize; 2] {
         let [height, width] = self.size.map(|side| (side + 1) / TILE);
