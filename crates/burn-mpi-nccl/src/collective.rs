@@ -9,9 +9,9 @@ use crate::communicator::{Communicator, Pending};
 
 /// Collective operations over NCCL, between ranks with one GPU each.
 ///
-/// Operations run on the GPU, in one stream, without help of the processor. They therefore overlap with other
+/// Operations run on the GPU, in one CUDA stream, without help of the CPU. They therefore overlap with other
 /// work without calls of [`poll`](Collective::poll). An all-reduce with [`Reduction::Ordered`] gathers the
-/// buffers of all ranks and sums them on the processor. It needs memory for one buffer of each rank.
+/// buffers of all ranks and sums them on the CPU. It needs memory for one buffer of each rank.
 ///
 /// The type also implements [`Primitives`].
 pub struct NcclCollective {

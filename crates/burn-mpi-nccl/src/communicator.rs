@@ -26,7 +26,7 @@ pub struct Communicator {
     pub world: World,
     nccl: &'static Nccl,
     gpu: Gpu,
-    /// `None` once ended.
+    /// `None` once the communicator has ended.
     comm: Option<Comm>,
     stream: Handle,
     /// Blocks that no operation uses.
@@ -165,8 +165,8 @@ impl Communicator {
         std::thread::yield_now();
     }
 
-    /// Takes back the block of an operation that is complete. If the operation has a result, copies its first
-    /// bytes to `into`.
+    /// Takes back the block of an operation that is complete. If the operation has a result on this rank,
+    /// fills `into` with the first bytes of the result.
     pub fn collect(&mut self, pending: Pending, into: &mut [u8]) {
         let Pending { block, result } = pending;
         if !result.is_empty() {
@@ -201,7 +201,7 @@ impl Communicator {
         unsafe { Block::allocate(self.gpu.cuda, bytes) }
     }
 
-    /// Ends the communicator after an error. Every later operation returns the first such error.
+    /// Ends the communicator after an error. Every later operation returns the first error.
     fn fail(&mut self, reason: String) -> String {
         self.abort();
         self.broken.get_or_insert(reason).clone()

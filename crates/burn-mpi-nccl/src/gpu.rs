@@ -50,7 +50,8 @@ pub fn refusal(world: &World, gpu: Option<usize>) -> Result<Option<Refusal>, Com
 pub type Chosen = (&'static Cuda, &'static Nccl, usize);
 
 /// Loads the libraries and chooses a GPU for each rank: the GPU with the number `wanted`, or the first one
-/// that no lower rank uses. All ranks must call it. If a rank gets no GPU, all ranks return the same refusal.
+/// that no lower rank uses. All ranks must call this function. If a rank gets no GPU, all ranks return the
+/// same refusal.
 ///
 /// Every rank computes the choice for all ranks, from the GPUs that all of them see. GPUs are compared by
 /// their UUIDs, because containers may see different GPUs of one machine under the same number.
@@ -166,8 +167,8 @@ impl Gpu {
         Ok(Self { cuda, context, name: format!("{name} (GPU {number})") })
     }
 
-    /// Makes the context current on this thread until the result is dropped. Dropping the result makes the
-    /// previous context current again. The previous context may belong to another GPU.
+    /// Makes the context current on this thread until the returned guard is dropped. Dropping the guard makes
+    /// the previous context current again. The previous context may belong to another GPU.
     pub fn enter(&self) -> Result<Current, String> {
         // SAFETY: the context was retained and is never released.
         self.cuda.check(unsafe { (self.cuda.push)(self.context) }, "cuCtxPushCurrent")?;

@@ -107,7 +107,7 @@ fn remedy(gpus: usize, ranks: usize) -> String {
     if gpus < ranks {
         format!("start at most {gpus} {} on this machine", if gpus == 1 { "rank" } else { "ranks" })
     } else {
-        // There are enough GPUs, but several ranks were told to use the same one.
+        // There are enough GPUs, but several ranks see only the same GPU, or were told to use the same GPU.
         "let each rank see another GPU (CUDA_VISIBLE_DEVICES)".to_owned()
     }
 }

@@ -23,6 +23,7 @@ pub enum ActivationFunction {
 
 /// sqrt(2 / pi).
 const ROOT: f32 = 0.797_884_6;
+/// The coefficient of x³ in the tanh approximation of GELU.
 const CUBIC: f32 = 0.044_715;
 
 impl ActivationFunction {

@@ -47,6 +47,7 @@ pub struct ForwardPass<'a, 'p, const N: usize> {
     pub layers: [[&'a [f32]; 2]; N],
     /// Chooses the fake quantization between the layers. `None` if there is none.
     pub quantize: Option<&'a mut Parameters<'p>>,
+    /// Whether a backward follows. If not, no argmax is kept.
     pub backward: bool,
     pub buffers: &'a mut [Buffers; 2],
 }
@@ -145,7 +146,7 @@ pub struct BackwardPass<'a, const N: usize> {
     pub weights: [&'a [f32]; N],
     /// What forward saved, at the same SIMD level. Required if there are two layers.
     pub between: Option<&'a Between>,
-    /// Called after each block of the work.
+    /// Callback that lets communication progress. It is called after each block of the work.
     pub poll: &'a mut dyn FnMut(),
     pub buffers: &'a mut [Buffers; 2],
 }

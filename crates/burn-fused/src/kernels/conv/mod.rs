@@ -157,7 +157,7 @@ impl Convolution {
     }
 
     /// Computes the gradients from the gradient of the output. `between` is called after each block of the
-    /// work.
+    /// work, so that communication can progress: it is the callback of [`crate::set_poll`].
     pub fn backward(self, back: Back<'_>, between: &mut dyn FnMut()) -> Gradients {
         let Self { level, route, shape, epilogue } = self;
         match route {

@@ -119,6 +119,7 @@ pub struct NormForward<'a> {
     /// Scale and shift of each channel.
     pub parameters: [&'a [f32]; 2],
     pub epsilon: f64,
+    /// Whether a backward follows, which needs the argmax of pooling.
     pub backward: bool,
     pub buffers: &'a mut Buffers,
 }
@@ -408,6 +409,7 @@ pub struct Means<'a, 'p> {
     pub saved: &'a SavedNorm,
     /// Gradient of the output.
     pub gradient: &'a [f32],
+    /// Callback that lets communication progress. It is called after each plane.
     pub between: &'p mut dyn FnMut(),
 }
 

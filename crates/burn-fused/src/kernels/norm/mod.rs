@@ -40,7 +40,7 @@ impl BatchShape {
         self.batch * self.channels * self.pixels()
     }
 
-    /// Number of values of a channel.
+    /// Number of values in a channel.
     pub fn values(self) -> usize {
         self.batch * self.pixels()
     }
@@ -164,9 +164,9 @@ struct AffineBackward {
 }
 
 /// Returns the level and the slope of a channel. [`AffineBackward`] subtracts `level + slope * distance` from
-/// each gradient, where `distance` is the distance of the gradient's value from the mean. The level is the
-/// mean gradient. `gradients` is the sum of the gradients, and `distances` is the sum of each gradient times
-/// its value's distance.
+/// each gradient, where `distance` is the distance of the corresponding value from the mean. The level is the
+/// mean gradient. `gradients` is the sum of the gradients, and `distances` is the sum of the products
+/// `gradient * distance`.
 #[inline(always)]
 pub(crate) fn level_and_slope(inverse: f32, gradients: f64, distances: f64, values: usize) -> [f32; 2] {
     let (values, inverse) = (values as f64, f64::from(inverse));

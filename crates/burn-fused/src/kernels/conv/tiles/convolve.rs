@@ -24,10 +24,12 @@ pub struct Convolve<'a> {
     pub pixels: &'a [u16],
     /// The weights as [`super::pack::weights`] packs them.
     pub weights: &'a [u32],
+    /// One for each output channel. `None` stands for zeros.
     pub bias: Option<&'a [f32]>,
     /// Receives the argmax of each pooled pixel, with 16 channels side by side. Empty if the argmax is not
     /// kept.
     pub argmax: &'a mut [u8],
+    /// Callback that lets communication progress. It is called every few tens of microseconds.
     pub between: &'a mut dyn FnMut(),
     /// Scratch.
     pub sums: &'a mut Scratch,

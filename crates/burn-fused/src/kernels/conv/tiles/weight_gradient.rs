@@ -30,8 +30,8 @@ impl<'a> WeightGradient<'a> {
         Self { inputs, outputs, sums }
     }
 
-    /// Adds a block's gradient of the weights. `images` and `pairs` are the block's input and output
-    /// gradient.
+    /// Adds a block's gradient of the weights. `images` are the block's input, and `pairs` are the gradient
+    /// of its output. `between` is called every few tens of microseconds.
     pub fn add(
         &mut self,
         flat: Flat,

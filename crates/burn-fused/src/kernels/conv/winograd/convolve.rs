@@ -42,6 +42,7 @@ pub struct Convolve<'a> {
     /// If present, receives the results before the epilogue, in lanes: a [plane of whole tiles](Plane::tiled)
     /// for each image and vector of channels. The returned output is then empty.
     pub sums: Option<&'a mut [f32]>,
+    /// Callback that lets communication progress. It is called every few tens of microseconds.
     pub between: &'a mut dyn FnMut(),
     pub buffers: &'a mut Buffers,
 }

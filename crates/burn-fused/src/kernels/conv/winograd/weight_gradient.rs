@@ -24,6 +24,7 @@ pub struct WeightGradient<'a> {
     pub input: Source<'a>,
     /// The gradient of the convolution's sums.
     pub gradient: Source<'a>,
+    /// Callback that lets communication progress. It is called every few tens of microseconds.
     pub between: &'a mut dyn FnMut(),
     pub buffers: &'a mut Buffers,
 }
