@@ -135,7 +135,7 @@ fn seen(cuda: &Cuda) -> Result<Vec<VisibleGpu>, String> {
         .map(|number| {
             let device = device(cuda, number)?;
             let (mut name, mut id) = ([0 as c_char; 128], [0; 16]);
-            // SAFETY: both are valid for the lengths given; the name ends with a zero byte.
+            // SAFETY: `name` and `id` are valid for the lengths given; the name ends with a zero byte.
             let name = unsafe {
                 let length = name.len() as c_int;
                 cuda.check((cuda.device_name)(name.as_mut_ptr(), length, device), "cuDeviceGetName")?;

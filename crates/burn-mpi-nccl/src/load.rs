@@ -23,7 +23,7 @@ macro_rules! functions {
             /// Looks up all functions.
             ///
             /// # Safety
-            /// The declarations are those of the library's header.
+            /// The declarations match the library's header.
             unsafe fn from_library(library: &'static libloading::Library) -> Result<Self, String> {
                 Ok(Self {
                     $($field: {

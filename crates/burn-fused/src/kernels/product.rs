@@ -32,7 +32,7 @@ const TERMS: usize = 512;
 const COLUMNS: usize = 1024;
 /// Approximate maximum number of scalars in a block of rows. They take half a megabyte of the L2 cache.
 const SCALARS: usize = 1 << 17;
-/// A row is prefetched this many rows before it is copied.
+/// Number of rows between the row that is copied and the row that is prefetched.
 const AHEAD: usize = 4;
 /// Number of f32 values in a cache line.
 const LINE: usize = 16;

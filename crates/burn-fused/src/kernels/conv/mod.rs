@@ -132,9 +132,9 @@ pub struct Gradients<T = Buffer> {
 }
 
 impl Convolution {
-    /// Computes the output of `input`, `[batch, inputs, height, width]`, for these weights and biases. Also
-    /// returns the argmax of the pooling if `backward` is set and the epilogue pools; otherwise the argmax is
-    /// empty.
+    /// Computes the output from `input`, `[batch, inputs, height, width]`, and `parameters`, the weights and
+    /// biases. Also returns the argmax of the pooling. The argmax is empty unless `backward` is set and the
+    /// epilogue pools.
     ///
     /// The argmax of a 2x2 square is 0 to 3 in reading order, or
     /// [`NO_MAXIMUM`](crate::kernels::epilogue::NO_MAXIMUM). The layout of the argmax depends on the route

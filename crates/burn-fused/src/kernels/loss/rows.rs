@@ -122,8 +122,8 @@ fn few_sums(rows: &mut [Row], scores: &[f32], classes: usize) {
 /// Number of partial sums in [`fold`]: a few vectors.
 const LANES: usize = 32;
 
-/// Combines `values` with `add` into [`LANES`] partial results that start at `first`, and combines these with
-/// `join`.
+/// Combines `values` with `add` into [`LANES`] partial results that start at `first`, and combines the
+/// partial results with `join`.
 #[inline(always)]
 fn fold(values: &[f32], first: f32, add: impl Fn(f32, f32) -> f32, join: impl Fn(f32, f32) -> f32) -> f32 {
     if values.len() < LANES {

@@ -94,7 +94,7 @@ impl Int8Error {
     }
 }
 
-/// Checks that there are as many values as expected.
+/// Checks that `got`, a number of values, is `expected`.
 pub(crate) fn expect_len(what: &'static str, got: usize, expected: usize) -> Result<(), Int8Error> {
     if got == expected { Ok(()) } else { Err(Int8Error::Length { what, got, expected }) }
 }

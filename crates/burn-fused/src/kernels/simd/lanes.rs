@@ -249,10 +249,10 @@ pub(crate) struct Scalars<'a> {
 const UNROLLED: usize = 4;
 
 /// For each term, multiplies the scalar of each of `R` rows by the term's `N` vectors and adds the products
-/// to `sums`. The vectors of a term start `step` values after those of the previous term.
+/// to `sums`. The vectors of a term start `step` values after the vectors of the previous term.
 ///
 /// # Panics
-/// If there are too few scalars or vectors for `terms`, or if neither `term_step` nor `row_step` is 1.
+/// If there are too few scalars or vectors for `terms`, or if `term_step` and `row_step` both differ from 1.
 #[inline(always)]
 pub(crate) fn add_products<S: Lanes, const R: usize, const N: usize>(
     simd: S,

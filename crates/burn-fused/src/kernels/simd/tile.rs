@@ -26,8 +26,8 @@ pub(crate) struct Target<'a> {
 /// exact.
 ///
 /// # Panics
-/// If there are too few scalars or vectors for `terms`, if neither `term_step` nor `row_step` of `scalars` is
-/// 1, or if the target is too short.
+/// If there are too few scalars or vectors for `terms`, if `term_step` and `row_step` of `scalars` both
+/// differ from 1, or if the target is too short.
 #[inline(always)]
 pub(crate) fn multiply_rows<S: Lanes, const N: usize>(
     simd: S,
@@ -41,8 +41,7 @@ pub(crate) fn multiply_rows<S: Lanes, const N: usize>(
         let scalars = Scalars { first: scalars.first + row * scalars.row_step, ..scalars };
         let first = target.first + row * target.row_step;
         let target = Target { values: &mut *target.values, first, ..target };
-        // As many rows as fit in the registers: `N` sums for each row, plus the `N` vectors of a term and one
-        // scalar.
+        // The registers hold `N` sums for each row, the `N` vectors of a term, and one scalar.
         row += match (rows - row, N, S::REGISTER_COUNT >= 32) {
             (12.., 1, _) | (12.., 2, true) => tile::<S, 12, N>(simd, terms, scalars, vectors, target),
             (6.., ..=2, _) | (6.., _, true) => tile::<S, 6, N>(simd, terms, scalars, vectors, target),
