@@ -1,4 +1,5 @@
-//! Quantization parameters from a range: PyTorch's `calculate_qparams`.
+//! Quantization parameters, scale and zero point, from the range of the values: PyTorch's
+//! `calculate_qparams`.
 
 use serde::{Deserialize, Serialize};
 

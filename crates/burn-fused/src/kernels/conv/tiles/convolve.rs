@@ -8,8 +8,8 @@ use crate::kernels::half::Half;
 use crate::kernels::half::amx::{BLOCK, Operands, TILE, WORDS, tiles};
 use crate::kernels::simd::{Kernel, Lanes};
 
-/// Number of steps between two calls of `between`. A step multiplies 32 input channels of one tap
-/// ([`Operands::steps`]). This number of steps takes some tens of microseconds.
+/// Number of steps between two calls of `between`. A step multiplies 32 input channels of one tap, a position
+/// of the 3x3 kernel ([`Operands::steps`]). This number of steps takes some tens of microseconds.
 const STEPS: usize = 1024;
 /// Maximum number of steps in a pass over the pixels. The weights of these steps stay in the L1 cache.
 const PASS: usize = 18;

@@ -62,7 +62,8 @@ pub struct Channels<'a> {
     pub source: Source<'a, u16>,
     pub lanes: &'a mut Scratch,
     pub wide: &'a mut Scratch,
-    /// Receives all positions, with the channels of a position side by side.
+    /// Receives all positions of [`Flat`], the pixels and the zeros around them, with the channels of a
+    /// position side by side.
     pub pixels: &'a mut [u16],
     /// If present, the first slice receives tiles of 16 pairs of neighbouring positions in 16 channels. The
     /// second slice has one sum for each channel, to which the values of all positions are added.

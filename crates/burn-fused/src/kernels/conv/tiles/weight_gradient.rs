@@ -1,6 +1,6 @@
-//! The gradient of the weights, computed on AMX tiles. For each of the nine taps, it is a matrix product of
-//! the images and the output's gradient. Its rows are input channels, its columns are output channels, and
-//! its sums run over all pixels.
+//! The gradient of the weights, computed on AMX tiles. For each of the nine taps, the positions of the 3x3
+//! kernel, it is a matrix product of the images and the output's gradient. Its rows are input channels, its
+//! columns are output channels, and its sums run over all pixels.
 
 use super::super::Shape;
 use super::super::scratch::Scratch;

@@ -1,6 +1,6 @@
-//! Blocks of tiles for Winograd. A tile is 4x4 outputs. The transforms of a tile have 6x6 values, and the
-//! position of a value is called a point. A block is a part of a batch that is small enough for its
-//! transforms to stay in the cache.
+//! Blocks of tiles for Winograd. A tile is 4x4 outputs. A tile is transformed to 6x6 values, and the position
+//! of a value is called a point. A block is a part of a batch that is small enough for its transforms to stay
+//! in the cache.
 
 use super::super::Shape;
 use super::super::im2col::Group;
