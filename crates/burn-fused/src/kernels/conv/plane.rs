@@ -97,8 +97,8 @@ impl Plane {
         plane[from..self.len].fill(zero);
     }
 
-    /// Loads `images` images into lanes. Lane `i` gets the pixels that start at `i * step` in `source`. The
-    /// lanes after the last image, and vectors outside the pixels, become zero.
+    /// Loads `images` images or channels into lanes. Lane `i` gets the pixels that start at `i * step` in
+    /// `source`. The lanes after the last image or channel, and vectors outside the pixels, become zero.
     ///
     /// `outputs` are outputs of ReLU in the layout of `source`: a pixel becomes zero if ReLU set its output
     /// to zero. `None` keeps all pixels.
@@ -144,7 +144,7 @@ impl Plane {
         }
     }
 
-    /// Stores the images in `target`. The pixels of lane `i` start at `i * step`.
+    /// Stores the first `images` lanes in `target`. The pixels of lane `i` start at `i * step`.
     ///
     /// # Panics
     /// If `images` is 0 or exceeds the number of lanes, or a slice is too short.
