@@ -1,12 +1,12 @@
 //! Bounds of the numbers in `run.json`, in `epochs.csv`, in curves and in benchmark tables.
 //!
-//! Readers check the bounds, because somebody may have edited a file. Everything that this program writes
-//! must pass. One generous limit covers times, which come from clocks, and counts, which come from loops.
-//! Losses, learning rates, loss scales, and means and deviations of features come from data and options:
-//! their limits are the limits of their types.
+//! Readers check the bounds, because somebody may have edited a file. Everything that this program writes is
+//! within its bounds. Times and most counts share one generous limit, 1e12. Losses, learning rates, loss
+//! scales, and means and standard deviations of features depend on data and options: they may reach the limit
+//! of their type, f32 or f64.
 
-/// Fields and columns that must be above 0: other numbers are divided by them, or they count at least one
-/// thing.
+/// Fields and columns that must be above 0: other numbers are divided by them, or they count something that
+/// exists at least once. Times whose names end in `_ms` or `_us` must be above 0 too.
 const ABOVE_0: [&str; 12] = [
     "batch",
     "bytes",
@@ -22,14 +22,14 @@ const ABOVE_0: [&str; 12] = [
     "world_size",
 ];
 
-/// A little above `f32::MAX`, which JSON contains rounded up, as 3.4028235e38.
+/// A little above `f32::MAX`, because JSON contains `f32::MAX` rounded up, as 3.4028235e38.
 const LARGEST_F32: f64 = 3.5e38;
-/// A map from host names to numbers. Its keys are not field names.
+/// A map from host names to numbers. Its keys are not field names, even if they look like one.
 const BY_HOST: &str = "others_cpu_percent_by_host";
 
-/// Says what is wrong with the number `text`; `None` if nothing is. `path` is its field in `run.json`, such
-/// as `per_rank[1].test_loss`, or a column of a table. For text that is not a number, the result is `None`
-/// too, because its parser reports the error.
+/// Says what is wrong with the number `text`; `None` if nothing is. `path` names the field in `run.json`,
+/// such as `per_rank[1].test_loss`, or the column of a table. If `text` is not a number, the result is also
+/// `None`: the parser of the file reports this error.
 pub fn out_of_bounds(path: &str, text: &str) -> Option<String> {
     let number: f64 = text.parse().ok()?;
     let name = if path.starts_with(BY_HOST) {
@@ -37,7 +37,8 @@ pub fn out_of_bounds(path: &str, text: &str) -> Option<String> {
     } else {
         path.rsplit('.').next().unwrap_or(path).split('[').next().unwrap_or(path)
     };
-    // A resumed run records each changed option before and after. The option itself has checked these values.
+    // A resumed run records the old and the new value of each changed option. The option's own parser has
+    // checked both values.
     if path.starts_with("history[") && path.contains("].changed[") {
         return None;
     }
@@ -47,13 +48,13 @@ pub fn out_of_bounds(path: &str, text: &str) -> Option<String> {
     }
     let (low, high, words) = match name {
         _ if path == "config.lr" => (0.0, f64::MAX, "0 to 1.8e308"),
-        // An option of a later version may have any value.
+        // Other options have no bounds here: a later version of the program may allow any value.
         _ if path.starts_with("config.") || path.starts_with("schema.") => return None,
         "mean" => (-LARGEST_F32, LARGEST_F32, "-3.5e38 to 3.5e38"),
         "std" | "loss_scale" => (0.0, LARGEST_F32, "0 to 3.5e38"),
         "exit_code" => (f64::from(i32::MIN), f64::from(i32::MAX), "-2147483648 to 2147483647"),
-        // Weights close to the limits of f32 can make the int8 loss non-finite. A non-finite float loss
-        // cannot get here: it would have ended the run.
+        // Weights close to the limits of f32 can make the int8 loss non-finite. The loss of the float model
+        // is always finite here: a non-finite one would have ended the run.
         "int8_test_loss" if !number.is_finite() => return None,
         "precision" | "recall" => (0.0, 100.0, "0 to 100"),
         _ if ends("accuracy") => (0.0, 100.0, "0 to 100"),

@@ -1,9 +1,10 @@
 //! Checkpoints: everything that a run needs to resume bit-identically.
 //!
-//! A checkpoint is a folder `step-00000123` with the weights (`model.safetensors`, in PyTorch's names and
-//! layouts), the optimizer's moments (`optimizer.safetensors`), the position (`state.json`) and digests of
-//! these files (`manifest.json`). It is written under a temporary name, synced and renamed. A folder with the
-//! final name is therefore complete, unless it was damaged later, which the digests detect.
+//! A checkpoint is a folder `step-00000123` with the weights (`model.safetensors`, with PyTorch's tensor
+//! names and order of dimensions), the optimizer's moments (`optimizer.safetensors`), the position in the
+//! training (`state.json`) and digests of these files (`manifest.json`). It is written under a temporary
+//! name, synced and renamed. A folder with the final name is therefore complete, unless it was damaged later,
+//! which the digests detect.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -29,22 +30,23 @@ pub(super) const FILES: [&str; 5] = [MODEL, OPTIMIZER, STATE, MANIFEST, INT8_FIL
 /// What to write with a checkpoint, and which older checkpoints to keep.
 #[derive(Debug, Clone, Default)]
 pub struct SaveOptions<'a> {
-    /// The bytes of the int8 model made from these weights.
+    /// The bytes of the int8 model made from these weights; `None` if the run makes no int8 model.
     pub int8: Option<&'a [u8]>,
-    /// Where the checkpoint comes from, for its manifest.
+    /// What the manifest records about the run.
     pub origin: Origin,
-    /// Digests of the curves up to this step.
+    /// Digests of the curves (loss and accuracy by step) up to this step.
     pub curves: Curves,
-    /// Steps of the run so far; they name the checkpoint's folder.
+    /// Number of steps that the run has done. The checkpoint's folder is named after it.
     pub step: usize,
-    /// Number of the newest checkpoints to keep; three if `None`.
+    /// How many of the newest checkpoints to keep; three if `None`.
     pub keep: Option<usize>,
     /// Steps of older checkpoints to keep, whatever their age.
     pub kept: Vec<usize>,
 }
 
-/// A checkpoint in memory. Weights and moments are flat buffers in Burn's layouts. `state.json` holds every
-/// field except the values of these buffers.
+/// A checkpoint in memory. All weights together form one flat buffer of values, in Burn's order. Each of the
+/// optimizer's moments forms another buffer. `state.json` contains every field except the values of the
+/// buffers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Checkpoint<P> {
     /// Name of the network.
@@ -72,12 +74,12 @@ fn without_values<'de, D: Deserializer<'de>>(names: D) -> Result<Vec<(String, Ve
 }
 
 impl<P: Serialize + DeserializeOwned> Checkpoint<P> {
-    /// Writes the checkpoint, with the additional content of `options`, into `folder` (`…/checkpoints`). Then
-    /// removes the oldest checkpoints.
+    /// Writes the checkpoint into `folder` (`…/checkpoints`), with the additional content of `options`. Then
+    /// removes the older checkpoints that `options` does not keep. Returns the checkpoint's folder.
     ///
     /// # Errors
-    /// If a file cannot be written, or a symbolic link is in its way. Checkpoints of other steps are then
-    /// untouched.
+    /// If a file cannot be written, or a symbolic link, a pipe or a device has the name of one of the
+    /// folders. Checkpoints of other steps are then untouched.
     pub fn save(
         &self,
         folder: &Path,
@@ -129,8 +131,8 @@ impl<P: Serialize + DeserializeOwned> Checkpoint<P> {
             sha256.insert(file.to_owned(), files::sha256(&bytes));
         }
         if let Some(int8) = options.int8 {
-            // The manifest has no digest of the int8 model, because another one may replace it later. Its
-            // file contains its own digest.
+            // The manifest has no digest of the int8 model, because another int8 model may replace it later.
+            // The int8 file contains its own digest.
             write(INT8_FILE, int8)?;
         }
         let state =
@@ -144,8 +146,8 @@ impl<P: Serialize + DeserializeOwned> Checkpoint<P> {
     /// Reads the checkpoint in the folder `path`.
     ///
     /// # Errors
-    /// If a file is missing, damaged or unreadable, the manifest has a newer version, or the weights belong
-    /// to a different network.
+    /// If a file is missing, damaged or unreadable; if the folder is named after another step; if the
+    /// manifest has a newer version; or if the weights belong to a different network.
     pub fn load(path: &Path, layout: &Layout) -> Result<Self, RecordError> {
         let (_, [state, model, optimizer]) = read_verified(path)?;
         let damaged = |e: serde_json::Error| RecordError::damaged(&path.join(STATE), json_problem(&e));
@@ -171,7 +173,8 @@ impl<P: Serialize + DeserializeOwned> Checkpoint<P> {
 /// weights, the weights file becomes a hard link to that checkpoint's file.
 ///
 /// # Errors
-/// If a manifest is damaged or cannot be read, or a checkpoint cannot be written or removed.
+/// If the folder or a manifest cannot be read, a manifest is damaged, or a checkpoint cannot be written or
+/// removed.
 pub fn reduce(folder: &Path, others: &[PathBuf]) -> Result<(), RecordError> {
     let Some(last) = list(folder)?.pop() else { return Ok(()) };
     let state: Value = serde_json::from_slice(&files::read_regular(&last.join(STATE)).unwrap_or_default())
@@ -187,7 +190,8 @@ pub fn reduce(folder: &Path, others: &[PathBuf]) -> Result<(), RecordError> {
             // This checkpoint was reduced before.
             continue;
         }
-        // The manifest first: a checkpoint that is only partly reduced then still matches its manifest.
+        // Write the manifest before removing the file. If the process is killed between the two steps, the
+        // checkpoint still matches its manifest.
         files::replace_file(&file, &manifest.encode(&file)?).map_err(written)?;
         fs::remove_file(path.join(OPTIMIZER)).map_err(written)?;
         let all = others.iter().flat_map(|other| list(other).unwrap_or_default());
@@ -207,15 +211,15 @@ pub fn reduce(folder: &Path, others: &[PathBuf]) -> Result<(), RecordError> {
 /// Reads weights that PyTorch (or this program) saved.
 ///
 /// # Errors
-/// If the file cannot be read or is an int8 model, its names, shapes or types are not the layout's, a weight
-/// is not finite, or a variance is negative.
+/// If the file cannot be read or contains an int8 model; if the tensors differ from `layout` in name, shape
+/// or type; if a weight is NaN or infinite; or if a variance of a batch norm is negative.
 pub fn load_weights(file: &Path, layout: &Layout) -> Result<Vec<f32>, RecordError> {
     let bytes = files::read_regular(file).map_err(|e| RecordError::read(file, e))?;
     let weights = decode_weights(file, &bytes, layout)?;
     check_values(layout, &weights).map(|()| weights).map_err(|what| RecordError::damaged(file, what))
 }
 
-/// Returns the bytes of a weights file, in PyTorch's names and layouts.
+/// Returns the bytes of a weights file, with PyTorch's tensor names and order of dimensions.
 ///
 /// # Errors
 /// If a tensor's shape in `layout` does not match its range.
@@ -250,7 +254,8 @@ fn read_verified(path: &Path) -> Result<(Manifest, [Vec<u8>; 3]), RecordError> {
 /// derived from the other files.
 ///
 /// # Errors
-/// If a file is missing, damaged or unreadable, or the manifest has a newer version.
+/// If a file is missing, damaged or unreadable; if the folder is named after another step; or if the manifest
+/// has a newer version.
 pub fn verify(path: &Path) -> Result<Manifest, RecordError> {
     Ok(read_verified(path)?.0)
 }
@@ -262,7 +267,7 @@ const VERSION: u32 = 1;
 /// Digests of the curves. The keys are the curves' paths in the run directory.
 pub type Curves = BTreeMap<String, CurveDigest>;
 
-/// Length and digest of a curve when a checkpoint was written.
+/// Length and digest of a curve's file at the time of a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CurveDigest {
     /// Length in bytes.
@@ -288,7 +293,8 @@ pub struct Origin {
     pub config: Value,
     /// Digests of the run's samples.
     pub data: DataDigests,
-    /// The attempt that writes the checkpoint, as an index into `history` of `run.json`.
+    /// The process that writes the checkpoint: an index into `history` of `run.json`, which lists the
+    /// processes that began or resumed the run.
     pub attempt: usize,
 }
 
@@ -299,10 +305,10 @@ pub struct Manifest {
     // the digest in the text, and a later field may contain the same digits.
     sha256: String,
     version: u32,
-    /// The attempt that wrote the checkpoint, as an index into `history` of `run.json`.
+    /// The process that wrote the checkpoint, as an index into `history` of `run.json`.
     pub attempt: usize,
-    /// SHA-256 of the checkpoint's other files, by file name. The int8 model is not listed: another one may
-    /// replace it later, so its file contains its own digest.
+    /// SHA-256 of the checkpoint's other files, by file name. The int8 model is not listed: another int8
+    /// model may replace it later, so the int8 file contains its own digest.
     pub files: BTreeMap<String, String>,
     /// Digests of the curves up to the checkpoint's step.
     pub curves: Curves,

@@ -1,4 +1,5 @@
-//! Confusion matrix of a test: how many samples of each class the network assigned to each class.
+//! Confusion matrix of a test: how many samples of each class the network assigned to each class. Accuracy,
+//! precision and recall by class are computed from it.
 
 use std::collections::BTreeMap;
 
@@ -7,14 +8,14 @@ use serde::{Deserialize, Serialize};
 /// Maximum number of classes for which `run.json` contains the matrix.
 const MOST_ROWS: usize = 100;
 
-/// Test samples by true class and predicted class, as `(class, predicted, samples)`. Contains the pairs of
-/// classes that occurred, sorted by class and then by prediction.
+/// Number of test samples by true class and predicted class, as `(true class, predicted class, samples)`.
+/// Contains only the pairs that occurred, sorted by true class and then by predicted class.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Confusion(Vec<(u16, u16, u64)>);
 
 impl FromIterator<(u16, u16, u64)> for Confusion {
-    /// Sums entries of the same pair of classes.
+    /// Sums the samples of entries that have the same pair of classes.
     fn from_iter<I: IntoIterator<Item = (u16, u16, u64)>>(entries: I) -> Self {
         let mut sums = BTreeMap::new();
         for (class, named, samples) in entries {
@@ -33,17 +34,18 @@ impl IntoIterator for Confusion {
     }
 }
 
-/// Results of a test by class, in `run.json`. Shares are in percent.
+/// Results of a test by class, in `run.json`. Accuracies, precision and recall are in percent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ByClass {
-    /// Mean of the classes' recalls. Each class counts the same, however many samples it has.
+    /// Mean of the recalls of all classes that have samples. Each of these classes has the same weight,
+    /// whatever its number of samples.
     pub balanced_accuracy: f64,
     /// Accuracy of a model that always predicts the class with the most test samples.
     pub largest_class_accuracy: f64,
     /// Results of each class, in the order of the classes.
     pub classes: Vec<ClassRecord>,
-    /// One row for each class: how many of its samples were predicted as each class. Empty if there are more
-    /// than 100 classes.
+    /// One row for each true class: how many of its samples were predicted as each class. Empty if there are
+    /// more than 100 classes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub confusion_matrix: Vec<Vec<u64>>,
 }
@@ -64,11 +66,11 @@ pub struct ClassRecord {
     pub precision: Option<f64>,
     /// Of the samples of this class, the share that were predicted as it; `None` if the class has no samples.
     pub recall: Option<f64>,
-    /// True positives and true negatives in percent of all samples. A true negative neither belongs to this
-    /// class nor was predicted as it.
+    /// True positives and true negatives in percent of all samples. A true negative belongs to another class
+    /// and was predicted as another class.
     pub accuracy: f64,
-    /// The other class that samples of this class were most often predicted as; `None` if all were predicted
-    /// correctly.
+    /// The most frequent wrong prediction for samples of this class; `None` if no sample of this class was
+    /// predicted wrongly.
     pub taken_for: Option<String>,
 }
 
@@ -126,7 +128,7 @@ struct Count {
     samples: u64,
     named: u64,
     correct: u64,
-    /// Samples of this class that were predicted as the most frequent wrong class, and that class.
+    /// The most frequent wrong prediction for this class: number of samples, and the predicted class.
     taken_for: Option<(u64, usize)>,
 }
 

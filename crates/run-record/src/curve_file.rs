@@ -1,4 +1,7 @@
-//! The file of one rank's curve: a step and a value on each line. Checkpoints store its length and digest.
+//! Curves: files with the loss or accuracy of one rank, a step and a value on each line. A checkpoint stores
+//! the length and digest of each curve, so a resumed run can check the curve and continue it.
+//!
+//! Also defines the lines of `epochs.csv`, and detects overfitting from them.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -18,9 +21,9 @@ pub(super) struct CurveFile {
 }
 
 impl CurveFile {
-    /// Opens the curve, and creates the file if it is missing. `known` is its content at the checkpoint that
-    /// the run resumes from. The rest of the file is cut off, because the run writes it again. Without
-    /// `known`, the curve is emptied.
+    /// Opens the curve, and creates the file if it is missing. `known` is the length and digest of the curve
+    /// at the checkpoint that the run resumes from. Everything after this length is cut off, because the run
+    /// writes it again. If `known` is `None`, the file is emptied.
     pub fn open(path: PathBuf, known: Option<&CurveDigest>) -> Result<Self, RecordError> {
         let kept = files::if_there(files::read_regular(&path));
         let mut kept = kept.map_err(|e| RecordError::read(&path, e))?.unwrap_or_default();
@@ -29,7 +32,7 @@ impl CurveFile {
         Ok(Self { path, bytes: kept.len() as u64, digest: Sha256::new_with_prefix(&kept) })
     }
 
-    /// Appends a line, which includes its newline.
+    /// Appends `line`, which must end with a newline.
     pub fn append(&mut self, line: &str) -> Result<(), RecordError> {
         let (folder, name) = (self.path.parent(), self.path.file_name().and_then(OsStr::to_str));
         let (folder, name) = (folder.unwrap_or(&self.path), name.unwrap_or_default());
@@ -47,10 +50,10 @@ impl CurveFile {
 }
 
 /// Checks that the curves in the run directory `run` begin as they did when the checkpoint `of` was written.
-/// If a curve's file was removed, a warning is logged.
+/// If the file of a curve is missing, only a warning is logged.
 ///
 /// # Errors
-/// The first curve that is cut short or changed, or cannot be read.
+/// If a curve is too short or changed, or cannot be read. The error names the first such curve.
 pub fn check_curves(run: &Path, curves: &Curves, of: &Path) -> Result<(), RecordError> {
     for (name, CurveDigest { bytes, sha256 }) in curves {
         let path = run.join(name);
@@ -104,11 +107,12 @@ pub const LEAST_RISE: f64 = 0.01;
 /// Returns the epoch after which a run overfits: the epoch of lowest test loss. `None` if the run does not
 /// overfit.
 ///
-/// A run overfits if at least two more epochs follow, and the last one has a test loss that is higher by
-/// [`LEAST_RISE`] or more, and a lower training loss. So a run is not reported if it is still improving, has
-/// just had its best epoch, or diverges, with a training loss that rises too.
+/// A run overfits if three conditions hold: at least two more epochs follow; the test loss of the last epoch
+/// is higher by [`LEAST_RISE`] or more; and its training loss is lower. A run is therefore not reported while
+/// it still improves or has just had its best epoch. A run that diverges is not reported because its training
+/// loss rises too.
 pub fn overfits_after(epochs: &[EpochRow]) -> Option<usize> {
-    // Of several equal losses, the last one: all later losses are then higher.
+    // If several epochs have the lowest loss, take the last of them: all later losses are then higher.
     let lowest = epochs.iter().rev().min_by(|a, b| a.test_loss.total_cmp(&b.test_loss))?;
     let later = epochs.iter().filter(|row| row.epoch > lowest.epoch);
     let falls = epochs.last()?.train_loss < lowest.train_loss;

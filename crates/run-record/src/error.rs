@@ -1,4 +1,4 @@
-//! Errors of a run directory.
+//! Errors of reading and writing a run directory.
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use rustix::io::Errno;
 
 use super::quoted;
 
-/// An error of a run directory. Its message names the file and a remedy.
+/// An error of a run directory. Its message names the file, what is wrong, and in most cases a remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     /// A file cannot be written.
@@ -57,7 +57,8 @@ pub enum RecordError {
         remedy = restore_or_train(.0.parent().unwrap_or(.0))
     )]
     NotReplaced(PathBuf),
-    /// The directory's run was set aside by a process that was killed while it replaced the run.
+    /// A process was killed while it replaced the run. It had already moved the run's files into
+    /// `.replaced/`.
     #[error(
         "{0}: a process was killed while it replaced the run, which is now in {0}/.replaced: restore the run with \
          mpiburn train --resume {quoted}",
@@ -105,7 +106,7 @@ pub enum RecordError {
     /// The checkpoint has no int8 model.
     #[error("there is no {0}: create it with mpiburn quantize")]
     NoInt8(PathBuf),
-    /// A command that reads a run was given a path that is not a run. The path may not exist.
+    /// A command that reads a run was given a path that is not a run or does not exist.
     #[error("{what}")]
     NotARun {
         /// What is at the path, and which path to give instead.
@@ -115,8 +116,8 @@ pub enum RecordError {
     },
     /// There is no checkpoint to resume from.
     #[error(
-        "no checkpoint in {0}: the run ended before it wrote one, or they were removed: restore them, or replace the \
-         run: mpiburn train --out {run} --overwrite",
+        "no checkpoint in {0}: the run ended before it wrote a checkpoint, or the checkpoints were removed: restore \
+         them, or replace the run with mpiburn train --out {run} --overwrite",
         run = quoted(.0.parent().unwrap_or(.0).display())
     )]
     NoCheckpoint(PathBuf),
@@ -153,7 +154,8 @@ fn remedy_of_new(reason: &io::Error) -> &'static str {
     }
 }
 
-/// Advice for a file that exists and cannot be read. Its content is not lost.
+/// Advice for a file that cannot be read. Empty if the file is missing or is not a regular file; otherwise
+/// the content of the file is not lost.
 fn advice(reason: &io::Error) -> &'static str {
     match reason.kind() {
         _ if is_damage(reason) => "",
@@ -187,7 +189,7 @@ impl RecordError {
         }
     }
 
-    /// Whether the file does not exist. An error of another kind does not tell whether it exists.
+    /// Whether the error says that the file does not exist. If `false`, the file may exist or not.
     pub fn is_missing(&self) -> bool {
         matches!(self, Self::Read { reason, .. }
             if matches!(reason.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory))
@@ -210,7 +212,8 @@ impl RecordError {
         Self::Write { path: path.to_owned(), reason }
     }
 
-    /// Makes an error of [`Write`](Self::Write) the error of a new run, which may get another folder.
+    /// Turns [`Write`](Self::Write) into [`WriteNew`](Self::WriteNew), whose message advises another `--out`.
+    /// Other errors stay as they are.
     pub(crate) fn of_new_run(self) -> Self {
         match self {
             Self::Write { path, reason } => Self::WriteNew { path, reason },
@@ -223,7 +226,7 @@ impl RecordError {
         Self::Read { path: path.to_owned(), reason }
     }
 
-    /// Makes the error of a damaged file `path`; `what` is wrong with it.
+    /// Makes the error of a damaged file `path`. `what` says what is wrong with it.
     pub fn damaged(path: &Path, what: String) -> Self {
         Self::Damaged { path: path.to_owned(), what }
     }

@@ -1,5 +1,5 @@
 //! Failed attempts of a run, and what `mpiburn launch --restart` reads from a run directory before it starts
-//! the run again.
+//! the run again. An attempt is one start of all ranks of the run.
 
 use std::fs;
 use std::fs::File;
@@ -19,7 +19,7 @@ pub struct FailedAttempt {
     pub started_at: String,
     /// Time of the failure.
     pub ended_at: String,
-    /// Step of the checkpoint that the attempt started from, or 0.
+    /// Step of the checkpoint that the attempt started from; 0 if it started without a checkpoint.
     pub from_step: usize,
     /// Steps of the run that were done when the attempt failed.
     pub step: usize,
@@ -35,16 +35,16 @@ pub struct FailedAttempt {
 pub struct RunDirState {
     /// Whether the directory contains anything but a lock.
     pub occupied: bool,
-    /// Content of `run.json`. It contains the process ids of the ranks, so every attempt that reaches its
-    /// first step has changed it.
+    /// Content of `run.json`; `None` if there is no such file. It contains the process ids of the ranks, so
+    /// every attempt that reaches its first step has changed it.
     pub run_json: Option<Vec<u8>>,
-    /// Status of the run.
+    /// Status of the run; `None` if `run.json` is missing or damaged.
     pub status: Option<Status>,
     /// Attempts of the run that have failed so far.
     pub failed: Vec<FailedAttempt>,
-    /// Step of the newest checkpoint.
+    /// Step of the newest checkpoint; `None` if there is no checkpoint.
     pub checkpoint: Option<usize>,
-    /// The number of steps in the step file, if there is one.
+    /// Number of finished steps in the [`StepFile`]; `None` if there is no such file.
     pub noted: Option<usize>,
 }
 
@@ -70,11 +70,11 @@ impl RunDirState {
     }
 }
 
-/// Finds an entry of the checkpoints folder that would be lost if the run in the directory `path` were
-/// replaced, such as a damaged checkpoint that was set aside.
+/// Finds a file or folder in `checkpoints/` that would be lost if the run in the directory `path` were
+/// replaced, such as a damaged checkpoint that was renamed.
 ///
-/// For runs without a complete checkpoint. Unfinished checkpoints do not count. `None` if there is no other
-/// entry.
+/// For runs that have no complete checkpoint. Unfinished checkpoints are ignored. `None` if nothing else is
+/// in the folder.
 ///
 /// # Errors
 /// If the folder cannot be read.
@@ -106,7 +106,7 @@ pub(super) const STEP: &str = ".step";
 /// The step file. Under `mpiburn launch --restart`, rank 0 writes the number of finished steps to this file
 /// at every step, which takes a microsecond.
 ///
-/// It tells how far a failed attempt got. It is not synced: if the machine fails, the file may be lost, and
+/// It tells how far a failed attempt got. It is not synced: if the machine fails, the file may be lost. Then
 /// only the step of the last checkpoint is known.
 #[derive(Debug)]
 pub struct StepFile {
@@ -115,7 +115,7 @@ pub struct StepFile {
 }
 
 impl StepFile {
-    /// Creates the file, with `step` steps done so far.
+    /// Creates the file and writes that `step` steps are done.
     ///
     /// # Errors
     /// If it cannot be written.

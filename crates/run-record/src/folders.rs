@@ -22,7 +22,7 @@ pub fn folder_name(step: usize) -> String {
 }
 
 /// Checks that the folder `path` is named after the step in its `state`. Without this check, an old
-/// checkpoint that was renamed to a higher step would remain the newest one.
+/// checkpoint that was renamed to a higher step would count as the newest one.
 pub(super) fn check_name(path: &Path, state: &[u8]) -> Result<(), RecordError> {
     let state: serde_json::Value = serde_json::from_slice(state).unwrap_or_default();
     let Some(step) = state["position"]["step"].as_u64() else { return Ok(()) };
@@ -64,10 +64,10 @@ pub struct Intact {
 }
 
 impl Intact {
-    /// Finds the newest checkpoint in `folder` that is intact. `verify` checks one and returns its manifest.
+    /// Finds the newest intact checkpoint in `folder`. `verify` checks a checkpoint and returns its manifest.
     ///
     /// # Errors
-    /// If there is no intact checkpoint, or one cannot be read for a reason other than damage.
+    /// If there is no intact checkpoint, or a checkpoint cannot be read for a reason other than damage.
     pub fn newest(
         folder: &Path,
         verify: impl Fn(&Path) -> Result<Manifest, RecordError>,
@@ -137,7 +137,7 @@ pub(super) fn publish(written: &Path, path: &Path) -> Result<(), RecordError> {
     }
     fs::rename(written, path).map_err(failed)?;
     files::sync_folder(path.parent().unwrap_or(Path::new("."))).map_err(failed)?;
-    // If something remains, resuming the run removes it.
+    // If parts of the old checkpoint remain, the next resume removes them.
     let _ = fs::remove_dir_all(&old);
     Ok(())
 }
@@ -215,7 +215,7 @@ pub fn is_own_file(path: &Path) -> bool {
         || parent.ancestors().take(3).any(is_part)
 }
 
-/// Returns the run directory that `path` is, or that contains `path`.
+/// Returns the run directory that `path` is, or that contains `path`; `None` if there is none.
 pub fn run_around(path: &Path) -> Option<PathBuf> {
     let path = path.canonicalize().or_else(|_| place(path)).ok()?;
     path.ancestors().find(|folder| folder.join(RUN_JSON).exists()).map(Path::to_owned)

@@ -17,13 +17,14 @@ pub fn json_problem(error: &serde_json::Error) -> String {
         Category::Data | Category::Io => match in_words(text) {
             Some(words) if line > 0 => format!("line {line}: {words}"),
             Some(words) => words,
-            // An error that the type made itself, such as an option's error, which names the option.
+            // An error that the deserialized type made itself. For example, an option's own error names the
+            // option.
             None => text.to_owned(),
         },
     }
 }
 
-/// Translates an error of serde; `None` if the type made the error itself.
+/// Translates an error of serde; `None` if the deserialized type made the error itself.
 fn in_words(text: &str) -> Option<String> {
     let named = |start: &str| text.strip_prefix(start)?.split_once('`').map(|(name, _)| name);
     if let Some(field) = named("missing field `") {

@@ -1,9 +1,10 @@
-//! The run directory: everything that a run of mpiburn writes. Only rank 0 writes to it.
+//! Reads and writes the run directory: everything that a run, one training with mpiburn, writes to disk. Only
+//! rank 0 writes to it.
 //!
 //! The crate depends on neither Burn nor MPI and does not know the program's options. The configuration in
-//! `run.json` and the position in a checkpoint are any serializable types, and [`Layout`] describes the
-//! parameters of a network. The crate `run-report` reads what is written here. The README of the repository
-//! describes the program.
+//! `run.json` and the position in a checkpoint can be of any serializable type. [`Layout`] describes the
+//! parameters of a network. The crate `run-report` makes reports from run directories. The README of the
+//! repository describes the program.
 
 #![forbid(unsafe_code)]
 

@@ -28,7 +28,7 @@ impl NamedRun {
         let is_checkpoint = match state.try_exists() {
             // If `path` is a file, reading it as a run directory reports the error.
             Err(error) if error.kind() == ErrorKind::NotADirectory => false,
-            // Not `state`, which need not exist.
+            // The error names `path`, because `state` need not exist.
             found => found.map_err(|error| RecordError::read(path, error))?,
         };
         let around = |path: &Path| path.parent().map(Path::to_owned);
@@ -72,7 +72,8 @@ impl NamedRun {
                 Some(product) => format!("{shown} is {product}: name a run directory"),
                 None => {
                     format!(
-                        "{shown} is not a run directory, its run.json or one of its checkpoints: name one of these"
+                        "{shown} is not a run directory, a run.json or a checkpoint: name a run \
+                         directory, its run.json, or one of its checkpoints"
                     )
                 }
             }

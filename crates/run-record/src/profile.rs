@@ -1,4 +1,5 @@
-//! A profile: the file that `mpiburn profile --json` writes and `run-report` reads.
+//! A profile: the time and memory of each operator of a network. `mpiburn profile --json` writes it to a
+//! file, and `run-report` reads this file.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -24,7 +25,7 @@ pub struct Profile<C = serde_json::Value> {
     pub train: bool,
     /// Whether the network is an int8 model.
     pub int8: bool,
-    /// Number of profiled batches. `operators` contains sums over them.
+    /// Number of profiled batches. The values in `operators` are sums over these batches.
     pub batches: usize,
     /// Number of samples in a batch.
     pub batch: usize,
@@ -40,7 +41,7 @@ pub struct Profile<C = serde_json::Value> {
     pub threads: usize,
     /// SIMD level.
     pub simd: String,
-    /// The run or checkpoint that network and samples are from.
+    /// The run or checkpoint that network and samples are from; `None` if none was given.
     pub checkpoint: Option<String>,
     /// Size in bytes of the weights file in a checkpoint.
     pub checkpoint_bytes: u64,
@@ -164,7 +165,8 @@ pub enum Phase {
     Forward,
     /// Backward pass.
     Backward,
-    /// Collecting gradients after backward, copying them into buckets and out of received messages.
+    /// Collecting gradients after backward, copying them into buckets, and copying averaged gradients out of
+    /// received messages.
     Copy,
     /// All-reduce of gradients.
     Communication,
@@ -173,9 +175,9 @@ pub enum Phase {
     /// Time of a batch outside all operators.
     #[default]
     Rest,
-    /// Test after an epoch. Only in time lines.
+    /// Test after an epoch. Occurs only in the time line of a training, not in a profile.
     Evaluation,
-    /// Writing a checkpoint. Only in time lines.
+    /// Writing a checkpoint. Occurs only in the time line of a training, not in a profile.
     Checkpoint,
 }
 

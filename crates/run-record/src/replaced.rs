@@ -4,9 +4,9 @@
 //! 2. Write the new run's `run.json`.
 //! 3. Rename `.replaced/` to `.replaced.part/` and delete it.
 //!
-//! If the process is killed before the rename of step 3, the next start looks at the two `run.json` files. If
-//! the new one is missing, it puts the old run back; otherwise it does step 3. After the rename, the new run
-//! is complete, and the remains of the old one stay until the next `--overwrite`.
+//! If the process is killed before the rename of step 3, the next start looks for the new run's `run.json`.
+//! If this file is missing, the start puts the old run back; if it exists, the start does step 3. After the
+//! rename, the new run is complete, and the remains of the old run stay until the next `--overwrite`.
 
 use std::ffi::OsString;
 use std::fs;
@@ -19,8 +19,8 @@ use super::{RecordError, quoted};
 use crate::files;
 
 const REPLACED: &str = ".replaced";
-/// Name of the old run's folder while it is deleted. If the process is killed meanwhile, the ending `.part`
-/// marks the remains as unfinished, and the next `--overwrite` removes them.
+/// Name of the old run's folder while it is deleted. If the process is killed before the folder is deleted,
+/// the ending `.part` marks it as unfinished, and the next `--overwrite` removes it.
 const REMOVED: &str = ".replaced.part";
 
 /// Whether this is the name of a file or folder that a killed process left unfinished.
@@ -107,7 +107,8 @@ pub fn is_begun(run: &Path) -> bool {
     run.join(REPLACED).is_dir()
 }
 
-/// Finishes or undoes the replacement that a killed process left. The caller must hold the directory's lock.
+/// Finishes or undoes a replacement that a killed process left unfinished. The caller must hold the
+/// directory's lock.
 ///
 /// # Errors
 /// If `.replaced/` cannot be read, or the old run cannot be put back.
@@ -125,7 +126,7 @@ pub fn settle(run: &Path) -> Result<(), RecordError> {
         remove(run);
         return Ok(());
     }
-    // The new run's folder, still empty.
+    // The new run has created this folder, which is still empty.
     let _ = fs::remove_dir(run.join("checkpoints"));
     put_back(run)
 }

@@ -31,13 +31,13 @@ pub(super) fn content(folder: &Path) -> io::Result<Vec<fs::DirEntry>> {
 }
 
 impl RunDir {
-    /// Creates and locks the directory of a new run. With `overwrite`, the directory may contain an old run,
-    /// which stays there until [`begin`](Self::begin).
+    /// Creates and locks the directory of a new run. If `overwrite` is set, the directory may contain an old
+    /// run, which stays there until [`begin`](Self::begin).
     ///
     /// # Errors
-    /// If `path` is not a directory, or the directory cannot be read or written, or is locked by another
-    /// process. If it contains files but no run. If it contains a run, and its `run.json` cannot be parsed or
-    /// `overwrite` is not set.
+    /// If `path` is a file; if the directory cannot be read or written; if another process holds its lock; if
+    /// it contains files but no run; if it contains a run and `overwrite` is not set; or if its `run.json`
+    /// cannot be parsed.
     pub fn create(path: &Path, overwrite: bool) -> Result<Self, RecordError> {
         Self::create_here(path, overwrite).map_err(RecordError::of_new_run)
     }
@@ -51,12 +51,14 @@ impl RunDir {
             found => found.map_err(|e| RecordError::write(path, files::naming_file_above(path, e)))?,
         };
         if !found.is_empty() {
-            // Only a run is ever replaced, and a `run.json` of another program does not make a run.
+            // Only a run is ever replaced. Files without a `run.json` are not a run; `readable` below also
+            // rejects a `run.json` of another program.
             let is_run = found.iter().any(|entry| entry.file_name() == OsStr::new(RUN_JSON));
             if !is_run {
                 return Err(RecordError::NoRun(path.to_owned()));
             }
-            // A damaged run can neither be continued nor replaced, so check this before naming the options.
+            // The error `Exists` offers `--resume` and `--overwrite`. Both reject a damaged run, so check for
+            // damage first.
             Self::readable(path)?;
             if !overwrite {
                 return Err(RecordError::Exists(path.to_owned()));
@@ -66,7 +68,7 @@ impl RunDir {
         Ok(Self { path: path.to_owned(), _lock: Some(Arc::new(lock(path)?)) })
     }
 
-    /// Finishes or undoes the replacement (`--overwrite`) that a killed process left in `path`.
+    /// Finishes or undoes a replacement (`--overwrite`) that a killed process left unfinished in `path`.
     ///
     /// # Errors
     /// If another process has locked the directory, or a file cannot be moved.
@@ -100,8 +102,8 @@ impl RunDir {
         }
     }
 
-    /// Begins a run: writes `record` as `run.json`, in place of an old run. The old run is set aside as a
-    /// whole first and then removed. Files that no run writes stay.
+    /// Begins a run: writes `record` as `run.json`. An old run is moved aside first, and deleted after
+    /// `run.json` is written. Files that no run writes stay.
     ///
     /// # Errors
     /// If a file cannot be moved or written; the old run is then put back.

@@ -68,7 +68,7 @@ pub struct RunRecord<C = Map<String, Value>> {
     pub oversubscribed: bool,
     /// Whether several host names are the same machine, with shared caches and memory.
     pub shared_machine: bool,
-    /// Start of the first process, or of the one that resumed the run last: ISO 8601 in UTC.
+    /// Start of the run's first process, or of the process that resumed the run last: ISO 8601 in UTC.
     pub started_at: String,
     /// Time of completion, failure or stop: ISO 8601 in UTC.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -80,7 +80,7 @@ pub struct RunRecord<C = Map<String, Value>> {
     pub git_dirty: Option<bool>,
     /// Versions of this program and its dependencies.
     pub versions: BTreeMap<String, String>,
-    /// The processes of the run in order: the one that began it, and each that resumed it.
+    /// The processes of the run in order: the process that began the run, and each process that resumed it.
     pub history: Vec<Attempt>,
     /// The attempts that failed under `mpiburn launch --restart`, in order.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
@@ -126,7 +126,7 @@ pub struct Machine {
     pub kernel: String,
 }
 
-/// One process of a run: the one that began the run, or one that resumed it.
+/// One process of a run: it began the run, or resumed it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Attempt {
     /// Start of the process: ISO 8601 in UTC.
@@ -152,7 +152,7 @@ pub struct Change {
 /// Checkpoints that could not be written.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailedCheckpoint {
-    /// Number of such checkpoints since the last process started.
+    /// Number of checkpoints that could not be written since the last process started.
     pub count: usize,
     /// Step of the last one.
     pub step: usize,
@@ -173,8 +173,8 @@ pub struct DataRecord {
     pub test_samples: usize,
     /// Test samples in the data set.
     pub test_available: usize,
-    /// Of the test samples that the run used, the number in the most frequent class. Its share is the
-    /// accuracy of a model that always predicts this class.
+    /// Of the test samples that the run used, the number in the most frequent class. Divided by
+    /// `test_samples`, it is the accuracy of a model that always predicts this class.
     pub test_largest_class: usize,
     /// Channels, height and width of a sample.
     pub shape: [usize; 3],
@@ -182,10 +182,10 @@ pub struct DataRecord {
     pub classes: usize,
     /// Name of each class.
     pub class_names: Vec<String>,
-    /// Type of a sample's numbers: `u8`, `f16`, `f32` or `f64`.
+    /// Type of the values in a sample: `u8`, `f16`, `f32` or `f64`.
     pub element: String,
-    /// Mean of each channel, of bytes scaled to [0, 1], or of each feature. Empty if features are not
-    /// normalised.
+    /// For pictures, the mean of each channel, over bytes scaled to [0, 1]. For tables, the mean of each
+    /// feature; empty if features are not normalised.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub mean: Vec<f32>,
     /// Standard deviation of each channel or feature, like `mean`.
@@ -199,9 +199,9 @@ pub struct DataRecord {
     pub features: Vec<String>,
 }
 
-/// Results of a run. Accuracies are in percent and times in seconds. Times include those of earlier
-/// processes, if the run was resumed. `total_seconds` is within 2% of the sum of start-up, training, tests
-/// and checkpoints.
+/// Results of a run. Accuracies are in percent and times in seconds. If the run was resumed, times include
+/// the times of earlier processes. `total_seconds` is within 2% of the sum of start-up, training, tests and
+/// checkpoints.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Results {
     /// Optimizer steps.
@@ -215,11 +215,11 @@ pub struct Results {
     pub train_seconds: f64,
     /// Wall time of the tests.
     pub test_seconds: f64,
-    /// Wall time of checkpoints, curves and comparisons of the ranks' weights.
+    /// Wall time of writing checkpoints and curves, and of comparing the ranks' weights.
     pub checkpoint_seconds: f64,
     /// Time from the start of the process to its last line of output.
     pub total_seconds: f64,
-    /// `train_seconds` over the steps, in milliseconds.
+    /// `train_seconds` divided by `steps`, in milliseconds.
     pub ms_per_step: f64,
     /// Training samples of all ranks, divided by `train_seconds`.
     pub images_per_second: f64,
@@ -267,8 +267,9 @@ pub struct Results {
     /// With loss scaling: the scale after the last step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub loss_scale: Option<f32>,
-    /// CPU time that other programs used during training and tests, in percent of the machine's, on the
-    /// machine with the highest value. For a resumed run, only since the last process started.
+    /// CPU time that other programs used during training and tests, in percent of the machine's CPU time.
+    /// This is the value of the machine where it is highest. For a resumed run, it counts only since the last
+    /// process started.
     pub others_cpu_percent: Option<f64>,
     /// `others_cpu_percent` of each host.
     pub others_cpu_percent_by_host: BTreeMap<String, f64>,
@@ -277,7 +278,7 @@ pub struct Results {
     /// With early stopping: the epoch (from 1) of the lowest test loss. Its checkpoint is kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub best_epoch: Option<usize>,
-    /// Number of epochs after which early stopping ended the run; `None` if it did not.
+    /// Number of epochs after which early stopping ended the run; `None` if early stopping did not end it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stopped_early_after: Option<usize>,
 }
@@ -289,9 +290,9 @@ pub struct RankRecord {
     pub rank: usize,
     /// Host name.
     pub host: String,
-    /// Number of training samples of its shard.
+    /// Number of training samples in the rank's shard.
     pub train_samples: usize,
-    /// Number of test samples of its shard.
+    /// Number of test samples in the rank's shard.
     pub test_samples: usize,
     /// Mean training loss of the last epoch; `None` without training samples.
     pub train_loss: Option<f64>,
@@ -317,7 +318,7 @@ pub struct RankRecord {
 }
 
 /// Returns the topology of the ranks. `hosts` has the host of each rank. The topology is machines x processes
-/// on each (`2x2`), or `4on3` for 4 ranks on 3 hosts if hosts have different numbers of ranks.
+/// on each, such as `2x2`. If hosts differ in their number of ranks, it is `4on3` for 4 ranks on 3 hosts.
 pub fn topology<'a>(hosts: impl Iterator<Item = &'a str>) -> String {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     hosts.for_each(|host| *counts.entry(host).or_default() += 1);

@@ -1,7 +1,7 @@
 //! Describes each option of a run: the `schema` field of `run.json`.
 //!
-//! The trainer writes it from its table of options. Reports read it, so they handle options that they were
-//! not written for.
+//! The trainer writes this field from its table of options. Reports read it, so they also handle options that
+//! were added after the report program was built.
 
 use std::collections::BTreeMap;
 

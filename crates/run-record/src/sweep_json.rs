@@ -1,4 +1,5 @@
-//! `sweep.json`: the list of a sweep's runs, in the folder that contains their directories.
+//! `sweep.json`: the list of a sweep's runs, in the folder that contains the directories of the runs. A sweep
+//! makes several runs that differ in options or topology.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,7 +21,7 @@ pub struct SweepRecord {
     /// Name of the published figures for comparison, `results/reference/<this>.csv`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reference: Option<String>,
-    /// `full`, or the name of a smaller variant.
+    /// `full`, or the name of a smaller variant of the sweep.
     pub scale: String,
     /// Options that this scale changes: for each, the value at this scale and the value at full scale.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]

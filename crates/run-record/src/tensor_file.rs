@@ -1,4 +1,5 @@
-//! Reads and writes a network's parameters as safetensors files, in PyTorch's names and layouts.
+//! Reads and writes a network's parameters as safetensors files that PyTorch can load. In memory, all
+//! parameters are one flat buffer of f32 values; a [`Layout`] lists the tensors in this buffer.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -16,7 +17,7 @@ use crate::files::{foreign, read_regular};
 const RUNNING_VAR: &str = "running_var";
 const BATCHES: &str = "num_batches_tracked";
 
-/// One tensor of a network: its position in flat buffers, and its name and layout in files.
+/// One tensor of a network: its position in flat buffers, and its name and order of dimensions in files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorSpec {
     /// PyTorch's name, such as `conv1.weight`.
@@ -25,7 +26,7 @@ pub struct TensorSpec {
     pub shape: Vec<usize>,
     /// Range of its values in a flat buffer.
     pub range: Range<usize>,
-    /// Whether files contain it transposed. Only a matrix can be.
+    /// Whether the tensor is transposed in files. Only a matrix can be transposed.
     pub transposed: bool,
 }
 
@@ -50,8 +51,8 @@ impl TensorSpec {
         shape
     }
 
-    /// Calls `each` with every value. If `values`, which have the shape `from`, are in the order of flat
-    /// buffers, the calls are in the order of files, and vice versa.
+    /// Calls `each` with every value, and converts between the two orders: if `values` are in the order of
+    /// flat buffers, the calls are in the order of files, and vice versa. `from` is the shape of `values`.
     fn for_each(&self, values: &[f32], from: &[usize], mut each: impl FnMut(f32)) {
         match (self.transposed, from) {
             (true, &[rows, columns]) => {
@@ -77,10 +78,11 @@ pub fn safetensors_file(
     safetensors::serialize(views, metadata)
 }
 
-/// Returns flat buffers as a safetensors file. Each buffer has a prefix, which precedes the layout's names.
+/// Returns flat buffers as a safetensors file. Each buffer has a prefix, which precedes the names of its
+/// tensors.
 ///
-/// With `batches`, batch norms also get the number of batches that they have processed. PyTorch requires it
-/// when it loads weights; with a fixed momentum it has no effect.
+/// If `batches` is given, each batch norm also gets the number of batches that it has processed. PyTorch
+/// requires this number when it loads weights; with a fixed momentum, the number has no effect.
 pub(super) fn encode(
     file: &Path,
     layout: &Layout,
@@ -174,7 +176,7 @@ fn not_whole(bytes: &[u8]) -> String {
     // A safetensors file begins with the header's length in eight bytes. The header is JSON.
     let is_one = bytes.get(8) == Some(&b'{');
     match foreign(bytes).filter(|_| !is_one) {
-        // Weights are not in a table.
+        // Advice to save a table is useless here: weights are not a table.
         Some(kind) if kind.advice.starts_with("save the table") => {
             format!("is {}; weights must be in a .safetensors file", kind.name)
         }
@@ -183,7 +185,7 @@ fn not_whole(bytes: &[u8]) -> String {
     }
 }
 
-/// Reads the tensors that have the layout's names with this prefix, into a flat buffer.
+/// Reads the tensors of `layout` into a flat buffer. In the file, each name begins with `prefix`.
 pub(super) fn decode(
     file: &Path,
     bytes: &[u8],

@@ -1,4 +1,4 @@
-//! TensorBoard event files: one folder per rank, and one for the means.
+//! TensorBoard event files: one folder for each rank, and one for the means over ranks.
 //!
 //! An event file is a TFRecord file of protobuf messages. A point of a curve needs only six of their fields,
 //! so the messages are declared here. The crates that write such files add a protobuf compiler and an HTTP
@@ -26,8 +26,8 @@ pub struct TensorBoard {
 }
 
 impl TensorBoard {
-    /// Opens a new event file in `folder/<name>` for each name. The run continues after `step`: points after
-    /// it are cut from the event files of earlier processes, because the run writes them again.
+    /// Opens a new event file in `folder/<name>` for each name. The run continues after `step`. Later points
+    /// are cut from the event files of earlier processes, because the run writes these points again.
     ///
     /// # Errors
     /// If a file cannot be created, read or cut.
@@ -59,8 +59,8 @@ impl TensorBoard {
         Ok(Self { files })
     }
 
-    /// Adds a point to the curve `tag` of the file with the index `file`. Non-finite values are omitted:
-    /// TensorBoard does not draw them.
+    /// Adds a point to the curve `tag`. `file` is the index of the event file, in the order of the names.
+    /// Non-finite values are omitted: TensorBoard does not draw them.
     ///
     /// # Errors
     /// If the file cannot be written.

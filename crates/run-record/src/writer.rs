@@ -14,7 +14,7 @@ use super::{
     Checkpoint, EpochRow, FailedCheckpoint, Layout, RecordError, RunDir, SaveOptions, files, folders,
 };
 
-/// Loss and accuracy: a point of both curves.
+/// Loss and accuracy at one step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Metrics {
     /// Mean over samples.
@@ -34,7 +34,7 @@ pub struct CurvePoint {
     pub mean: Option<Metrics>,
 }
 
-/// The pair of curves that a point belongs to.
+/// A pair of curves of each rank: loss and accuracy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Curve {
     /// `train.loss` and `train.acc`.
@@ -91,7 +91,8 @@ pub struct Start<'a> {
     pub curves: Curves,
     /// What checkpoints' manifests record about the run.
     pub origin: Origin,
-    /// Number of the newest checkpoints to keep, in addition to the most accurate one. Set by `--keep`.
+    /// Value of `--keep`: how many of the newest checkpoints to keep, in addition to the most accurate one.
+    /// If `None`, the three newest are kept.
     pub keep: Option<usize>,
     /// Whether the run has an int8 model, and curves of it.
     pub has_int8: bool,
@@ -99,7 +100,7 @@ pub struct Start<'a> {
 
 impl RunWriter {
     /// Opens the curves of `ranks` ranks in `dir`. The curves are truncated to the step of `start`, and
-    /// `epochs.csv` to its finished epochs: a resumed run writes the later values again.
+    /// `epochs.csv` is rewritten with the epochs of `start`: a resumed run writes the later values again.
     ///
     /// # Errors
     /// If a file cannot be written, or is a symbolic link.
@@ -141,8 +142,8 @@ impl RunWriter {
     /// Writes a checkpoint after `step` steps of the run. `int8` is the content of the int8 model's file,
     /// made from the same weights.
     ///
-    /// Then removes the oldest checkpoints, except the one of the step `best` and, with `--keep`, of the step
-    /// `most_accurate`.
+    /// Then removes older checkpoints. It keeps the newest checkpoints, the checkpoint of the step `best`
+    /// and, with `--keep`, the checkpoint of the step `most_accurate`.
     ///
     /// # Errors
     /// If the checkpoint cannot be written.
@@ -215,7 +216,7 @@ impl RunWriter {
     }
 }
 
-/// Returns which checkpoint in `folder` a run continues from if it ends now.
+/// Names the newest checkpoint in `folder`. If the run ends now, a resume continues from this checkpoint.
 fn newest(folder: &Path) -> String {
     let found = folders::list(folder).unwrap_or_default().pop();
     found.map_or_else(
@@ -232,8 +233,8 @@ fn write_epochs(path: &Path, rows: &[EpochRow]) -> Result<(), RecordError> {
     files::write_here(path, text.as_bytes()).map_err(failed)
 }
 
-/// Warns if `epochs.csv` differs from the checkpoint's epochs, which replace it. Only finished lines that
-/// both have are compared.
+/// Warns if `epochs.csv` differs from the checkpoint's epochs, which replace it. Only complete lines are
+/// compared, up to the end of the shorter text.
 fn warn_of_other_epochs(path: &Path, found: &[u8], expected: &str) {
     let found = String::from_utf8_lossy(found);
     let finished = found.rfind('\n').map_or("", |end| &found[..end]);

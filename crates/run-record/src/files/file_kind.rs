@@ -1,8 +1,8 @@
 //! Detects the kind of a file by its first bytes, to say what to do about a file of the wrong kind.
 //!
 //! A reader that does not find its own format calls [`foreign`]. Its error can then say "a picture (HEIC):
-//! save it as PNG or JPEG" instead of what the bytes look like in the reader's own format. Magic numbers are
-//! from file(1) (magic/Magdir) and from the formats' specifications.
+//! save it as PNG or JPEG", instead of a syntax error in the reader's own format. Magic numbers are from
+//! file(1) (magic/Magdir) and from the formats' specifications.
 
 use std::fmt;
 use std::io::Read;
@@ -17,10 +17,10 @@ pub const BEGINNING: usize = 1 << 12;
 /// The kind of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileKind {
-    /// Name, as it follows "is": `a picture (HEIC)`, `packed by gzip`.
+    /// Name, as it follows "is": `a picture (HEIC)`, `compressed with gzip`.
     pub name: &'static str,
-    /// What to do with the file. Empty for programs, and for formats that another reader of the program
-    /// supports: the caller then has better advice.
+    /// What to do with the file. Empty for executables, and for formats that another part of mpiburn reads:
+    /// the caller then has better advice.
     pub advice: &'static str,
 }
 
@@ -215,7 +215,7 @@ fn media(beginning: &[u8]) -> Option<FileKind> {
 
 /// A zip archive, or a format that is a zip archive inside.
 fn zipped(beginning: &[u8]) -> Option<FileKind> {
-    /// Offsets of the length of the first entry's name, and of the name.
+    /// Offset of the length of the first entry's name. The name itself begins at `NAME`.
     const LENGTH: usize = 26;
     const NAME: usize = 30;
     let [b'P', b'K', 3 | 5, _, ..] = beginning else { return None };

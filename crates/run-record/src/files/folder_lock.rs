@@ -12,7 +12,7 @@ use crate::RecordError;
 /// may remove it, after all other files of the folder.
 pub const LOCK: &str = ".lock";
 
-/// Holds the lock until it is dropped or the process ends.
+/// A held lock. It is released when this value is dropped or the process ends.
 #[derive(Debug)]
 pub struct FolderLock {
     /// The locked file; closing it releases the lock. `None` on a file system without locks.
@@ -48,7 +48,8 @@ pub fn lock(folder: &Path) -> Result<FolderLock, RecordError> {
         return Err(RecordError::InUse { folder: folder.to_owned(), holder: "another process".into() });
     }
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    // The file's content only names the holder. A full disk must not keep a run from starting.
+    // Errors are ignored: the file's content only names the holder, and a full disk must not keep a run from
+    // starting.
     let _ = file.set_len(0);
     let _ = writeln!(file, "process {} on {}", std::process::id(), host.trim());
     Ok(FolderLock { _file: Some(file) })

@@ -22,11 +22,10 @@ fn in_the_way(what: &str) -> io::Error {
     io::Error::new(ErrorKind::AlreadyExists, what)
 }
 
-/// Checks that `path` is not a symbolic link, a pipe or a device. Writing through a symbolic link would
-/// change a file elsewhere.
+/// Checks that `path` is a regular file or a folder, or does not exist.
 ///
 /// # Errors
-/// If it is one of these.
+/// If `path` is a symbolic link, a pipe or a device.
 pub fn refuse_link(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Ok(found) if found.is_symlink() => Err(in_the_way(SYMBOLIC)),
@@ -84,7 +83,7 @@ pub fn append_here(path: &Path, bytes: &[u8]) -> io::Result<()> {
     open_here(path, File::options().create(true).append(true))?.write_all(bytes)
 }
 
-/// Appends to the file `name` in `folder`. Fails if either is a link.
+/// Appends to the file `name` in `folder`. Fails if the folder or the file is a link.
 ///
 /// # Errors
 /// If it cannot be written.
@@ -92,8 +91,8 @@ pub fn append_in(folder: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let opened = rustix::fs::open(folder, flags, Mode::empty()).map_err(io::Error::from);
     let opened = opened.map_err(|error| if folder.is_symlink() { in_the_way(SYMBOLIC) } else { error })?;
-    // The path goes through the open folder, so the file is in this folder even if its name now belongs to
-    // another folder or a link.
+    // This path leads through the open folder. The file is therefore in this folder, even if another folder
+    // or a link has meanwhile taken the folder's name.
     append_here(&PathBuf::from(format!("/proc/self/fd/{}/{name}", opened.as_raw_fd())), bytes)
 }
 

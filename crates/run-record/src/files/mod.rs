@@ -71,8 +71,8 @@ pub fn if_there<T>(read: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-/// Names the file in `path` that is not a folder, if this is why a folder at `path` cannot be read or created.
-/// The system's error does not name it.
+/// Improves the error of reading or creating a folder at `path`. If a part of `path` is a file instead of a
+/// folder, the new error names this file, which the system's error does not.
 pub fn naming_file_above(path: &Path, error: io::Error) -> io::Error {
     let is_file = |above: &&Path| above.exists() && !above.is_dir();
     match path.ancestors().find(is_file) {
@@ -83,8 +83,8 @@ pub fn naming_file_above(path: &Path, error: io::Error) -> io::Error {
     }
 }
 
-/// Returns the free bytes of the file system that `path` is on; `None` if the system does not say. `path`
-/// need not exist.
+/// Returns the free bytes of the file system that `path` is on; `None` if the system does not report them.
+/// `path` need not exist.
 pub fn free_bytes(path: &Path) -> Option<u128> {
     let there = std::path::absolute(path).ok()?;
     let disk = there.ancestors().find_map(|folder| rustix::fs::statvfs(folder).ok())?;
@@ -95,8 +95,8 @@ pub fn free_bytes(path: &Path) -> Option<u128> {
 /// Opens a regular file, directly or through a link.
 ///
 /// # Errors
-/// If it is a pipe, a socket or a device, cannot be opened, or is a Git LFS pointer instead of the file. A
-/// folder is only an error when it is read.
+/// If it is a pipe, a socket or a device, cannot be opened, or is a Git LFS pointer instead of the file.
+/// Opening a folder is not an error; reading it is.
 pub fn open_regular(path: &Path) -> io::Result<File> {
     let found = fs::metadata(path)?;
     let kind = found.file_type();
@@ -138,8 +138,8 @@ pub fn read_text(path: &Path) -> io::Result<String> {
         .map_err(|_| io::Error::new(ErrorKind::InvalidData, "it is not UTF-8 text"))
 }
 
-/// Whether writing to one path would replace what was written to the other: both paths are the same name in
-/// the same folder, or lead to the same file through links.
+/// Whether writing to `a` would replace what was written to `b`. This is so if both paths are the same name
+/// in the same folder, or lead to the same file through links.
 ///
 /// # Errors
 /// If there is no working directory.

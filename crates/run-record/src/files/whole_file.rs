@@ -1,4 +1,4 @@
-//! Atomic file replacement.
+//! Atomic file replacement: a reader sees the old file or the complete new file.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -9,7 +9,8 @@ use serde::Serialize;
 use tempfile::{Builder, TempPath};
 
 /// A file that is written under a temporary name and renamed when it is finished. A file with the final name
-/// is therefore always complete. Dropping an unfinished one removes the temporary file.
+/// is therefore always complete. If a `WholeFile` is dropped before it is finished, the temporary file is
+/// removed.
 pub struct WholeFile {
     // Not a `NamedTempFile`, whose errors name the temporary file.
     file: BufWriter<File>,
@@ -35,8 +36,8 @@ impl WholeFile {
         let mut prefix = OsString::from(".");
         prefix.push(name);
         prefix.push(".");
-        // Readable as the umask allows, like other files that a program creates. The crate's default makes
-        // temporary files readable by their owner only.
+        // Readable as the umask allows, like other files that a program creates. By default, the crate
+        // `tempfile` makes temporary files readable by their owner only.
         let open = |path: &Path| File::options().write(true).create_new(true).open(path);
         let file = Builder::new().prefix(&prefix).suffix(".part").make_in(out, open)?;
         let (file, temporary) = file.into_parts();
