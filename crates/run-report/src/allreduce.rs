@@ -15,7 +15,7 @@ use super::sheet::{Cell, Column, Sheet, significant};
 /// Latencies of one message size on one backend: a row of the CSV file. The columns are the fields.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct LatencyRow {
-    /// Backend, by its option value.
+    /// Backend: the transport, such as `mpi`.
     pub backend: String,
     /// Size of the message in bytes.
     pub bytes: usize,
@@ -25,7 +25,7 @@ pub struct LatencyRow {
     pub median_us: f64,
     /// 99th percentile of the latency in µs.
     pub p99_us: f64,
-    /// Bus bandwidth at the median, in MB/s of 10^6 bytes.
+    /// Bus bandwidth at the median latency, in MB/s of 10^6 bytes.
     pub busbw_mb_s: f64,
 }
 
@@ -56,15 +56,15 @@ pub fn statistics(sorted: &[f64]) -> [f64; 3] {
     [sorted[0], median(sorted), percentile(sorted, 99)].map(rounded)
 }
 
-/// Returns the first value of `sorted` for which at least `percent`% of the values are less than or equal to
-/// it. `sorted` must not be empty; `percent` is from 1 to 100.
+/// Returns the nearest-rank percentile: the first value of `sorted` that is greater than or equal to at least
+/// `percent`% of the values. `sorted` must not be empty; `percent` is from 1 to 100.
 fn percentile(sorted: &[f64], percent: usize) -> f64 {
     sorted[(sorted.len() * percent).div_ceil(100) - 1]
 }
 
-/// Returns the bus bandwidth of an all-reduce that takes `us` µs, in MB/s of 10^6 bytes, as nccl-tests define
-/// it: the minimum traffic on each rank's link, which is 2(n-1)/n of the message for n ranks, divided by the
-/// time.
+/// Returns the bus bandwidth of an all-reduce that takes `us` µs, in MB/s of 10^6 bytes. As in nccl-tests, it
+/// is the minimum traffic on each rank's link divided by the time. For n ranks, this traffic is 2(n-1)/n of
+/// the message.
 fn bus_bandwidth(ranks: usize, bytes: usize, us: f64) -> f64 {
     if us <= 0.0 {
         return 0.0;
@@ -88,7 +88,7 @@ impl TableRow for LatencyRow {
     const REPAIR: &'static str = "create it again with mpiburn bench allreduce --csv FILE, or remove it";
 }
 
-/// Rounds to three decimal places, for µs and MB/s: further ones would be noise.
+/// Rounds µs or MB/s to three decimal places: further places would be noise.
 fn rounded(value: f64) -> f64 {
     (value * 1e3).round() / 1e3
 }
@@ -168,7 +168,7 @@ impl Benchmark for LatencyRow {
 
 /// Plots the median latencies of `rows`, with the heading `title`.
 pub fn latency_plot(title: String, rows: &[LatencyRow]) -> Plot {
-    // A clock may read 0, which has no logarithm.
+    // A measured time may be 0, which has no logarithm.
     let point = |row: &LatencyRow| ((row.bytes as f64).log2(), row.median_us.max(1e-3).log10());
     let (smallest, largest) = span(rows.iter().map(|row| point(row).0));
     let (fastest, slowest) = span(rows.iter().map(|row| point(row).1));

@@ -13,12 +13,14 @@ use super::published::Figures;
 use super::sheet::{DEFAULT_WIDTH, Sheet};
 use run_record::count;
 
-/// Names of the files of published figures, in `results/reference/`.
+/// Names of the files with published figures, in `results/reference/`. Reports show these figures, which
+/// others have published, beside the measurements.
 pub const REFERENCES: [&str; 2] = ["fused", "collectives"];
 
 /// A row of a benchmark's table. Implementations say how reports show the table.
 pub trait Benchmark: TableRow {
-    /// Prefix of the names of the benchmark's parts in a report.
+    /// Prefix of the names of the benchmark's parts in a report. A part is what the report shows under one
+    /// heading.
     const NAME: &'static str;
     /// What the benchmark measures.
     const TITLE: &'static str;
@@ -63,8 +65,8 @@ fn part_of<R: Benchmark>(path: &Path, others: &[PagePart]) -> Option<Result<Page
     Some(Ok(PagePart { findings, name, title, sheets, notes, pictures, ..PagePart::default() }))
 }
 
-/// Returns the measurements as a table for a terminal. If the table would be too wide, columns of a high rank
-/// are left out.
+/// Returns the measurements as a table for a terminal. If the table would be too wide, the least important
+/// columns are left out.
 pub fn table<R: Benchmark>(rows: &[R]) -> comfy_table::Table {
     let sheet = R::sheets("", "", Path::new(""), rows, None).into_iter().next().unwrap_or_default();
     sheet.fitting(DEFAULT_WIDTH).table()

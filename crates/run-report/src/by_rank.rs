@@ -10,18 +10,20 @@ use super::sheet::{Cell, CellValue, Column, Sheet};
 use super::summary::{Measure, is_quantized, labels, paths, titled};
 use run_record::RankRecord;
 
-/// A measurement that each rank has.
+/// A measurement that exists for each rank.
 #[derive(Clone, Copy)]
 struct ByRank {
     /// The measurement over all ranks.
     measure: Measure,
     /// Reads the value of one rank; `None` if the rank had no samples.
     of_rank: fn(&RankRecord) -> Option<f64>,
-    /// Columns of the published figures: values by rank, and the value over all ranks.
+    /// Names of two columns of the published figures: the values by rank, and the value over all ranks.
+    /// `None` if there is no such column.
     published: Option<[&'static str; 2]>,
 }
 
-/// Makes the tables of the float rows and of the quantized rows, if any of them has several ranks.
+/// Makes one table of the float rows and one of the quantized rows. A row is a configuration: one run or its
+/// repeats. A table in which no row has several ranks is left out.
 pub fn by_rank(section: &Section, rows: &[Row<'_>], reference: Option<&Figures>) -> Vec<Sheet> {
     let (quantized, float): (Vec<&Row<'_>>, Vec<&Row<'_>>) = rows.iter().partition(|row| is_quantized(row));
     let of_quantized = titled("quantized training by rank", &quantized);
@@ -94,7 +96,7 @@ fn sheet(rows: &[Row<'_>], shown: &[&Row<'_>], measures: &[ByRank], reference: O
         "Accuracies are from the last epoch. Test accuracy is over {}, and each rank tests its share of these samples.",
         tested(rows)
     )];
-    // A column without any value is left out.
+    // A column in which every value is missing is left out later and needs no remark.
     let is_missing = |measured: &ByRank| {
         let missing = parts.iter().filter(|part| ours(part, measured).value == CellValue::Nothing).count();
         (1..parts.len()).contains(&missing)

@@ -1,9 +1,9 @@
 //! Checks `run.json` before a report uses it: somebody may have edited the file, or copied parts of another
 //! run into it.
 //!
-//! There are two kinds of checks. Each number must be within its bounds. Values that depend on each other
-//! must agree, such as an accuracy and the counts that it is computed from. The values that a completed
-//! training writes always agree.
+//! First, each number must be within its bounds. Second, values that depend on each other must agree, such as
+//! an accuracy and the counts that it is computed from. The values that a completed training writes always
+//! agree.
 
 use itertools::Itertools;
 use run_record::{
@@ -21,7 +21,7 @@ use super::remarks::step_samples;
 /// The field, and what is wrong with it.
 pub fn check(run: &Value) -> Result<(), String> {
     check_numbers("", run)?;
-    // If an enum has another JSON type, serde_json only reports invalid JSON.
+    // If `status` is not text, serde_json reports only that the JSON is invalid.
     if let Some(status) = run.get("status").filter(|status| !status.is_string()) {
         return Err(format!("status: expected text, found {status}"));
     }
@@ -50,7 +50,7 @@ fn has_fields<T: DeserializeOwned>(run: &Value) -> Result<(), String> {
     })
 }
 
-/// Checks topology, sharing and oversubscription against the hosts and places of the ranks.
+/// Checks `topology`, `shared_machine` and `oversubscribed` against the ranks' `hosts` and `places`.
 fn places_agree(run: &Value) -> Result<(), String> {
     let list = |name: &str| run[name].as_array().map_or(&[][..], Vec::as_slice);
     let hosts = list("hosts");
@@ -109,7 +109,8 @@ fn times_agree(run: &Value) -> Result<(), String> {
     let near = |path, expected: f64, by| is_near(path, run, Some(expected), 1e-6 * expected.max(1.0), by);
     near("images_per_second", samples as f64 * epochs / training, "samples, epochs_run and train_seconds")?;
     near("ms_per_step", 1e3 * training / steps, "train_seconds and steps")?;
-    // In a resumed run, the batch size may have changed, or an older version may have begun the run.
+    // The checks below do not hold for a resumed run: its batch size may have changed, or an older version
+    // may have begun it.
     if run["history"].as_array().is_some_and(|processes| processes.len() > 1) {
         return Ok(());
     }
@@ -185,10 +186,12 @@ fn agree(run: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// Differences below this are not reported: between shares in percent, or between sizes in MB.
+/// Smaller differences are not reported. The unit is percent for accuracies, precision and recall, and MB for
+/// memory.
 const LEAST_SHARE: f64 = 0.01;
 
-/// Whether two shares in percent are equal. NaN is the share of no samples and equals every share.
+/// Whether two percentages are equal within [`LEAST_SHARE`]. NaN is the percentage of zero samples, and
+/// equals every percentage.
 fn is_same(a: f64, b: f64) -> bool {
     a.is_nan() || b.is_nan() || (a - b).abs() < LEAST_SHARE
 }
@@ -271,8 +274,8 @@ fn by_class_agree(run: &Value) -> Result<(), String> {
     matrix_agrees(&by_class)
 }
 
-/// Checks the results of one class against each other and against the number of samples of `all` classes.
-/// Checks its name against the data set's.
+/// Checks the results of one class against each other, and against `all`, the number of samples of all
+/// classes. Also checks that the class is called `name`, its name in the data set.
 fn class_agrees(path: &str, class: &ClassRecord, name: Option<&Value>, all: f64) -> Result<(), String> {
     let ClassRecord { samples, named, correct, precision, recall, .. } = class;
     if correct > samples || correct > named {
@@ -460,7 +463,7 @@ mod tests {
         let mut whole = json();
         let places = whole["places"].as_array_mut().unwrap();
         places.iter_mut().for_each(|place| place["cores"] = 2.into());
-        // Three steps that each took a second and a third.
+        // Three steps that took 4/3 s each.
         whole["step_ms"] = serde_json::json!({"backward": 1000.0, "rest": 1000.0 / 3.0});
         (whole["steps"], whole["ms_per_step"]) = (3.into(), (4000.0 / 3.0).into());
         whole["images_per_second"] = 7.5.into();

@@ -17,7 +17,7 @@ use run_record::count;
 pub struct CollectiveRow {
     /// Operation, such as `all-reduce`.
     pub operation: String,
-    /// Backend, by its option value.
+    /// Backend: the transport, such as `mpi`.
     pub backend: String,
     /// Topology of the job.
     pub topology: String,
@@ -57,11 +57,11 @@ pub const NOT_SUPPORTED: &str = "not supported";
 pub const NEEDS_2_RANKS: &str = "needs 2 ranks";
 /// The operation's result was wrong.
 pub const WRONG: &str = "wrong result";
-/// Results of a backend that has no usable GPU on some rank.
+/// Results of a backend for which at least one rank has no usable GPU.
 pub const NO_GPU: [&str; 4] = ["no driver", "no library", "no GPU", "shared GPU"];
 
-/// Whether the result says that the backend was not tried: it is not in this build, or a rank has no GPU for
-/// it.
+/// Whether the result says that the backend was not tried: it is not in this build, or at least one rank has
+/// no usable GPU.
 fn is_absent(result: &str) -> bool {
     result == NOT_BUILT || NO_GPU.contains(&result)
 }

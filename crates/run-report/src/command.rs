@@ -125,9 +125,9 @@ fn skipped(sections: &[Section]) -> Vec<String> {
     by_reason.iter().map(|(reason, runs)| format!("skipped: {}: {reason}", runs.iter().join("; "))).collect()
 }
 
-/// Returns the parts that have a table or a plot, and a last part with the notes of all parts, the lines of
-/// `skipped`, and the findings of parts without table and plot. If there are neither notes nor lines, the
-/// last part is left out.
+/// Returns the parts that have a table or a plot, followed by the part `Not shown`. This last part contains
+/// the notes of all parts, the lines of `skipped`, and the findings of parts that have no table and no plot.
+/// It is left out if there are no notes and no lines.
 fn with_rest(parts: Vec<PagePart>, skipped: Vec<String>) -> Vec<PagePart> {
     let mut rest = PagePart { title: "Not shown".into(), name: "not-shown".into(), ..PagePart::default() };
     let mut shown = Vec::new();
@@ -164,13 +164,14 @@ fn baseline(args: &ReportArgs, sections: &[Section]) -> Result<String, UsageErro
     }
 }
 
-/// Makes the error for paths that cannot be reported. It is returned after the other paths are reported.
+/// Makes the error for paths that cannot be reported. The command reports the other paths before it returns
+/// this error.
 fn rejection(rejected: &[String]) -> anyhow::Error {
     anyhow!("{}", rejected.join("; "))
 }
 
-/// Makes the parts of profiles and of the benchmarks in `files`. `again` are further paths to the same
-/// inputs.
+/// Makes the parts of profiles and of the benchmarks in `files`. `again` are lines about further paths to
+/// inputs that are already reported.
 fn other_parts(profiles: &[Profiles], files: &[PathBuf], again: Vec<String>) -> Vec<PagePart> {
     let numbered = profiles.iter().enumerate();
     let parts = numbered.filter_map(|(i, found)| found.part(&format!("operators-{}", i + 1)));

@@ -1,5 +1,5 @@
-//! Cost model: predicts step time, epoch time and efficiency on 1 to 1024 ranks, from one rank's computing
-//! time and a link.
+//! Cost model: predicts step time, epoch time and efficiency on 1 to 1024 ranks, from the computing time of
+//! one rank and the latency and bandwidth of a link.
 //!
 //! The time of an all-reduce of n bytes over p ranks follows Thakur, Rabenseifner and Gropp, "Optimization of
 //! Collective Communication Operations in MPICH" (IJHPCA 19(1), 2005), section 4.5:
@@ -7,16 +7,17 @@
 //! - recursive doubling: ⌈log2 p⌉ messages of n bytes, one after the other;
 //! - ring (reduce-scatter, then all-gather): 2(p−1) messages of n/p bytes.
 //!
-//! A message of n bytes takes α + βn. The paper's γ, the time of an addition, is omitted: additions run at
-//! the speed of memory. Every rank has its own link, and all links work concurrently. Ranks that share a
-//! link, such as several ranks on a machine, are slower than predicted.
+//! A message of n bytes takes α + βn: α is the latency of the link, and β the time per byte. The paper's γ,
+//! the time of an addition, is omitted: additions run at the speed of memory. Every rank has its own link,
+//! and all links work concurrently. Ranks that share a link, such as several ranks on a machine, are slower
+//! than predicted.
 //!
 //! Overlap with backward: gradients become ready evenly over backward's time B and are packed into buckets,
 //! which are reduced one after the other. A bucket is reduced as soon as it is full and the previous bucket
-//! is complete. Communication after B is exposed. The last bucket is full only at B, so a network that fits
-//! into one bucket hides no communication.
+//! is complete. Communication after B is exposed: the rank waits for it. The last bucket is full only at B,
+//! so a network that fits into one bucket hides no communication.
 //!
-//! Strong scaling at a fixed local batch size b: an epoch over s samples has ⌈s/(bp)⌉ steps.
+//! Each rank keeps its batch size b. An epoch over s samples therefore has ⌈s/(bp)⌉ steps on p ranks.
 
 use super::link::Link;
 use super::remarks::step_samples;
@@ -143,7 +144,7 @@ impl Work {
 pub const CONTROL: usize = 5;
 
 /// Returns the maximum number of values of the first bucket and of the others, for a network of `params`
-/// parameters. Must agree with what burn-mpi makes of `--bucket-mb`.
+/// parameters. Must agree with the limits that burn-mpi computes from `--bucket-mb`.
 pub fn bucket_limits(params: usize, bucket_mb: f64) -> (usize, usize) {
     const PARTS: usize = 8;
     const LEAST_BYTES: usize = 1 << 20;
@@ -167,7 +168,7 @@ fn buckets(params: usize, first: usize, capacity: usize) -> Vec<usize> {
     buckets
 }
 
-/// Returns the numbers of ranks to predict for: 1, 2, 4 … 1024.
+/// Returns the job sizes to predict for, in ranks: 1, 2, 4 … 1024.
 pub fn rank_counts() -> impl Iterator<Item = usize> {
     (0..=10).map(|power| 1 << power)
 }

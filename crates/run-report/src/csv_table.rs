@@ -19,7 +19,8 @@ pub trait TableRow: Default + Serialize + DeserializeOwned {
     /// What to do about a damaged file.
     const REPAIR: &'static str;
 
-    /// Returns the column and the problem if the row is invalid after the rows `before`.
+    /// Checks the row against the earlier rows `before`. If the row is invalid, returns the column and the
+    /// problem.
     fn problem(&self, _before: &[Self]) -> Option<(&'static str, String)> {
         None
     }
@@ -28,8 +29,8 @@ pub trait TableRow: Default + Serialize + DeserializeOwned {
 /// Reads the table `path`; `None` if the file does not have the columns of `R`, or cannot be read.
 ///
 /// # Errors
-/// If the table is damaged. A table that lacks a single column counts as damaged. The message names the file,
-/// line, column and problem, and says what to do.
+/// If the table is damaged. A table that lacks exactly one column counts as damaged. The message names the
+/// file, line, column and problem, and says what to do.
 pub fn read<R: TableRow>(path: &Path) -> Result<Option<Vec<R>>, String> {
     let Ok(file) = open_regular(path) else { return Ok(None) };
     let mut file = BufReader::new(file);
@@ -118,7 +119,7 @@ fn rows<R: TableRow>(text: &[u8], header: &csv::StringRecord) -> Result<Vec<R>, 
     Ok(rows)
 }
 
-/// Says what is wrong with a line that has no row.
+/// Says why a line is not a row of the table.
 fn unread(error: &csv::Error) -> String {
     let line = error.position().map_or(0, csv::Position::line);
     match error.kind() {

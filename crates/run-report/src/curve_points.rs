@@ -1,4 +1,5 @@
-//! Reads the points of a run's curves, from the files of its ranks or from `epochs.csv`.
+//! Reads the points of a run's curves (loss and accuracy over the epochs), from the files of its ranks or
+//! from `epochs.csv`.
 //!
 //! The x axis is the number of epochs. A test is drawn at the step after which it was made. A training value
 //! is a mean over several steps, so it is drawn in the middle of these steps. Drawn at the last of these
@@ -94,8 +95,8 @@ fn begin(run: &Run, before: u64, step: u64) -> u64 {
     before.max(of_epoch).max(changes.map(|attempt| attempt.step as u64).max().unwrap_or(0))
 }
 
-/// Returns one point for each epoch in `epochs.csv` whose value is finite. Each point is `before` epochs
-/// before the end of its epoch.
+/// Returns one point for each epoch in `epochs.csv` whose value is finite. Each point is drawn `before`
+/// epochs before the end of its epoch.
 fn by_epoch(run: &Run, before: f64, of: impl Fn(&EpochRow) -> Option<f64>) -> Vec<MeanPoint> {
     let point = |row: EpochRow| {
         let value = of(&row).filter(|value| value.is_finite())?;
@@ -120,8 +121,9 @@ impl Values {
 /// Reads the files `NAME.ENDING` of all ranks, and groups their values by step. `samples` returns a rank's
 /// number of samples, its weight in the mean.
 ///
-/// Steps are left out until every rank with samples has a value: a mean over only some ranks would be wrong.
-/// A rank's file may be missing, or begin late because somebody removed the earlier file.
+/// The result begins at the first step at which every rank with samples has a value: a mean over only some
+/// ranks would be wrong. A rank's file may be missing, or begin late because somebody removed the earlier
+/// file.
 fn of_ranks(
     run: &Run,
     name: &str,

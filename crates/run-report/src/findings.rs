@@ -1,4 +1,5 @@
-//! Findings: what the rows of a table show, in one line each.
+//! Findings: what the rows of a table show, in one line each. A row is a configuration: one run or its
+//! repeats. A job is a group of rows that do the same work, so that their times can be compared.
 //!
 //! Some findings also answer one of the questions that a reader asks first. The page shows these answers on a
 //! card at its top, each as a label, a short value and a line of text.
@@ -46,7 +47,7 @@ pub struct Finding {
     pub job: String,
     /// The finding as a line of text.
     pub text: String,
-    /// The answer that the finding gives on the card, if any.
+    /// The answer that the finding gives on the card; `None` if it is only in the list.
     pub answer: Option<Answer>,
     /// Whether the finding is in the list.
     pub is_listed: bool,
@@ -94,8 +95,8 @@ impl Finding {
         Self { answer: Some(Answer { question, label: label.into(), value: value.into() }), ..self }
     }
 
-    /// Returns job and text. If the text begins with `label` and a colon, both are left out: the card shows
-    /// the label before the text.
+    /// Returns job and text. If the text begins with `label` and a colon, this beginning is left out: the
+    /// card shows the label before the text.
     pub fn behind(&self, label: &str) -> String {
         let text = self.text.strip_prefix(label).and_then(|text| text.strip_prefix(": "));
         format!("{}{}", self.job, text.unwrap_or(&self.text))
@@ -105,8 +106,8 @@ impl Finding {
 /// Selects the answers on the card, in the order of the questions.
 ///
 /// If several jobs or parts have an answer with the same label, the answer with the largest weight is shown:
-/// a job that lost no accuracy does not hide one that lost some. Of equal weights, the first is shown.
-/// `several` is true if several parts have answers; questions about a single training are then left out.
+/// a job that lost no accuracy must not hide a job that did. Of equal weights, the first is shown. `several`
+/// is true if several parts have answers; questions about a single training are then left out.
 pub fn answers<'a, P>(
     all: impl Iterator<Item = (P, &'a Finding)>,
     several: bool,
@@ -140,8 +141,8 @@ pub fn findings(rows: &[Row<'_>], baseline: &str) -> Vec<Finding> {
     found
 }
 
-/// Efficiency of the fastest row that is not on `baseline` and has an efficiency in the table. Rows whose
-/// times represent their topology are preferred.
+/// Efficiency of the fastest row that is not on `baseline` and has an efficiency in the table. Rows with
+/// reliable times, in which ranks do not share cores, are preferred.
 fn efficiency(rows: &[Row<'_>], baseline: &str) -> Option<Finding> {
     let sped_up = |row: &Row<'_>| speed_up(row, row.baseline(rows, baseline)?);
     let has = |row: &&Row<'_>| row.setting("topology") != baseline && sped_up(row).is_some();
@@ -251,7 +252,7 @@ pub mod tests {
     #[test]
     fn a_row_like_the_fastest_one_is_counted() {
         let runs = [run((1, 1), &[], 8.0), run((1, 2), &[], 4.1), run((2, 1), &[], 4.0)];
-        assert!(answer(&runs, "fastest")[1].contains("1 more"), "{:?}", card(&runs));
+        assert!(answer(&runs, "fastest")[1].contains("noise: 1)"), "{:?}", card(&runs));
     }
 
     #[test]

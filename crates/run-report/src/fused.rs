@@ -1,5 +1,5 @@
-//! The table of `mpiburn bench fused`: times of the fused operator, of separate operators, and the published
-//! figures.
+//! The table of `mpiburn bench fused`: times of one fused operator for convolution and ReLU, times of
+//! separate operators, and the published figures.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ use run_record::count;
 pub struct FusedRow {
     /// `fused`, or the compute backend that ran separate operators.
     pub operator: String,
-    /// How often the convolution is applied, with the same weights.
+    /// How many times the convolution is applied, with the same weights.
     pub layers: usize,
     /// Number of input channels of the convolution. It has the same number of output channels.
     pub channels: usize,
@@ -50,8 +50,8 @@ impl FusedRow {
     }
 }
 
-/// Returns the row of separate operators that has the same number of layers as `of` and ran on the fused
-/// operator's device.
+/// Returns the row `unfused`, for separate operators on the fused operator's device, with the same number of
+/// layers as `of`. `None` if there is no such row, or its time is 0.
 fn unfused<'r>(rows: &'r [FusedRow], of: &FusedRow) -> Option<&'r FusedRow> {
     rows.iter().find(|row| (row.operator.as_str(), row.layers) == ("unfused", of.layers) && row.total() > 0.0)
 }
@@ -74,8 +74,8 @@ impl Benchmark for FusedRow {
                 )
             } else {
                 format!(
-                    "{layers}: the fused operator and Conv2d and ReLU do not differ beyond noise ({:.3} and {:.3} ms, \
-                     forward and backward)",
+                    "{layers}: the times of the fused operator and of Conv2d and ReLU do not differ beyond noise \
+                     ({:.3} and {:.3} ms, forward and backward)",
                     row.total(),
                     other.total()
                 )
@@ -112,7 +112,7 @@ fn measured(name: &str, part: &str, path: &Path, rows: &[FusedRow]) -> Sheet {
             .means("Median over the training steps")
             .shows(|row: &FusedRow| own(row.backward_ms, 3)),
         Column::number("times as fast", "times_as_fast")
-            .means("Forward and backward time of the unfused operator with as many layers, divided by this row's")
+            .means("Forward and backward time of the unfused operator with the same number of layers, divided by this row's time")
             .shows(|row: &FusedRow| Cell::maybe(faster(row))),
         Column::number("test acc %", "test_accuracy").means("After training").shows(|row: &FusedRow| own(row.test_accuracy, 2)),
     ];

@@ -36,8 +36,9 @@ pub fn of_row(row: &Row<'_>) -> Vec<Finding> {
     accuracy.into_iter().chain(largest_class(row)).chain([data(row), network(row), time(row)]).collect()
 }
 
-/// Answers about several configurations: the highest test accuracy on each data set, with the share of its
-/// largest class. If all rows have the same data set and numbers of samples, the data set is described too.
+/// Answers about several configurations: the highest test accuracy on each data set, and the share of the
+/// data set's largest class. If all rows have the same data set and numbers of samples, the data set is
+/// described too.
 pub fn of_rows(rows: &[Row<'_>]) -> Vec<Finding> {
     let set = |row: &Row<'_>| data_name(row.first());
     let sets: Vec<String> = rows.iter().map(set).unique().collect();
@@ -133,8 +134,10 @@ fn largest_class(row: &Row<'_>) -> Option<Finding> {
     let samples = run.record.data.test_largest_class;
     let classes = run.results.by_class.iter().flat_map(|by_class| &by_class.classes);
     let name = classes.max_by_key(|class| class.samples).map_or("one class", |class| &class.name);
-    let text =
-        format!("always predicting {name} is correct for {samples} of {}", run.record.data.test_samples);
+    let text = format!(
+        "always predicting {name} is correct for {samples} of {} test samples",
+        run.record.data.test_samples
+    );
     (samples > 0)
         .then(|| Finding::of_card(Question::Largest, "largest class", format!("{:.2}%", chance(run)), text))
 }

@@ -1,8 +1,8 @@
 //! Finds the inputs of a report: runs, sweeps, profiles and benchmark tables.
 //!
-//! The inputs are the paths on the command line, and everything in folders among them; without paths,
-//! everything below the results folder. Each input counts once, even if several paths lead to it: a report
-//! must not show a copy or a link as a repeat.
+//! The inputs are the paths on the command line. A folder among them stands for everything below it. If no
+//! paths are given, the inputs are everything below the folder `results`. Each input counts once, even if
+//! several paths lead to it: a report must not show a copy or a link as a repeat.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -124,12 +124,12 @@ impl Search<'_> {
         if self.add_below(folder) {
             return Ok(());
         }
-        // No profile was found. Name each .json file with its problem.
+        // Nothing in the folder can be reported. Name each .json file with its problem.
         let files = files_of(folder, "json");
         if files.is_empty() {
             return Err(format!(
-                "{}: contains no run, sweep, profile or benchmark table, neither directly nor up to {DEPTH} levels \
-                 below: name a folder that does",
+                "{}: contains no run, sweep, profile or benchmark table, in itself or up to {DEPTH} levels below: \
+                 name a folder that contains one",
                 folder.display()
             ));
         }
@@ -213,7 +213,7 @@ impl Search<'_> {
     }
 
     /// Whether `path` leads to something that was not found before. If it was found under another path, such
-    /// as a link or a path with `..`, a line in `again` names both.
+    /// as a link or a path with `..`, a line in `again` names both paths.
     fn is_new(&mut self, path: &Path) -> bool {
         // If `path` does not exist, the code that reads it reports the error.
         let Ok(target) = path.canonicalize() else { return true };
@@ -347,7 +347,7 @@ fn is_data_set(path: &Path) -> String {
 }
 
 /// Sort key of a section. Sweeps of topologies and backends come first, then other sweeps of topologies, then
-/// the rest. Sections with equal keys stay in the order of their paths.
+/// the rest. Sections with equal keys stay in the order in which they were found.
 fn place(section: &Section) -> (bool, bool) {
     let differ = |of: fn(&Run) -> &str| section.runs.iter().map(of).unique().count() > 1;
     let topologies = differ(|run| run.record.topology.as_str());
@@ -368,7 +368,8 @@ fn same_as(path: &Path, first: &Path) -> String {
 /// by itself, it stays in the sweep's table.
 ///
 /// Two runs are copies if their `run.json` files are identical, because the file contains start time and
-/// process ids. Each removed path, or the folder of several, gets a line in `again`.
+/// process ids. `again` gets one line for each removed run, or one line for a folder with several removed
+/// runs.
 fn drop_copies(sections: &mut [Section], again: &mut Vec<String>) {
     let mut first: BTreeMap<String, PathBuf> = BTreeMap::new();
     let mut copies: Vec<[PathBuf; 2]> = Vec::new();

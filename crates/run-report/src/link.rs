@@ -1,4 +1,5 @@
-//! Time of a point-to-point message over a link by message size, and the latency and bandwidth that fit it.
+//! A network link: the time of a point-to-point message by message size, and the latency and bandwidth that
+//! fit the measured times.
 
 use std::path::Path;
 
@@ -13,7 +14,7 @@ use run_record::files::open_regular;
 pub(super) const MEASURE: &str =
     "create it with `mpirun -n 2 --host alpha,beta mpiburn bench link --csv FILE`";
 
-/// One-way time of one message size: a row of the CSV file. The columns are the fields.
+/// Times of messages of one size in one direction: a row of the CSV file. The columns are the fields.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct LinkRow {
     /// Transport, by its option value.
@@ -41,8 +42,8 @@ impl LinkRow {
     }
 }
 
-/// Time of a message over a link: Hockney's model, in which n bytes take α + βn, corrected by measured times
-/// if there are any.
+/// A link that carries n bytes in α + βn (Hockney's model). If times were measured, they are used instead of
+/// the model's times.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Link {
     /// α, in µs.
@@ -83,7 +84,7 @@ impl Link {
     ///
     /// α is the shortest median. β is the slope of the line that begins at α and is fitted by weighted least
     /// squares. The weight is the inverse of the size, because the variance of a time grows with the size.
-    /// With this weight, β is the sum of all times beyond α divided by the sum of all bytes.
+    /// With this weight, β is the sum of (time − α) over all rows, divided by the sum of all bytes.
     pub fn fit(rows: &[LinkRow]) -> Option<Self> {
         let mut measured: Vec<(f64, f64)> =
             rows.iter().map(|row| (row.bytes as f64, row.one_way_us)).filter(|(_, us)| *us > 0.0).collect();

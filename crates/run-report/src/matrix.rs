@@ -1,4 +1,4 @@
-//! Draws the confusion matrix of a test.
+//! Draws the confusion matrix of a test: how many samples of each class were predicted as each class.
 
 use std::error::Error;
 

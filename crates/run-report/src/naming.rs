@@ -1,4 +1,5 @@
-//! Names of rows in plots: the settings in which rows differ, without those that are equal.
+//! Names of a report's rows in plots. A row is a configuration: one run or its repeats. Its name consists of
+//! the settings in which rows differ.
 
 use std::collections::BTreeMap;
 
@@ -6,14 +7,14 @@ use itertools::Itertools;
 
 use super::rows::{Row, is_off, typed, unset, varied, word};
 
-/// Maximum number of rows for which each entry of a legend always repeats the names of the settings.
+/// Up to this number of rows, every line of a legend contains the names of the settings. With more rows, a
+/// line may contain only their values.
 const FEW: usize = 4;
 /// Maximum number of characters in a line of a legend.
 const LINE: usize = 36;
 
-/// Returns a name for each row: the settings in which it differs from other rows. If such a name is longer
-/// than a line of a legend, each name instead contains only the settings in which its row differs from most
-/// rows.
+/// Returns a name for each row: the settings in which it differs from other rows. If one of these names is
+/// longer than a line of a legend, all names leave out the values that most rows share.
 pub fn names(rows: &[Row<'_>]) -> Vec<String> {
     let (varied, usual) = (varied(rows), usual(rows));
     if usual.is_empty() {
@@ -41,10 +42,10 @@ pub fn left_out(rows: &[Row<'_>]) -> String {
 
 /// Returns the heading of a legend and its names.
 ///
-/// If there are many rows, the heading lists the names of the settings in which they differ, and each entry
-/// lists only the row's values. This requires that each of these settings is on in every row, that a resume
-/// changed no row, and that each entry fits into a line. Otherwise the heading is empty, and the entries are
-/// [`names`].
+/// If there are many rows, the heading lists the names of the settings in which the rows differ, and each
+/// line of the legend lists only a row's values. This requires that each of these settings is on in every
+/// row, that no resume changed a setting, and that each line is short enough. If not, the heading is empty,
+/// and the lines are [`names`].
 pub fn legend(rows: &[Row<'_>]) -> (String, Vec<String>) {
     let settings = settings(rows);
     let is_told = |row: &Row<'_>| {

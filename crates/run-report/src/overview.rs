@@ -1,5 +1,6 @@
-//! Findings from comparing the rows of a table. Rows are only compared within one job, and a difference
-//! within noise is not a finding.
+//! Findings from comparing the rows of a table. A row is a configuration: one run or its repeats. Rows are
+//! only compared within one job, which is a group of rows that do the same work. A difference within noise is
+//! not a finding.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +16,7 @@ use super::summary::{balanced_accuracy, exposed_percent, speed_up, stored_kb, ti
 use run_record::{Part, count};
 use terminal::digits::seconds as shown;
 
-/// Answer on the card if nothing differs.
+/// Answer on the page's card if nothing differs.
 const NONE: &str = "none beyond noise";
 /// Whether a setting determines the amount of work, or the seed. Rows that differ in such a setting are
 /// different jobs: comparing their times means nothing.
@@ -26,7 +27,7 @@ fn is_of_job(row: &Row<'_>, name: &str) -> bool {
 
 /// Whether a setting is part of the recipe. Accuracies are only compared between rows with equal recipes. The
 /// recipe is, for example, optimization, precision and batch size. The settings of network, process and
-/// transport are not part of the recipe. Of the settings of quantization, only [`QUANTIZED`] is.
+/// transport are not part of the recipe. Of the settings of quantization, only [`QUANTIZED`] is part of it.
 fn is_of_recipe(row: &Row<'_>, name: &str) -> bool {
     let is_other = match row.part(name) {
         Some(Part::Network | Part::Process) => true,
@@ -41,7 +42,8 @@ pub fn jobs<'a>(rows: &[Row<'a>]) -> Vec<(String, Vec<Row<'a>>)> {
     groups(rows, is_of_job)
 }
 
-/// Findings about a job of a single row, if the table has other jobs: it is not compared with anything.
+/// Findings about a job of a single row, if the table has other jobs. The row is not compared with rows of
+/// other jobs.
 pub fn of_lone_row(rows: &[Row<'_>]) -> Vec<Finding> {
     let int8 = smaller(rows, |row| row.place(&[])).map(|found| Finding { is_listed: false, ..found });
     unlearned(rows, "").into_iter().map(Finding::from).chain(int8).collect()
@@ -109,15 +111,16 @@ fn groups<'a>(rows: &[Row<'a>], is_kept: impl Fn(&Row<'a>, &str) -> bool) -> Vec
     headings.into_iter().zip(groups).collect()
 }
 
-/// Returns the rows whose times represent their topology: neither doubted nor oversubscribed.
+/// Returns the rows whose times represent their topology: the times are reliable, and ranks do not share
+/// cores (oversubscription).
 pub fn standing<'a>(rows: &[Row<'a>]) -> Vec<Row<'a>> {
     let stands = |row: &&Row<'_>| is_sound(row) && !row.first().record.oversubscribed;
     rows.iter().filter(stands).cloned().collect()
 }
 
-/// Calls `find` for the rows whose times represent their topology, and adds to the finding how many
-/// oversubscribed rows are left out. If nothing is found, calls `find` for all rows, and adds whether ranks
-/// share cores and whether all times are doubted.
+/// Calls `find` for the rows that [`standing`] returns, and adds to the finding how many oversubscribed rows
+/// are left out. If nothing is found, calls `find` for all rows, and adds whether ranks share cores and
+/// whether all times are unreliable.
 fn representative<'a>(rows: &[Row<'a>], find: impl Fn(&[Row<'a>]) -> Option<Finding>) -> Option<Finding> {
     let others = rows.iter().filter(|row| row.first().record.oversubscribed).count();
     let left_out = match others {
@@ -135,7 +138,7 @@ fn representative<'a>(rows: &[Row<'a>], find: impl Fn(&[Row<'a>]) -> Option<Find
     found.or_else(|| Some(with(with(find(rows)?, shared), doubted)))
 }
 
-/// Returns the row with the shortest training time, among those whose times are not doubted.
+/// Returns the row with the shortest training time, among the rows with reliable times.
 pub fn fastest<'r, 'a>(rows: impl Iterator<Item = &'r Row<'a>>) -> Option<&'r Row<'a>> {
     let seconds = |row: &Row<'_>| row.train_seconds().median;
     rows.filter(|row| is_sound(row)).min_by(|a, b| seconds(a).total_cmp(&seconds(b)))
@@ -145,18 +148,19 @@ fn differ(a: &Row<'_>, b: &Row<'_>) -> bool {
     times_differ(&a.train_seconds(), &b.train_seconds())
 }
 
-/// Says how many other rows take as long as `row`; empty if none does.
+/// Says how many other rows have the same time as `row` within noise; empty if there is no such row.
 fn alike(row: &Row<'_>, rows: &[Row<'_>]) -> String {
     match rows.iter().filter(|other| is_sound(other) && !differ(row, other)).count() {
         // Only the row itself.
         0 | 1 => String::new(),
-        count => format!(" ({} more within noise)", count - 1),
+        count => format!(" (other rows with the same time within noise: {})", count - 1),
     }
 }
 
-/// Compares the fastest of `rows` that is not on `baseline` with the row of `all` that its speed-up in the
-/// table is relative to: a row on `baseline` with the same settings. If another row on `baseline` is faster,
-/// or the times of the row with the same settings are doubted, the fastest row on `baseline` is used instead.
+/// Compares the fastest of `rows` that is not on the topology `baseline` with a row on `baseline`. Usually
+/// this is the row of `all` with the same settings, which speed-ups in the table are relative to. If another
+/// row on `baseline` is faster, or the times of the row with the same settings are unreliable, the fastest
+/// row on `baseline` is used instead.
 fn topologies<'a>(
     rows: &[Row<'a>],
     all: &[Row<'a>],
@@ -224,7 +228,8 @@ fn interval(row: &Row<'_>) -> Option<Interval> {
     Interval::of_row(row, |run: &Run| run.results.test_accuracy)
 }
 
-/// Whether the accuracy of `run` is not significantly above the share of the largest class.
+/// Whether the 95% interval of the accuracy of `run` reaches down to the share of the largest class, or lies
+/// below it.
 fn is_as_the_largest(run: &Run) -> bool {
     Interval::of_run(run, |run| run.results.test_accuracy).is_some_and(|of| of.low <= chance(run))
 }
@@ -287,8 +292,8 @@ fn unlearned(rows: &[Row<'_>], said: &str) -> Option<String> {
     (!names.is_empty()).then(|| format!("at chance level: {named}{more}"))
 }
 
-/// Names the most accurate of the rows with one recipe, if it differs from at least one of them and is above
-/// chance level.
+/// Names the most accurate of `rows`, which have the same recipe, if it is above chance level and more
+/// accurate than at least one other row beyond noise.
 fn highest(heading: &str, rows: &[Row<'_>]) -> Option<String> {
     let best = rows.iter().max_by(|a, b| accuracy(a).total_cmp(&accuracy(b))).filter(|_| rows.len() > 1)?;
     if at_chance(best).is_some() {
@@ -325,7 +330,7 @@ fn transport(rows: &[Row<'_>], other: &str, varied: &[String]) -> Option<Finding
     let widest = pairs.iter().max_by_key(|(_, pair)| pair.base.ranks())?;
     let (least, most) =
         pairs.iter().minmax_by(|(a, _), (b, _)| a.median.total_cmp(&b.median)).into_option()?;
-    // Which of the two rows is faster; `None` if neither is.
+    // Which of the two rows is faster; `None` if they do not differ beyond noise.
     let faster = |(ratio, pair): &(Spread, Pair<'_, '_>)| {
         differ(pair.other, pair.base).then(|| ratio.median.total_cmp(&1.0))
     };
@@ -365,8 +370,8 @@ fn transport(rows: &[Row<'_>], other: &str, varied: &[String]) -> Option<Finding
 ///
 /// If there are several such pairs, a pair whose rows made the same number of updates is preferred. Of
 /// several such pairs, the one whose accuracies differ most is returned. If no pair made the same number of
-/// updates, the pair with the highest accuracy is returned: with fewer updates, a low learning rate loses
-/// most accuracy, but nobody would use it.
+/// updates, the pair with the highest accuracy is returned: with fewer updates, rows with a low learning rate
+/// lose the most accuracy, but nobody would choose this learning rate.
 fn most_ranks<'r, 'a>(rows: &'r [Row<'a>], baseline: &str) -> Option<(&'r Row<'a>, &'r Row<'a>)> {
     let with_base = rows.iter().filter_map(|row| Some((row, row.baseline(rows, baseline)?)));
     let pairs: Vec<_> = with_base.filter(|(row, base)| base.ranks() < row.ranks()).collect();
@@ -399,7 +404,7 @@ fn lost_accuracy(rows: &[Row<'_>], baseline: &str) -> Option<Finding> {
     };
     let mut points_lost = 0.0;
     let (line, value) = match (at_chance(many), at_chance(base)) {
-        // Another finding says that both are at chance level.
+        // Another finding says that both rows are at chance level.
         (Some(_), Some(_)) => return None,
         _ if !interval(many)?.is_apart(interval(base)?) => (
             format!(
