@@ -1,4 +1,5 @@
-//! Tables of pairs of rows that differ in one thing only: the backend, or quantization.
+//! Tables that compare pairs of rows. A row is a configuration: one run or its repeats. The two rows of a
+//! pair differ only in the backend, or only in quantization.
 
 use super::quantized::measure;
 use super::remarks::is_sound;
@@ -17,8 +18,8 @@ pub struct Pair<'r, 'a> {
 }
 
 impl Pair<'_, '_> {
-    /// Returns the training time of `other` divided by that of `base`: the ratio of medians, and the extreme
-    /// ratios over repeats. `None` if the times of one of the rows are doubted.
+    /// Returns the training time of `other` divided by that of `base`: the ratio of medians, and the smallest
+    /// and largest ratio over repeats. `None` if the times of one of the rows are unreliable.
     pub fn ratio(&self) -> Option<Spread> {
         let [other, base] = [self.other, self.base].map(Row::train_seconds);
         (is_sound(self.other) && is_sound(self.base)).then(|| Spread {
@@ -34,15 +35,16 @@ impl Pair<'_, '_> {
         times_differ(&self.other.train_seconds(), &self.base.train_seconds())
     }
 
-    /// Returns how much longer `other` takes, in percent; `None` if the times are doubted or do not differ.
+    /// Returns how much longer `other` takes, in percent; `None` if the times are unreliable or do not differ
+    /// beyond noise.
     fn percent_longer(&self) -> Option<Spread> {
         let longer = |ratio: f64| 100.0 * (ratio - 1.0);
         let Spread { median, min, max, count } = self.ratio().filter(|_| self.differs())?;
         Some(Spread { median: longer(median), min: longer(min), max: longer(max), count })
     }
 
-    /// Returns two cells: the number, which refers to the runs of both rows, and its range over repeats if
-    /// there are any.
+    /// Returns two cells. The first contains the number, and links to the runs of both rows. The second
+    /// contains the range over repeats; it is empty if one of the rows has a single run.
     fn cells(&self, spread: Option<Spread>, digits: usize) -> [Cell; 2] {
         let runs = || [paths(self.other), paths(self.base)].concat();
         let number = spread.map(|spread| Cell::number(spread.median, digits, runs()));
@@ -66,7 +68,7 @@ pub fn pairs<'r, 'a>(rows: &'r [Row<'a>]) -> Vec<Pair<'r, 'a>> {
 }
 
 /// Makes the table of `pairs`; `None` if there are no pairs. The second remark is added if `is_missing`
-/// returns true for a pair.
+/// returns true for at least one pair.
 fn sheet<'r, 'a>(
     name: String,
     title: String,
@@ -88,11 +90,11 @@ pub fn ratios(section: &Section, rows: &[Row<'_>]) -> Option<Sheet> {
     columns.extend(varied.map(|name| own(&name)));
     columns.extend([
         Column::words("backend", "backend")
-            .means("The transport beside mpi")
+            .means("The transport that is compared with mpi")
             .shows(|pair: &Pair<'_, '_>| Cell::text(pair.other.setting("backend"))),
         own("oversubscribed"),
         Column::spread("its train s", "train_seconds")
-            .means("Seconds of training over that backend")
+            .means("Seconds of training over this backend")
             .shows(|pair: &Pair<'_, '_>| TRAIN.cell(pair.other)),
         Column::spread("mpi train s", "mpi_train_seconds")
             .means("Seconds of training over mpi")
@@ -147,7 +149,7 @@ pub fn joint(section: &Section, rows: &[Row<'_>]) -> Option<Sheet> {
             .means("By how much the median of train s is longer with quantization")
             .shows(|pair: &Pair<'_, '_>| pair.cells(pair.percent_longer(), 1)[0].clone()),
         Column::number("from … to", "percent_longer_range")
-            .means("% longer for the fastest repeat with quantization against the slowest without, and for the slowest against the fastest")
+            .means("% longer if the fastest repeat with quantization is compared with the slowest without, and the slowest with the fastest")
             .ranked(4)
             .shows(|pair: &Pair<'_, '_>| pair.cells(pair.percent_longer(), 1)[1].clone()),
         column("train_accuracy", "train acc %", false, 2),

@@ -1,4 +1,5 @@
-//! Makes the plots of a section: times by topology, curves of loss and accuracy, and a confusion matrix.
+//! Makes the plots of a section, which is the runs of one sweep, or all runs outside sweeps: times by
+//! topology, curves of loss and accuracy, and a confusion matrix.
 
 use plotters::style::RGBColor;
 
@@ -101,7 +102,7 @@ fn curve_plots(rows: &[Row<'_>], named: &[NamedRow<'_, '_>], notes: &mut Vec<Str
 fn confusion(named: &[NamedRow<'_, '_>]) -> Option<Picture> {
     let best = named.iter().max_by(|a, b| accuracy(a.row).total_cmp(&accuracy(b.row)));
     let NamedRow { name, row, .. } = best?;
-    // A page of one configuration needs no name. Rows without repeats have no "first run".
+    // If the section has a single configuration, it needs no name. Rows without repeats have no "first run".
     let name = if named.len() > 1 { name.as_str() } else { "" };
     let matrix = Matrix::from_by_class(name, row.first().results.by_class.as_ref()?)?;
     let first = if row.runs.len() > 1 { "the first run of " } else { "" };
@@ -129,8 +130,8 @@ impl<'r, 'a> NamedRow<'r, 'a> {
     }
 }
 
-/// Makes a bar chart of `read`. A row without a value has no bar. `None` for fewer than two bars, which
-/// compare nothing.
+/// Makes a bar chart of `read`. A row without a value has no bar. `None` if there would be fewer than two
+/// bars, because they would compare nothing.
 fn bars(
     named: &[NamedRow<'_, '_>],
     title: &str,
@@ -163,9 +164,10 @@ struct RunCurves {
 }
 
 impl RunCurves {
-    /// Reads the curves of the run's ranks from the files `train.ENDING`, `test.ENDING` and, for the int8
-    /// models, `test.int8.ENDING`; in short epochs, or if these files are missing, from `epochs.csv`. A
-    /// damaged file gets a line in `notes`. `None` if there is neither a training curve nor a test curve.
+    /// Reads the curves of the run's ranks from the files `train.ENDING`, `test.ENDING` and
+    /// `test.int8.ENDING` (int8 models). If epochs are short, or these files are missing, the curves are from
+    /// `epochs.csv`. A damaged file gets a line in `notes`. `None` if the run has no training curve and no
+    /// test curve.
     fn read(run: &Run, ending: &str, notes: &mut Vec<String>) -> Option<Self> {
         let (train, is_by_epoch) = training(run, ending).unwrap_or_else(|line| {
             notes.push(line);
@@ -195,7 +197,7 @@ fn curves(
         let style = Line { colour: *colour, ..Line::default() };
         panels[0].push(line(&style, &curves.train, None));
         panels[1].push(line(&style, &curves.test, curves.overfits_after));
-        // A page of one configuration needs no name.
+        // If the section has a single configuration, it needs no name.
         let network = if rows.len() > 1 { name.clone() } else { "float".into() };
         entries.push((network, *colour, Mark::Line));
         if !curves.int8.is_empty() {
@@ -244,7 +246,7 @@ fn marks(curves: &[RunCurves], panels: &[Vec<Line>]) -> String {
 fn axes(quantity: &'static str, lines: &[Line], epochs: impl Iterator<Item = usize>) -> [Axis; 2] {
     let bands = || lines.iter().flat_map(|line| line.band.iter().copied());
     let (low, high) = span(bands().map(|(_, y)| y));
-    // Labels have five significant digits. The margin is so wide that the labels at both ends of the axis
+    // Labels have five significant digits. The margin is wide enough that the labels at both ends of the axis
     // differ.
     let margin = (0.06 * (high - low)).max(1e-3 * high.abs().max(1.0));
     let last = bands().map(|(x, _)| x).chain(epochs.map(|epochs| epochs as f64)).fold(1.0, f64::max);

@@ -80,7 +80,7 @@ impl Plot {
     pub fn save(&self, path: &Path) -> Result<(), ReportError> {
         let draw = || -> Result<(), Box<dyn Error>> {
             match format_of(path).as_deref() {
-                // Drawn in memory first: the plotting library's file writer hides the reason of an I/O error.
+                // Draw in memory first: the plotting library's file writer hides the reason of an I/O error.
                 Some("svg") => Ok(replace_file(path, self.svg()?.as_bytes())?),
                 Some("png") => {
                     let (width, height) = (2 * self.size().0, 2 * self.size().1);
@@ -111,8 +111,9 @@ fn format_of(path: &Path) -> Option<String> {
     Some(path.extension()?.to_str()?.to_lowercase())
 }
 
-/// Colours that also differ in brightness, for print and colour-blind readers. They are from Okabe and Ito,
-/// without yellow, which has too little contrast on white, and from Tol's muted scheme (three colours).
+/// Colours that also differ in brightness, for print and colour-blind readers. Six are from Okabe and Ito,
+/// whose yellow has too little contrast on white; a dark grey replaces their black. Three are from Tol's
+/// muted scheme.
 const COLOURS: [RGBColor; 10] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -241,7 +242,7 @@ fn use_embedded_font() {
 /// Coordinates of a point on both axes.
 pub type Point = (f64, f64);
 
-/// Returns minimum and maximum of `values`; 0 and 1 if there are none.
+/// Returns minimum and maximum of `values`; 0 and 1 if there are no values.
 pub fn span(values: impl Iterator<Item = f64>) -> (f64, f64) {
     let ends = values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), x| (low.min(x), high.max(x)));
     if ends.0 <= ends.1 { ends } else { (0.0, 1.0) }

@@ -1,4 +1,5 @@
-//! `mpiburn report --scaling`: predicts times for 1 to 1024 ranks from one run and a link.
+//! `mpiburn report --scaling`: predicts times for 1 to 1024 ranks, from one run and the latency and bandwidth
+//! of a link.
 
 use anyhow::bail;
 use plotters::style::BLACK;
@@ -16,7 +17,7 @@ use super::sheet::{Cell, Column, Sheet, significant};
 use super::summary::STEP;
 use terminal::digits::decimals;
 
-/// Makes the prediction of each section.
+/// Makes the prediction of each section. A section is the runs of one sweep, or all runs outside sweeps.
 ///
 /// # Errors
 /// If no link is given, or its file cannot be read or is damaged.
@@ -42,7 +43,7 @@ fn part(section: &Section, link: &Link) -> PagePart {
     let (title, name) = (section.title.clone(), section.name.clone());
     let mut part = PagePart { title, name, notes: section.notes.clone(), ..PagePart::default() };
     let rows = group(&section.runs);
-    // The row with the fewest ranks. A row that is not oversubscribed is preferred.
+    // The row with the fewest ranks. Rows in which ranks share cores (oversubscribed) come last.
     let base = rows.iter().min_by_key(|row| (row.first().record.oversubscribed, row.ranks()));
     let Some(base) = base else { return part };
     // The work is taken from a single run, because the phases of one run are consistent. It is the run with
@@ -81,8 +82,8 @@ fn epoch_s(row: &Row<'_>) -> f64 {
     row.train_seconds().median / row.first().results.epochs_run.max(1) as f64
 }
 
-/// A row of the table: a number of ranks, and a measured configuration with this number of ranks, if there is
-/// one.
+/// A row of the table: a number of ranks, and a measured configuration with this number of ranks; `None` if
+/// it was not measured.
 struct PredictionRow<'r, 'a> {
     ranks: usize,
     measured: Option<&'r Row<'a>>,
@@ -132,7 +133,7 @@ fn table(section: &Section, work: &Work, link: &Link, source: &Run, measured: &[
         significant(link.bandwidth_mbit, 5)
     );
     let lines = prediction_rows(measured);
-    let alone = "One rank on each machine, one link per machine; local batch size as measured; waiting for slower \
+    let alone = "Assumes one rank and one link on each machine, and a rank's batch size as measured. Waiting for slower \
                  ranks is not included.";
     Sheet::from_rows(format!("{}-prediction", section.name), title, columns, &lines)
         .with_remarks([origin(work, source), alone.into()])

@@ -1,16 +1,17 @@
-//! Shows published figures beside our measurements. The two are never combined into a ratio.
+//! Shows published figures beside our measurements. No ratio of a published figure and a measurement is
+//! computed.
 //!
 //! `results/reference/NAME.csv` has a line for each published experiment. Its columns are of four kinds.
 //!
 //! - Columns that are named like settings of a run (`topology`, `backend`, `model` …) select our runs of the
-//!   same experiment. An empty cell matches any value. So does `not stated`: the publication does not say.
-//!   `–` matches runs without the option. `quantized` is `no`, `qat` or `ptq`. If our run uses a technique
-//!   such as accumulation, mixed precision or quantization, it only matches if the file has a column for the
-//!   technique.
+//!   same experiment. An empty cell matches any value. So does `not stated`, which means that the publication
+//!   does not state the setting. `–` matches runs without the option. `quantized` is `no`, `qat` or `ptq`. If
+//!   our run uses a technique such as accumulation, mixed precision or quantization, it only matches if the
+//!   file has a column for the technique.
 //! - Measurements are `train_seconds`, `train_and_test_seconds` (if the published time includes tests),
-//!   `train_accuracy`, `test_accuracy` (the int8 model's, if there is one) and `memory_mb`. Accuracies and
-//!   memory may be by rank, with slashes between. `int8_test_accuracy` is the int8 model's accuracy by rank,
-//!   for `by_rank.rs`. Measurements without a column are not shown.
+//!   `train_accuracy`, `test_accuracy` (the int8 model's, if there is one) and `memory_mb`. A cell with
+//!   accuracies or memory by rank has slashes between the values. `int8_test_accuracy` is the int8 model's
+//!   accuracy by rank, for `by_rank.rs`. Measurements without a column are not shown.
 //! - `hardware` names the hardware.
 //! - Other columns describe the experiment for readers.
 
@@ -134,7 +135,7 @@ fn remarks(section: &Section, rows: &[Row<'_>], reference: &Figures) -> Vec<Stri
     }
     if reference.has_column(MEMORY) {
         remarks.push(
-            "The published memory is what the report's framework had in use, by rank if there are several numbers; \
+            "The published memory is what the publication's framework had in use, by rank if there are several numbers; \
              ours is the peak of live tensors in a training step, on the rank with the highest value."
                 .into(),
         );
@@ -248,10 +249,10 @@ impl Figures {
     }
 
     /// Whether `line` is the same experiment as `row`: all columns in `described` that are settings of a run
-    /// must match. `rows` are all rows of the table. A column is a setting if one of them has it. An empty
-    /// cell and `not stated` match any value.
+    /// must match. `rows` are all rows of the table. A column is a setting if at least one row has it. An
+    /// empty cell and `not stated` match any value.
     pub fn is_of(&self, line: &FigureLine, described: &[&String], row: &Row<'_>, rows: &[Row<'_>]) -> bool {
-        // A technique that a publication does not mention was not used.
+        // If the publication does not mention a technique, it did not use the technique.
         let mut techniques = row.first().record.schema.0.iter().filter(|(_, option)| option.technique);
         let uses_no_other = techniques.all(|(field, option)| {
             let name = if field == "quantize" { QUANTIZED } else { field };
@@ -262,7 +263,8 @@ impl Figures {
                 let is_known = rows.iter().any(|row| row.settings.contains_key(*name));
                 match (line.get(*name).map_or("", String::as_str), is_known) {
                     ("" | NOT_STATED, _) => true,
-                    // Our program does not have this feature, so our runs do not use it.
+                    // The column is a feature that our program does not have. Our runs match only experiments
+                    // that did not use it.
                     (value, false) => value != "true",
                     (value, true) => compare(row.setting(name), value).is_eq(),
                 }
@@ -280,7 +282,7 @@ pub fn cell(line: Option<&FigureLine>, name: &str) -> Cell {
     word(line.and_then(|line| line.get(name)).map_or("", String::as_str))
 }
 
-/// Returns a cell with a published figure.
+/// Returns a cell with a published figure; a cell without a value if `text` is empty.
 pub fn word(text: &str) -> Cell {
     if text.is_empty() { Cell::nothing() } else { Cell::text(text) }
 }

@@ -20,13 +20,13 @@ const LOSSES: [Measure; 2] = [
         .means("Test loss of the int8 model"),
 ];
 
-/// Returns a measurement of the main table, or a loss, by its `key`, with another title and rank.
+/// Returns the measurement `key`, from the main table or from [`LOSSES`], with this title and column rank.
 pub fn measure(key: &str, title: &'static str, rank: u8) -> Measure {
     let found = OTHERS.into_iter().chain(LOSSES).find(|measure| measure.key == key).unwrap_or(TRAIN);
     Measure { title, rank, ..found }
 }
 
-/// Makes the table of quantized rows; `None` if there are none.
+/// Makes the table of quantized rows; `None` if no row is quantized.
 pub fn quantized(section: &Section, rows: &[Row<'_>]) -> Option<Sheet> {
     let quantized: Vec<&Row<'_>> = rows.iter().filter(|row| is_quantized(row)).collect();
     quantized.first()?;

@@ -36,8 +36,8 @@ pub fn remarks(rows: &[Row<'_>], baseline: &str, overfits: bool) -> Vec<String> 
         }),
         overfits.then(|| {
             format!(
-                "Overfits after: the epoch with the lowest test loss, if at least two epochs follow it. Each of them has a \
-                 higher test loss, the last one by {:.0}% or more, and the last one has a lower training loss.",
+                "Overfits after: the epoch with the lowest test loss, if at least two epochs follow it. All later epochs \
+                 have a higher test loss, the last one by {:.0}% or more. The last epoch also has a lower training loss.",
                 100.0 * LEAST_RISE
             )
         }),
@@ -50,7 +50,7 @@ pub fn remarks(rows: &[Row<'_>], baseline: &str, overfits: bool) -> Vec<String> 
             .then(|| "Repeats: a value is the median. The range of times, from minimum to maximum, is in brackets.".into()),
         (!seeds.is_empty()).then(|| {
             format!(
-                "Several seeds in a row ({}): ± is the sample standard deviation of an accuracy over the seeds.",
+                "Rows with several seeds ({}): ± is the sample standard deviation of an accuracy over the seeds.",
                 seeds
             )
         }),
@@ -91,7 +91,7 @@ fn basis(rows: &[Row<'_>], baseline: &str) -> String {
     let relative = if !rows.iter().any(is_base) {
         format!(" There is no run on {baseline}, so there is no speed-up.")
     } else if rows.iter().all(is_base) || !rows.iter().any(|row| has_speed_up(row).is_some()) {
-        // The footnotes of the doubted rows explain why there is no speed-up.
+        // The footnotes of rows with unreliable times explain why there is no speed-up.
         String::new()
     } else {
         let other = |row: &Row<'_>| {
@@ -146,7 +146,8 @@ pub fn tested(rows: &[Row<'_>]) -> String {
     texts.into_iter().map(text).join(", or ")
 }
 
-/// Explains that more ranks make fewer updates, if rows with a fixed batch size for each rank show it.
+/// Explains that more ranks make fewer updates, because each rank keeps its batch size. `None` if no two rows
+/// show this.
 fn fewer_updates(rows: &[Row<'_>]) -> Option<String> {
     let is_excepted = |name: &str| {
         rows[0].is_of_backend(name) || ["topology", "oversubscribed", "launcher"].contains(&name)
@@ -257,7 +258,8 @@ pub fn warnings(row: &Row<'_>, rows: &[Row<'_>]) -> impl Iterator<Item = &'stati
     WARNINGS.iter().filter(move |warning| (warning.is_of)(row, rows))
 }
 
-/// Whether ratios of the row's times are meaningful: it is neither too short, nor disturbed, nor unsteady.
+/// Whether the row's times are reliable, so that ratios of them are meaningful. They are not if the row is
+/// too short, disturbed or unsteady.
 pub fn is_sound(row: &Row<'_>) -> bool {
     warnings(row, &[]).next().is_none()
 }
@@ -309,7 +311,7 @@ pub fn failures(row: &Row<'_>) -> usize {
     row.runs.iter().map(|run| run.record.failed_attempts.len()).sum()
 }
 
-/// Describes the failed attempts of each run that has any.
+/// Describes the failed attempts of each run that has failed attempts.
 fn attempts(row: &Row<'_>) -> Vec<String> {
     let of_run = |run: &&Run| {
         let failed = &run.record.failed_attempts;
@@ -332,7 +334,7 @@ fn attempt(failed: &FailedAttempt) -> String {
 }
 
 /// Describes the changed options of a run that affect results or times. Used as a setting that distinguishes
-/// runs; `None` if there are none.
+/// runs; `None` if no such option was changed.
 pub fn changed_setting(run: &Run) -> Option<String> {
     let is_nothing =
         |field: &str| run.record.schema.row(field).is_some_and(|row| row.affects == Affects::Nothing);

@@ -34,7 +34,7 @@ impl Spread {
         Self { median: median(&values), min, max, count: values.len() }
     }
 
-    /// Whether no value is NaN. NaN stands for a value that a run did not measure.
+    /// Whether all runs measured the value. NaN stands for a value that a run did not measure.
     pub fn is_known(&self) -> bool {
         !(self.min.is_nan() || self.max.is_nan())
     }
@@ -180,9 +180,9 @@ impl<'a> Row<'a> {
         told(varied.iter().map(|name| (name.as_str(), self.setting(name))))
     }
 
-    /// Returns the varied settings that are on, as text. A setting that is off is included if one of `others`
-    /// has another value of it, but the same values of all settings that are on. `None` if the result is
-    /// empty.
+    /// Returns the varied settings that are on, as text. A setting that is off is included only if it is
+    /// needed: one of `others` has another value for it, but the same values for all settings that are on.
+    /// `None` if the result is empty.
     pub fn told_among<'r>(
         &self,
         others: impl Iterator<Item = &'r Row<'r>> + Clone,
@@ -235,7 +235,7 @@ pub fn told<'s>(settings: impl Iterator<Item = (&'s str, &'s str)> + Clone) -> V
     if words.is_empty() { settings.filter_map(|(name, value)| unset(name, value)).collect() } else { words }
 }
 
-/// Returns a setting that is off as text; `None` if it is not an option.
+/// Returns a setting that is off as text; `None` if the setting is not an option.
 pub fn unset(name: &str, value: &str) -> Option<String> {
     let title = name.replace('_', " ");
     match value {
@@ -386,7 +386,7 @@ impl Interval {
         Some(Self::wilson(percent, Some(run.record.data.test_samples).filter(|&samples| samples > 0)?))
     }
 
-    /// Whether the intervals do not overlap.
+    /// Whether the intervals are disjoint.
     pub fn is_apart(self, other: Self) -> bool {
         self.high < other.low || other.high < self.low
     }
@@ -398,9 +398,9 @@ const LEAST_CORRECT: u64 = 5;
 /// Number of standard errors by which a balanced accuracy must exceed that of random predictions.
 const ERRORS: f64 = 3.0;
 
-/// Whether the network of `run` tells classes apart: its balanced accuracy is well above that of a model that
-/// predicts each class with the same frequency, but independently of the sample. If most samples belong to
-/// one class, the plain accuracy does not show this.
+/// Whether the network of `run` tells classes apart: its balanced accuracy is well above that of a random
+/// model. The random model predicts each class as often as the network does, but independently of the sample.
+/// If most samples belong to one class, the plain accuracy does not show this.
 pub fn tells_classes_apart(run: &Run) -> bool {
     let Some(by_class) = &run.results.by_class else { return false };
     let tested: Vec<_> = by_class.classes.iter().filter(|class| class.samples > 0).collect();

@@ -1,4 +1,4 @@
-//! Reads run directories for a report. Runs that cannot be shown become notes.
+//! Reads run directories for a report. A run that cannot be shown becomes a note, one line of text.
 
 use itertools::Itertools;
 use std::collections::BTreeMap;
@@ -34,7 +34,7 @@ pub struct Run {
 
 impl Run {
     /// Returns every option and other property that distinguishes runs, by name, as text. Options that were
-    /// not given are omitted.
+    /// not given, or that have no effect, are omitted.
     pub fn settings(&self) -> BTreeMap<String, String> {
         let RunRecord { config, schema, .. } = &self.record;
         let mut settings: BTreeMap<String, String> = BTreeMap::new();
@@ -78,13 +78,12 @@ impl Run {
         settings.insert("processor".into(), self.processors());
         settings.extend(self.record.simd_level.clone().map(|level| ("simd_level".into(), level)));
         settings.extend(data.train_sha256.get(..8).map(|digest| ("data".into(), digest.into())));
-        // Accuracies on different test sets are not repeats. The digest above only covers the training
-        // samples.
+        // Runs on different test sets are not repeats. The digest above only covers the training samples.
         if data.test_available > 0 {
             settings.insert("test_available".into(), data.test_available.to_string());
         }
-        // Early stopping makes trainings of different lengths. A training that it did not end is as long as
-        // one without it.
+        // Early stopping makes trainings of different lengths. A training that early stopping did not end has
+        // the same length as a training without early stopping.
         let trained = self.results.epochs_run.to_string();
         if !self.option("early_stopping").is_null() && settings.get("epochs") != Some(&trained) {
             settings.insert("epochs_run".into(), trained);
@@ -233,8 +232,8 @@ fn damaged_record(folder: &Path, problem: &str) -> String {
     format!("{}: is damaged ({problem}): {}", file.display(), restore_or_train(folder))
 }
 
-/// Adds options that an older version did not have, and checks the types of all: somebody may have edited the
-/// file.
+/// Adds options that an older version did not have, and checks the types of all options: somebody may have
+/// edited the file.
 fn complete(record: &mut RunRecord) -> Result<(), String> {
     let RunRecord { config, schema, .. } = record;
     schema.complete(config);
@@ -307,7 +306,7 @@ fn check_history(folder: &Path, results: &Results) -> Result<(), String> {
 /// Returns the time of waiting for gradients in seconds, measured like `train_seconds`.
 ///
 /// Both are means over ranks. In runs of older versions, whose steps have no `rest`, `train_seconds` is the
-/// time of rank 0. If the mean wait does not fit into it, the wait of rank 0 is returned.
+/// time of rank 0. If the mean wait is longer than the measured time, the wait of rank 0 is returned.
 pub fn wait_seconds(results: &Results) -> f64 {
     let phases: f64 = results.step_ms.into_array().iter().sum();
     let is_older = results.step_ms.rest == 0.0;

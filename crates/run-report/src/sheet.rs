@@ -1,5 +1,5 @@
-//! A table: cells that know their runs, the choice of columns for a width, and output for terminal, Markdown
-//! and CSV. The HTML output is in `page.rs`.
+//! A table: cells that link to their runs, the choice of columns for a width, and output for terminal,
+//! Markdown and CSV. The HTML output is in `page.rs`.
 
 use itertools::Itertools;
 use std::fmt::Write;
@@ -285,7 +285,7 @@ impl Sheet {
                     CellValue::Text(text) => vec![text.clone()],
                     CellValue::Nothing => vec![String::new()],
                     CellValue::Number(spread, _) => {
-                        // More digits than the clocks resolve.
+                        // Six digits are more than the clocks resolve.
                         [spread.median, spread.min, spread.max].map(|number| significant(number, 6)).to_vec()
                     }
                 };

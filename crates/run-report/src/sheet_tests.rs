@@ -1,3 +1,5 @@
+//! Checks the output of a table for terminal, Markdown and CSV, and the choice of its columns.
+
 use super::*;
 
 fn sheet() -> Sheet {

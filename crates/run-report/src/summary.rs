@@ -15,7 +15,7 @@ use super::sheet::{Cell, CellValue, Column, Field, Sheet};
 use terminal::digits::decimals;
 
 /// Returns speed-up over `base`, and parallel efficiency in percent, from medians. `None` if the times of one
-/// of the rows are doubted.
+/// of the rows are unreliable.
 pub fn speed_up(row: &Row<'_>, base: &Row<'_>) -> Option<(f64, f64)> {
     let faster = base.train_seconds().median / row.train_seconds().median;
     let efficiency = 100.0 * faster * base.ranks() as f64 / row.ranks() as f64;
@@ -175,7 +175,7 @@ pub fn paths(row: &Row<'_>) -> Vec<PathBuf> {
 }
 
 /// Returns columns for the topology and for the settings that differ between the rows `shown`. The table's
-/// rows are of type `R`; `row` returns the configuration of one.
+/// rows are of type `R`; `row` returns the configuration of such a row.
 pub fn labels<'a, R: 'a>(
     shown: &[&Row<'_>],
     row: impl for<'r> Fn(&'r R) -> &'r Row<'a> + Copy + 'a,
@@ -422,12 +422,12 @@ pub const OTHERS: [Measure; 15] = [
 ];
 
 /// Returns the file sizes of the float weights and of the int8 model in a run's last checkpoint, in KB of
-/// 1024 bytes; `None` if the checkpoint lacks one of the two, or its int8 model is not of the kind that the
-/// training made.
+/// 1024 bytes; `None` if the checkpoint lacks one of the two files, or its int8 model is not of the kind that
+/// the training made.
 pub fn stored_kb(run: &Run) -> Option<[f64; 2]> {
     let last = list(&run.path.join("checkpoints")).ok()?.pop()?;
     let kb = |name: &str| Some(last.join(name).metadata().ok()?.len() as f64 / 1024.0);
-    // `mpiburn quantize` may since have put an int8 model of another kind there.
+    // `mpiburn quantize` may have replaced the training's int8 model by one of another kind.
     let stored = method_of(&last.join(INT8_FILE));
     let trained = Method::deserialize(run.option("quantize")).ok();
     if stored.zip(trained).is_some_and(|(stored, trained)| stored != trained) {

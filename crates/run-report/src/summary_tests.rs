@@ -1,3 +1,5 @@
+//! Checks the columns, marks and title of the main table.
+
 use super::*;
 use crate::rows::group;
 use crate::runs::Run;
@@ -140,7 +142,7 @@ fn seeds_of_a_sweep_have_a_deviation_of_accuracy() {
     let text = summary(&section, &group(&section.runs), "1x1").markdown();
     assert!(text.contains("| 97.25 ±0.50 \\[96.65–98.26\\] |") && text.contains("| 95.00 ±0.00 |"), "{text}");
     assert!(text.contains("| 4.00 (4.00–4.00) | – | – |"), "one topology has no speed-up: {text}");
-    assert!(text.contains("Several seeds in a row (1, 2, 3): ± is the sample"), "{text}");
+    assert!(text.contains("several seeds (1, 2, 3): ± is the sample"), "{text}");
 }
 
 #[test]

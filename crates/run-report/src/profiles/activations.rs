@@ -1,4 +1,4 @@
-//! Compares the activation functions of one network.
+//! Compares the activation functions of one network by their time and memory in profiles of inference.
 
 use super::{Found, Phase, Profile, ProfileRow, by_kind, groups, kb, left_out, machines};
 use crate::published::{Figures, cell};
@@ -43,7 +43,8 @@ pub fn sheets(profiles: &[Profile], figures: Option<&Figures>) -> Vec<Found> {
     groups(of_inference, &["activation"]).into_iter().filter_map(of_group).collect()
 }
 
-/// Makes the table of `found`. `again` are profiles left out because another one has the same settings.
+/// Makes the table of `found`. `again` are profiles that are left out, because another profile has the same
+/// settings.
 fn sheet(found: &[ActivationCost<'_>], again: &[&Profile], figures: Option<&Figures>) -> Found {
     let first = found[0].profile;
     let model = first.model.as_str();
@@ -117,7 +118,7 @@ fn finding(model: &str, found: &[ActivationCost<'_>]) -> String {
     let slowest = &found[found.len() - 1];
     let ratio = relu(found).filter(|_| slowest.profile.activation() != "relu");
     let alone = few_differ(slowest.ms, found[found.len() - 2].ms);
-    let alike = if alone { "" } else { ", with others within noise," };
+    let alike = if alone { "" } else { " (others do not differ beyond noise)" };
     format!(
         "{model}: slowest activation{alike} is {} with {:.3} ms in {}{}",
         slowest.profile.activation(),

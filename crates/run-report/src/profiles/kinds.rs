@@ -1,4 +1,4 @@
-//! Sums the operators of a profile by kind.
+//! Tables of the time and memory of a profile's operators, summed by kind, such as `conv` or `linear`.
 
 use super::{Found, Phase, Profile, ProfileRow, by_kind, groups, kb, machines};
 use crate::published::{Figures, cell};
@@ -92,7 +92,7 @@ fn finding(profile: &Profile, title: &str, kinds: &[ProfileRow]) -> String {
     slowest.next().map_or_else(String::new, |kind| {
         let phase = if profile.train { format!(" ({})", kind.phase) } else { String::new() };
         let alone = slowest.next().is_none_or(|next| few_differ(kind.self_cpu_ms, next.self_cpu_ms));
-        let takes = if alone { "takes" } else { "takes, with others within noise," };
+        let takes = if alone { "takes" } else { "takes (with others that do not differ beyond noise)" };
         format!(
             "{title}: {}{phase} {takes} the most time of the network's operators, {:.1}% ({:.3} ms in {})",
             kind.name,

@@ -2,7 +2,7 @@
 //! functions, and int8 compared with float.
 //!
 //! Profiles are recognised by the content of their files, so a folder may have any name. Two profiles are
-//! compared if their settings are equal except for the compared one.
+//! compared if all their settings are equal, except for the setting that is compared.
 
 mod activations;
 mod int8;
@@ -29,7 +29,7 @@ pub const REFERENCES: [&str; 3] = ["profile-kinds", "mlp-activations", "profile-
 /// The profiles of one folder.
 #[derive(Debug, Default)]
 pub struct Profiles {
-    /// The folder. For profiles that are given as files, the folder of the first.
+    /// The folder. For profiles that are given as files, the folder of the first file.
     pub folder: PathBuf,
     /// The profiles, sorted by file name if they are from a folder.
     pub profiles: Vec<Profile>,
@@ -50,8 +50,8 @@ impl Profiles {
         found
     }
 
-    /// Makes the report's part with the tables. The names of its anchors and files begin with `name`. `None`
-    /// if there is nothing to show.
+    /// Makes the part of the report with the tables of these profiles. The names of its anchors and files
+    /// begin with `name`. `None` if there is nothing to show.
     pub fn part(&self, name: &str) -> Option<PagePart> {
         if self.profiles.is_empty() && self.notes.is_empty() {
             return None;
@@ -113,8 +113,8 @@ fn groups<'a>(profiles: impl Iterator<Item = &'a Profile>, except: &[&str]) -> V
     groups.into_values().collect()
 }
 
-/// Makes the remark about the machine of `profile` and, with `figures`, the hardware of the published lines
-/// `wanted`.
+/// Makes the remark about the machine of `profile`. If `figures` are given, the remark also names the
+/// hardware of the published lines that have the values in `wanted`.
 fn machines(profile: &Profile, figures: Option<&Figures>, wanted: &[(&str, &str)]) -> String {
     figures.map_or_else(
         || format!("{}.", profile.machine()),
