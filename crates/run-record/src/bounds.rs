@@ -24,7 +24,7 @@ const ABOVE_0: [&str; 12] = [
 
 /// A little above `f32::MAX`, because JSON contains `f32::MAX` rounded up, as 3.4028235e38.
 const LARGEST_F32: f64 = 3.5e38;
-/// A map from host names to numbers. Its keys are not field names, even if they look like one.
+/// A map from host names to numbers. A key may look like a field name, but it is none.
 const BY_HOST: &str = "others_cpu_percent_by_host";
 
 /// Says what is wrong with the number `text`; `None` if nothing is. `path` names the field in `run.json`,
@@ -94,6 +94,6 @@ mod tests {
             assert_eq!(inside.iter().filter(found).count(), 0, "{path}: {inside:?}");
             assert_eq!(outside.iter().filter(found).count(), outside.len(), "{path}: {outside:?}");
         }
-        assert_eq!(out_of_bounds("steps", "many"), None, "its type says so");
+        assert_eq!(out_of_bounds("steps", "many"), None, "its parser reports it");
     }
 }

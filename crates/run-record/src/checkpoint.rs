@@ -2,9 +2,9 @@
 //!
 //! A checkpoint is a folder `step-00000123` with the weights (`model.safetensors`, with PyTorch's tensor
 //! names and order of dimensions), the optimizer's moments (`optimizer.safetensors`), the position in the
-//! training (`state.json`) and digests of these files (`manifest.json`). It is written under a temporary
-//! name, synced and renamed. A folder with the final name is therefore complete, unless it was damaged later,
-//! which the digests detect.
+//! training (`state.json`) and digests of these files (`manifest.json`). The folder is written under a
+//! temporary name, synced and renamed. A folder with the final name is therefore complete, unless it was
+//! damaged later, which the digests detect.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -27,7 +27,7 @@ pub(super) const STATE: &str = "state.json";
 /// The files of a checkpoint.
 pub(super) const FILES: [&str; 5] = [MODEL, OPTIMIZER, STATE, MANIFEST, INT8_FILE];
 
-/// What to write with a checkpoint, and which older checkpoints to keep.
+/// Additional content of a checkpoint, and which older checkpoints to keep.
 #[derive(Debug, Clone, Default)]
 pub struct SaveOptions<'a> {
     /// The bytes of the int8 model made from these weights; `None` if the run makes no int8 model.
@@ -51,11 +51,11 @@ pub struct SaveOptions<'a> {
 pub struct Checkpoint<P> {
     /// Name of the network.
     pub model: String,
-    /// Number of ranks that wrote it.
+    /// Number of ranks of the run.
     pub world_size: usize,
     /// Updates that the optimizer has made.
     pub updates: u64,
-    /// Name and values of each of the optimizer's moments. Each has as many values as `params`.
+    /// Name and values of each of the optimizer's moments. A moment has one value for each value in `params`.
     #[serde(serialize_with = "names", deserialize_with = "without_values")]
     pub moments: Vec<(String, Vec<f32>)>,
     /// Position of the run in its training, such as epoch and step.

@@ -92,13 +92,13 @@ pub struct EpochRow {
     pub seconds: f64,
     /// Learning rate of the epoch's last step.
     pub learning_rate: f64,
-    /// Accuracy of the int8 model over the whole test set, if there is an int8 model.
+    /// Accuracy of the int8 model over the whole test set; `None` if there is no int8 model.
     pub int8_test_accuracy: Option<f64>,
-    /// Loss of the int8 model, mean over the whole test set.
+    /// Loss of the int8 model, mean over the whole test set; `None` if there is no int8 model.
     pub int8_test_loss: Option<f64>,
 }
 
-/// Number of epochs that must follow the lowest test loss before a run counts as overfitting.
+/// Minimum number of epochs after the lowest test loss for a run to count as overfitting.
 const LATER: usize = 2;
 /// The test loss must rise from its minimum to the last epoch by at least this share of the minimum. A loss
 /// that has converged moves by less.
@@ -107,10 +107,10 @@ pub const LEAST_RISE: f64 = 0.01;
 /// Returns the epoch after which a run overfits: the epoch of lowest test loss. `None` if the run does not
 /// overfit.
 ///
-/// A run overfits if three conditions hold: at least two more epochs follow; the test loss of the last epoch
-/// is higher by [`LEAST_RISE`] or more; and its training loss is lower. A run is therefore not reported while
-/// it still improves or has just had its best epoch. A run that diverges is not reported because its training
-/// loss rises too.
+/// A run overfits if three conditions hold: at least two epochs follow the epoch of lowest test loss; the
+/// last epoch has a test loss that is higher by [`LEAST_RISE`] or more; and the last epoch has a lower
+/// training loss. A run is therefore not reported while it still improves or has just had its best epoch. A
+/// run that diverges is not reported because its training loss rises too.
 pub fn overfits_after(epochs: &[EpochRow]) -> Option<usize> {
     // If several epochs have the lowest loss, take the last of them: all later losses are then higher.
     let lowest = epochs.iter().rev().min_by(|a, b| a.test_loss.total_cmp(&b.test_loss))?;
@@ -141,7 +141,7 @@ mod tests {
         // A killed run wrote more after its checkpoint.
         let (kept, digest) = curve("100 0.5\n200 0.25\n150 0.12\n30", Some(&known));
         assert_eq!((kept.as_str(), &digest), (text, &known));
-        assert_eq!(curve(text, None).0, "", "of a new run");
+        assert_eq!(curve(text, None).0, "", "a new run empties the file");
     }
 
     #[test]
@@ -188,7 +188,7 @@ mod epochs_tests {
         assert_eq!(
             after(&[(2.0, 2.1), (1.5, 1.6), (1.2, 1.6), (1.0, 1.7), (0.6, 2.0)]),
             Some(3),
-            "the last least"
+            "the last of equal losses"
         );
         assert_eq!(after(&[(2.0, 1.6), (1.0, 1.7), (0.6, 2.0)]), Some(1));
         // Fluctuation during the rise still counts.

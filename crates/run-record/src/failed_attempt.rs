@@ -12,7 +12,7 @@ use super::run_dir::content;
 use super::{RecordError, RunDir, Status, checkpoint};
 use crate::files::{create_here, if_there, read_regular};
 
-/// An attempt of a run that failed under `mpiburn launch --restart`.
+/// A failed attempt of a run under `mpiburn launch --restart`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailedAttempt {
     /// Time of the start: ISO 8601 in UTC.

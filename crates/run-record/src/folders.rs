@@ -13,7 +13,7 @@ use crate::files::{LOCK, place};
 
 /// Number of the newest checkpoints that a run without `--keep` keeps.
 const KEEP: usize = 3;
-/// Extension of a damaged checkpoint that a resumed run has set aside.
+/// Extension that a resumed run gives to the folder of a damaged checkpoint.
 const DAMAGED: &str = "damaged";
 
 /// Returns the name of the folder of the checkpoint after `step` steps.

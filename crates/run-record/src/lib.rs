@@ -1,5 +1,5 @@
-//! Reads and writes the run directory: everything that a run, one training with mpiburn, writes to disk. Only
-//! rank 0 writes to it.
+//! Reads and writes run directories. A run is one training with mpiburn, and its directory contains
+//! everything that the run writes to disk. Only rank 0 writes to the directory.
 //!
 //! The crate depends on neither Burn nor MPI and does not know the program's options. The configuration in
 //! `run.json` and the position in a checkpoint can be of any serializable type. [`Layout`] describes the

@@ -13,7 +13,7 @@ use super::run_dir::RUN_JSON;
 pub struct NamedRun {
     /// The run directory.
     pub folder: PathBuf,
-    /// The checkpoint, if one is named.
+    /// The checkpoint that the command line names; `None` if it names only the run.
     pub checkpoint: Option<PathBuf>,
 }
 
@@ -49,8 +49,8 @@ impl NamedRun {
 }
 
 impl NamedRun {
-    /// Makes the error of a command that finds no run at `path`. It says what is there, and which path to
-    /// give.
+    /// Makes the error of a command that finds no run at `path`. The error says what is at `path`, and which
+    /// path to give.
     pub fn none_at(path: &Path) -> RecordError {
         let shown = path.display();
         let is_sweep = path.ends_with(SWEEP_JSON) || path.join(SWEEP_JSON).is_file();

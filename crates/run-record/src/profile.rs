@@ -10,7 +10,7 @@ use crate::{count, json_problem};
 
 /// Maximum size in bytes. A profile has a few KB, so a larger file is not one.
 const LARGEST: u64 = 16 << 20;
-/// Longest plausible time in milliseconds: 11 days. A longer time was not measured.
+/// Longest plausible time in milliseconds: 11 days. A longer time cannot be a measurement.
 const LONGEST_MS: f64 = 1e9;
 
 /// A profile of inference or training, with a configuration of type `C`.
@@ -31,9 +31,9 @@ pub struct Profile<C = serde_json::Value> {
     pub batch: usize,
     /// Number of ranks of the job.
     pub ranks: usize,
-    /// Compute device, by its option value.
+    /// Compute device: the value of `--device`.
     pub device: String,
-    /// Type of activations, by its option value.
+    /// Type of activations: the value of `--precision`.
     pub precision: String,
     /// Whether operators are fused.
     pub fused: bool,
@@ -137,8 +137,8 @@ impl Profile {
         format!("{}, {} code, {}", self.cpu, self.simd, count(self.threads, "thread"))
     }
 
-    /// Returns everything that affects times, as text, except the settings named in `except`: `activation`,
-    /// `fused` or `int8`.
+    /// Returns everything that affects times, as text, except the settings that `except` names. It may name
+    /// `activation`, `fused` and `int8`.
     pub fn settings_except(&self, except: &[&str]) -> String {
         let option = |name: &str| self.config.get(name).map(ToString::to_string).unwrap_or_default();
         let mut settings = vec![
@@ -200,27 +200,27 @@ pub struct ProfileRow {
     pub phase: Phase,
     /// Number of calls.
     pub calls: usize,
-    /// Self time in percent of the wall time.
+    /// Self time: time of the operator without the operators that it calls. In percent of the wall time.
     pub self_cpu_percent: f64,
-    /// Time without the operators called inside, in milliseconds.
+    /// Self time in milliseconds.
     pub self_cpu_ms: f64,
-    /// Total time in percent of the wall time.
+    /// Total time: time of the operator with the operators that it calls. In percent of the wall time.
     pub cpu_total_percent: f64,
-    /// Time with the operators called inside, in milliseconds.
+    /// Total time in milliseconds.
     pub cpu_total_ms: f64,
     /// Mean total time of a call, in milliseconds.
     pub cpu_time_avg_ms: f64,
-    /// Bytes allocated minus bytes freed, with the operators called inside.
+    /// Bytes allocated minus bytes freed, by the operator and the operators that it calls.
     pub memory_bytes: i64,
-    /// Bytes allocated minus bytes freed, without the operators called inside.
+    /// Bytes allocated minus bytes freed, by the operator itself.
     pub self_memory_bytes: i64,
     /// Largest increase of live bytes during a call.
     pub peak_memory_bytes: i64,
-    /// Bytes allocated, whether or not they were freed, without the operators called inside.
+    /// Bytes that the operator itself allocated, whether or not they were freed.
     pub allocated_bytes: u64,
     /// Bytes that a rank sends in a call. This and the following fields are set for collectives only.
     pub bytes: Option<usize>,
-    /// Time in flight while backward ran, in milliseconds.
+    /// Time that the collective was in flight while backward ran, in milliseconds.
     pub hidden_ms: Option<f64>,
     /// Time that the rank only waited, in milliseconds.
     pub exposed_ms: Option<f64>,

@@ -1,4 +1,4 @@
-//! `--overwrite`: replaces a run so that at every moment the old or the new one is complete.
+//! `--overwrite`: replaces a run so that at every moment the old run or the new run is complete.
 //!
 //! 1. Move the old run's files into `.replaced/`, `run.json` last.
 //! 2. Write the new run's `run.json`.

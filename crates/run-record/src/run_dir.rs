@@ -149,7 +149,7 @@ impl RunDir {
     /// Opens the directory of an earlier run for reading.
     ///
     /// # Errors
-    /// If it contains no `run.json`, or one that cannot be read or parsed.
+    /// If it contains no `run.json`, or `run.json` cannot be read or parsed.
     pub fn open<C: DeserializeOwned>(path: &Path) -> Result<(Self, RunRecord<C>), RecordError> {
         let file = path.join(RUN_JSON);
         let text = match read_regular(&file) {
@@ -175,7 +175,7 @@ impl RunDir {
     /// device.
     ///
     /// # Errors
-    /// The first such path.
+    /// If there is such a path; the error names the first.
     pub fn refuse_links(&self, ranks: usize) -> Result<(), RecordError> {
         let of_rank = |rank| {
             let curves = Curve::ALL.into_iter().flat_map(Curve::files);

@@ -49,7 +49,7 @@ pub struct RunRecord<C = Map<String, Value>> {
     pub places: Vec<RankPlace>,
     /// Processor, memory and kernel of each host.
     pub machines: Vec<Machine>,
-    /// SIMD level. All ranks used the same.
+    /// SIMD level: the vector instructions, which are the same on all ranks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub simd_level: Option<String>,
     /// How all ranks computed products of bf16 activations: `amx`, `avx512` or `f32`; `None` without bf16
@@ -58,8 +58,8 @@ pub struct RunRecord<C = Map<String, Value>> {
     pub bf16_products: Option<String>,
     /// Launcher: `mpirun`, `srun` or `alone`.
     pub launcher: String,
-    /// How rank 0 is connected to the others, if the backend reports it: gloo's transport, interface and
-    /// address.
+    /// How rank 0 is connected to the other ranks: gloo's transport, interface and address. `None` if the
+    /// backend does not report it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connection: Option<String>,
     /// The samples that the run used.
@@ -154,9 +154,9 @@ pub struct Change {
 pub struct FailedCheckpoint {
     /// Number of checkpoints that could not be written since the last process started.
     pub count: usize,
-    /// Step of the last one.
+    /// Step of the last checkpoint that could not be written.
     pub step: usize,
-    /// Error of the last one: the file that could not be written, and the reason.
+    /// Error of this checkpoint: the file that could not be written, and the reason.
     pub error: String,
 }
 
@@ -211,7 +211,7 @@ pub struct Results {
     /// Time from the start of the process to the first step: MPI, data, network, connections. This time and
     /// the following ones are means over ranks.
     pub start_up_seconds: f64,
-    /// Wall time of the training loops, with data and metrics, without tests.
+    /// Wall time of the training loops. It includes data and metrics, and excludes tests.
     pub train_seconds: f64,
     /// Wall time of the tests.
     pub test_seconds: f64,

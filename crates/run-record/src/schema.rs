@@ -30,13 +30,13 @@ pub struct OptionSchema {
     /// What the option affects.
     #[serde(default, skip_serializing_if = "is_usual")]
     pub affects: Affects,
-    /// Whether it may be changed when a run is resumed.
+    /// Whether the option may be changed when a run is resumed.
     #[serde(default = "yes", skip_serializing_if = "Clone::clone")]
     pub may_change: bool,
     /// Another field, and the value that it must have for this option to have an effect.
     #[serde(default, skip_serializing_if = "is_usual")]
     pub only_with: Option<(String, String)>,
-    /// Whether it is a technique: off by default, and named beside published figures if it was used.
+    /// Whether the option is a technique: off by default, and named beside published figures if it was used.
     #[serde(default, skip_serializing_if = "is_usual")]
     pub technique: bool,
 }

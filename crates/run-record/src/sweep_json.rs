@@ -45,7 +45,7 @@ pub struct SweepRun {
     pub varied: BTreeMap<String, String>,
     /// Status of the run.
     pub state: RunState,
-    /// Why the run failed or was skipped. For a skipped run, also what is needed to make it.
+    /// Why the run failed or was skipped. For a skipped run, also what the run would need.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
@@ -65,8 +65,8 @@ pub enum RunState {
 }
 
 impl SweepRun {
-    /// Returns the error without the log's path in parentheses at its end. The path differs between runs, so
-    /// errors that contain it could not be grouped.
+    /// Returns the error without its end, which may be the path of the run's log in parentheses. This path
+    /// differs between runs, so errors that contain it could not be grouped.
     fn reason(&self) -> &str {
         let error = self.error.as_deref().unwrap_or("no reason is recorded");
         match error.rsplit_once(" (") {

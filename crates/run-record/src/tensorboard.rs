@@ -1,8 +1,8 @@
 //! TensorBoard event files: one folder for each rank, and one for the means over ranks.
 //!
-//! An event file is a TFRecord file of protobuf messages. A point of a curve needs only six of their fields,
-//! so the messages are declared here. The crates that write such files add a protobuf compiler and an HTTP
-//! client to every build.
+//! An event file is a TFRecord file of protobuf messages. A point of a curve needs only six fields of these
+//! messages, so the messages are declared here. The existing crates for event files would add a protobuf
+//! compiler and an HTTP client to every build.
 //!
 //! Formats: `tensorflow/core/lib/io/record_writer.h` (records),
 //! `tensorflow/core/util/event.proto` and `framework/summary.proto` (messages).
@@ -90,7 +90,7 @@ fn now() -> std::time::Duration {
 }
 
 /// Cuts an event file before the first point after `step`, or before an incomplete record. Steps ascend in a
-/// file, so all later points can go.
+/// file, so everything after this place belongs to later steps.
 fn cut(path: &Path, step: usize) -> io::Result<()> {
     let mut file = files::open_here(path, File::options().read(true).write(true))?;
     let mut bytes = Vec::new();

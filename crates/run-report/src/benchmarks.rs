@@ -24,7 +24,7 @@ pub trait Benchmark: TableRow {
     const NAME: &'static str;
     /// What the benchmark measures.
     const TITLE: &'static str;
-    /// Name of the file of published figures, in `results/reference/`.
+    /// Name of the file of published figures, in `results/reference/`; `None` if there is no such file.
     const FIGURES: Option<&'static str>;
 
     /// Returns what the rows show, each finding as one line.
@@ -167,6 +167,6 @@ mod tests {
         ]) {
             assert!(line.contains(expected), "{line}");
         }
-        assert!(is_table(&path("nan.csv")), "a damaged table that is typed is named as one");
+        assert!(is_table(&path("nan.csv")), "a damaged table is still a table");
     }
 }

@@ -91,8 +91,8 @@ fn is_near(path: &str, run: &Value, expected: Option<f64>, slack: f64, by: &str)
     }
 }
 
-/// Checks times against their parts. Runs without `rest` in `step_ms` are skipped: before that field existed,
-/// some times were not means over ranks.
+/// Checks times against the values that they are computed from. Runs without `rest` in `step_ms` are skipped:
+/// before this field existed, some times were not means over ranks.
 fn times_agree(run: &Value) -> Result<(), String> {
     let number = |name: &str| run[name].as_f64();
     if run["step_ms"]["rest"].as_f64().is_none_or(|rest| rest == 0.0) {
@@ -155,7 +155,7 @@ fn agree(run: &Value) -> Result<(), String> {
     }
     let data = &run["data"];
     if data["mean"].as_array().map(Vec::len) != data["std"].as_array().map(Vec::len) {
-        return Err("data.std must have as many values as data.mean".into());
+        return Err("data.std must have the same number of values as data.mean".into());
     }
     let names = data["class_names"].as_array().filter(|names| !names.is_empty());
     if let Some(names) = names {

@@ -123,7 +123,7 @@ impl Benchmark for CollectiveRow {
                 let key = format!("{peer}_{}", device.to_lowercase());
                 let column = Column::number(&format!("PyTorch {peer}, {device}"), &format!("pytorch_{key}"));
                 let column = column.means(
-                    "Whether PyTorch supports it with this backend, as published; if built: only if MPI was built for GPUs",
+                    "Whether PyTorch supports the operation with this backend, as published; if built: only if MPI was built for GPUs",
                 );
                 columns.push(
                     column

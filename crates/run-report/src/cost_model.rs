@@ -48,8 +48,8 @@ impl AllReduce {
     ///
     /// The result is the time of a single message with all bytes that one link carries, plus α for each
     /// message after the first. For a link that follows α + βn, the result equals the model above. For a
-    /// measured link, it is more accurate than the sum over messages: switches forward a first burst without
-    /// delay, and the sum would count such a burst for each message.
+    /// measured link, the result is more accurate than the sum over messages: switches forward a first burst
+    /// without delay, and the sum would count such a burst for each message.
     pub fn time_us(self, link: &Link, bytes: f64, ranks: usize) -> f64 {
         if ranks < 2 {
             return 0.0;
@@ -143,8 +143,8 @@ impl Work {
 /// each step.
 pub const CONTROL: usize = 5;
 
-/// Returns the maximum number of values of the first bucket and of the others, for a network of `params`
-/// parameters. Must agree with the limits that burn-mpi computes from `--bucket-mb`.
+/// Returns the maximum number of values of the first bucket and of each other bucket, for a network of
+/// `params` parameters. Must agree with the limits that burn-mpi computes from `--bucket-mb`.
 pub fn bucket_limits(params: usize, bucket_mb: f64) -> (usize, usize) {
     const PARTS: usize = 8;
     const LEAST_BYTES: usize = 1 << 20;

@@ -20,8 +20,9 @@ pub type MeanPoint = [f64; 4];
 
 /// Returns the training curve, and whether its points are from `epochs.csv`.
 ///
-/// The points are usually from the files `train.ENDING` of the ranks. They are from `epochs.csv` if an epoch
-/// has fewer steps than `--log-every`, or if fewer than two values were logged and `epochs.csv` has more.
+/// The points are usually from the files `train.ENDING` of the ranks; `ending` is `loss` or `acc`. They are
+/// from `epochs.csv` if an epoch has fewer steps than `--log-every`, or if fewer than two values were logged
+/// and `epochs.csv` has more.
 ///
 /// # Errors
 /// The first damaged line of a file.
@@ -145,8 +146,8 @@ fn of_ranks(
     Ok(values.split_off(&begin))
 }
 
-/// Reads the steps and values of one file; an empty list if there is no such file. `quantity` selects the
-/// bounds.
+/// Reads the steps and values of one file; an empty list if there is no such file. `quantity` is `loss` or
+/// `accuracy`, and selects the bounds.
 fn of_rank(file: &Path, quantity: &str) -> Result<Vec<(u64, f64)>, String> {
     let bytes = read_regular(file).unwrap_or_default();
     let mut points: Vec<(u64, f64)> = Vec::new();

@@ -105,9 +105,10 @@ impl Finding {
 
 /// Selects the answers on the card, in the order of the questions.
 ///
-/// If several jobs or parts have an answer with the same label, the answer with the largest weight is shown:
-/// a job that lost no accuracy must not hide a job that did. Of equal weights, the first is shown. `several`
-/// is true if several parts have answers; questions about a single training are then left out.
+/// If several jobs, or several parts of the page, have an answer with the same label, the answer with the
+/// largest weight is shown: a job that lost no accuracy must not hide a job that did. Of equal weights, the
+/// first is shown. `several` is true if several parts have answers; questions about a single training are
+/// then left out.
 pub fn answers<'a, P>(
     all: impl Iterator<Item = (P, &'a Finding)>,
     several: bool,
@@ -141,8 +142,8 @@ pub fn findings(rows: &[Row<'_>], baseline: &str) -> Vec<Finding> {
     found
 }
 
-/// Efficiency of the fastest row that is not on `baseline` and has an efficiency in the table. Rows with
-/// reliable times, in which ranks do not share cores, are preferred.
+/// Efficiency of the fastest row that is not on the topology `baseline` and has an efficiency in the table.
+/// Rows with reliable times, in which ranks do not share cores, are preferred.
 fn efficiency(rows: &[Row<'_>], baseline: &str) -> Option<Finding> {
     let sped_up = |row: &Row<'_>| speed_up(row, row.baseline(rows, baseline)?);
     let has = |row: &&Row<'_>| row.setting("topology") != baseline && sped_up(row).is_some();
@@ -153,7 +154,7 @@ fn efficiency(rows: &[Row<'_>], baseline: &str) -> Option<Finding> {
     Some(Finding::of_card(Question::Efficiency, "efficiency", format!("{:.0}%", sped_up(row)?.1), text))
 }
 
-/// Memory of a rank in the fastest row and in its row on `baseline`.
+/// Memory of a rank in the fastest row, and in the row on the topology `baseline` with the same settings.
 fn memory(rows: &[Row<'_>], baseline: &str) -> Option<Finding> {
     let peak = |row: &Row<'_>| row.spread(|run| run.results.peak_rss_mb).median;
     let place = |row: &Row<'_>| row.place(&varied(rows));

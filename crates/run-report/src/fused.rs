@@ -15,7 +15,7 @@ use run_record::count;
 /// One measurement: a row of the CSV file. The columns are the fields.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct FusedRow {
-    /// `fused`, or the compute backend that ran separate operators.
+    /// `fused`, or the compute backend that ran convolution and ReLU as separate operators.
     pub operator: String,
     /// How many times the convolution is applied, with the same weights.
     pub layers: usize,

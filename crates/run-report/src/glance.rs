@@ -19,7 +19,7 @@ use terminal::digits::seconds;
 /// Maximum number of data sets for which the card shows the highest accuracy.
 const MOST_SETS: usize = 3;
 
-/// Answers about the only configuration of a table.
+/// Answers on the page's card about the only configuration of a table.
 pub fn of_row(row: &Row<'_>) -> Vec<Finding> {
     let accuracy = tested(row).map(|(percent, text)| {
         let balanced = row.spread(balanced_accuracy);
@@ -69,7 +69,7 @@ pub fn of_rows(rows: &[Row<'_>]) -> Vec<Finding> {
 
 /// Findings about the test and the curves of one configuration, each as one line.
 pub fn of_test(row: &Row<'_>) -> Vec<String> {
-    // Repeats with different weights also differ in their recalls.
+    // Repeats with different weights also differ in their recalls, so no class is named for them.
     let is_of_all = row.runs.len() == 1 || row.same_weights() == Some(true);
     let weakest = row.first().results.by_class.as_ref().filter(|_| is_of_all).and_then(weakest);
     let epochs: Vec<usize> = row.runs.iter().filter_map(|run| overfitting_epoch(run)).collect();

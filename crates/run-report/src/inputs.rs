@@ -402,7 +402,8 @@ fn drop_copies(sections: &mut [Section], again: &mut Vec<String>) {
     }
 }
 
-/// Returns `reference/NAME.csv` beside the sweep's folder, or the one in `results/` if there is none.
+/// Returns `reference/NAME.csv` beside the sweep's folder, or `results/reference/NAME.csv` if there is no
+/// such file.
 fn reference_file(sweep: &Path, name: &str) -> PathBuf {
     let beside = sweep.join("../reference").join(format!("{name}.csv"));
     if beside.is_file() { beside } else { Path::new("results/reference").join(format!("{name}.csv")) }

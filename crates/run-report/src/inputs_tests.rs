@@ -24,7 +24,7 @@ fn profiles_are_found_below_the_results_and_among_typed_paths() {
     let typed =
         Inputs::find(&[path("profiles"), path("run/profile.json")], root.path(), Path::new("")).unwrap();
     assert_eq!(typed.profiles.iter().map(|found| found.profiles.len()).collect::<Vec<_>>(), [1, 1]);
-    assert!(typed.sections.is_empty(), "other runs are not those that were typed");
+    assert!(typed.sections.is_empty(), "runs that were not typed are left out");
     let foreign = Inputs::find(&[path("other")], root.path(), Path::new("")).unwrap();
     assert!(foreign.profiles[0].notes[0].starts_with(&format!("{}: ", path("other/x.json").display())));
 }
@@ -197,7 +197,7 @@ fn a_file_is_found_once_and_other_paths_to_it_are_named() {
     fs::write(path("a/out/written.csv"), table).unwrap();
     std::os::unix::fs::symlink(path("a/f.csv"), path("a/b.csv")).unwrap();
     let found = Inputs::find(&[], root.path(), &path("a/out")).unwrap();
-    assert_eq!((found.tables, found.again.len()), (vec![path("a/f.csv")], 1), "the link alone");
+    assert_eq!((found.tables, found.again.len()), (vec![path("a/f.csv")], 1), "only the link");
     let names = ["a/f.csv", "a/f.csv", "a/../a/f.csv", "a/b.csv", "none"];
     let found = Inputs::find(&names.map(path), root.path(), Path::new("")).unwrap();
     assert_eq!((found.tables, found.again.len(), found.rejected.len()), (vec![path("a/f.csv")], 2, 1));

@@ -17,7 +17,7 @@ pub(super) const MEASURE: &str =
 /// Times of messages of one size in one direction: a row of the CSV file. The columns are the fields.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct LinkRow {
-    /// Transport, by its option value.
+    /// Backend: the transport, such as `mpi`.
     pub backend: String,
     /// Size of the message in bytes.
     pub bytes: usize,

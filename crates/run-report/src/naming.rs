@@ -70,8 +70,8 @@ fn settings(rows: &[Row<'_>]) -> Vec<String> {
     place.chain(varied(rows)).collect()
 }
 
-/// Returns the settings in which rows differ but more than half of the rows have the same value, with this
-/// value. Empty if names with all settings are short enough.
+/// For the settings in which rows differ, returns the value that more than half of the rows have. A setting
+/// without such a value is left out. Empty if names with all settings are short enough.
 fn usual(rows: &[Row<'_>]) -> BTreeMap<String, String> {
     let varied = varied(rows);
     if rows.iter().all(|row| row.name(rows, &varied).chars().count() <= LINE) {

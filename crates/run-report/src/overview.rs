@@ -18,7 +18,7 @@ use terminal::digits::seconds as shown;
 
 /// Answer on the page's card if nothing differs.
 const NONE: &str = "none beyond noise";
-/// Whether a setting determines the amount of work, or the seed. Rows that differ in such a setting are
+/// Whether a setting is the seed, or determines the amount of work. Rows that differ in such a setting are
 /// different jobs: comparing their times means nothing.
 fn is_of_job(row: &Row<'_>, name: &str) -> bool {
     let is_of_run = row.part(name) == Some(Part::Run) || row.is_of_samples(name);

@@ -157,7 +157,7 @@ fn other_jobs_are_not_ranked_with_each_other() {
 #[test]
 fn short_rows_give_no_times_and_settings_are_compared_by_name() {
     let text = listed(&[run((1, 1), &[], 1.0), run((1, 2), &[], 0.5)]);
-    assert!(!text.contains("fastest") && !text.contains("not compared"), "a finding says what is: {text}");
+    assert!(!text.contains("fastest") && !text.contains("not compared"), "not in the findings: {text}");
     assert!(tells(&text, &["ranks wait", "1x2 (mpi)", "unreliable"]), "{text}");
     let batch = |size, seconds| run((1, 1), &["--batch-size", size], seconds);
     let text = listed(&[batch("16", 8.0), batch("64", 4.0)]);
@@ -333,8 +333,8 @@ fn a_run_that_tells_classes_apart_is_not_at_chance_level() {
     }
 }
 
-/// If the heading were also true of another group's rows, a reader would take the highest accuracy as theirs
-/// too.
+/// If the heading also described the rows of another group, a reader would think that the highest accuracy is
+/// theirs.
 #[test]
 fn a_heading_has_what_is_off_where_that_alone_tells_its_rows_from_others() {
     let with = |options: &[&str], accuracy| {

@@ -1,4 +1,5 @@
 //! Writes a report as one HTML page without scripts or external resources, and its tables and plots as files.
+//! The page begins with a card of short answers and a list of findings.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -420,8 +421,9 @@ fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     Ok(write_file(path, without_controls(text).as_bytes())?)
 }
 
-/// Whether this program wrote the page. A report of a version that wrote no list is recognised by the text of
-/// its page. The page's name is not enough: pytest-html, Allure and Lighthouse also write a `report.html`.
+/// Whether this program wrote the page. An older version wrote no list of its files, so its report is
+/// recognised by the text of the page. The page's name is not enough: pytest-html, Allure and Lighthouse also
+/// write a `report.html`.
 fn is_own_page(page: &Path) -> bool {
     read_regular(page).is_ok_and(|bytes| String::from_utf8_lossy(&bytes).contains(GENERATED_BY))
 }
@@ -456,7 +458,7 @@ pub fn check_folder(folder: &Path) -> Result<(), UsageError> {
 /// `read`.
 ///
 /// # Errors
-/// If it would; the message says why.
+/// If writing it would overwrite such a file. The message names the kind of file.
 pub fn check_kept<'a>(
     option: &'static str,
     path: &Path,

@@ -18,8 +18,8 @@ pub struct Pair<'r, 'a> {
 }
 
 impl Pair<'_, '_> {
-    /// Returns the training time of `other` divided by that of `base`: the ratio of medians, and the smallest
-    /// and largest ratio over repeats. `None` if the times of one of the rows are unreliable.
+    /// Returns the training time of `other` divided by the training time of `base`: the ratio of medians, and
+    /// the smallest and largest ratio over repeats. `None` if the times of one of the rows are unreliable.
     pub fn ratio(&self) -> Option<Spread> {
         let [other, base] = [self.other, self.base].map(Row::train_seconds);
         (is_sound(self.other) && is_sound(self.base)).then(|| Spread {

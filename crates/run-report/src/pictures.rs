@@ -130,8 +130,8 @@ impl<'r, 'a> NamedRow<'r, 'a> {
     }
 }
 
-/// Makes a bar chart of `read`. A row without a value has no bar. `None` if there would be fewer than two
-/// bars, because they would compare nothing.
+/// Makes a bar chart of the values that `read` returns. A row without a value has no bar. `None` if there
+/// would be fewer than two bars, because they would compare nothing.
 fn bars(
     named: &[NamedRow<'_, '_>],
     title: &str,
@@ -153,7 +153,7 @@ fn accuracy(row: &Row<'_>) -> f64 {
     row.first().results.test_accuracy
 }
 
-/// The points of a run's curves of one quantity.
+/// The points of a run's curves of one quantity, loss or accuracy.
 struct RunCurves {
     train: Vec<MeanPoint>,
     /// Whether the points of `train` are from `epochs.csv`.

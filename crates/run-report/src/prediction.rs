@@ -58,7 +58,7 @@ fn part(section: &Section, link: &Link) -> PagePart {
         part.notes.push(format!("{}: {what}", source.path.display()));
         return part;
     }
-    // Rows that do the same computation on any topology.
+    // Rows that do the same computation as `base`, on any topology.
     let is_excepted = |name: &str| {
         base.is_of_backend(name) || ["topology", "oversubscribed", "launcher", "mpi"].contains(&name)
     };
@@ -83,7 +83,7 @@ fn epoch_s(row: &Row<'_>) -> f64 {
 }
 
 /// A row of the table: a number of ranks, and a measured configuration with this number of ranks; `None` if
-/// it was not measured.
+/// no such configuration was measured.
 struct PredictionRow<'r, 'a> {
     ranks: usize,
     measured: Option<&'r Row<'a>>,

@@ -144,7 +144,7 @@ fn remarks(section: &Section, rows: &[Row<'_>], reference: &Figures) -> Vec<Stri
 }
 
 /// Describes an option that the sweep's scale changes: its value here and at full scale. A limit of samples
-/// is cut to the size of the data set. `None` if the two values are then equal.
+/// above the size of the data set counts as this size. `None` if the two values are then equal.
 fn scaled(rows: &[Row<'_>], (name, (here, full)): (&String, &(String, String))) -> Option<String> {
     let data = &rows.first()?.first().record.data;
     let available = match name.as_str() {
@@ -215,8 +215,9 @@ impl Figures {
         Ok(Self { header, lines })
     }
 
-    /// Reads `reference/NAME.csv`: beside `folder`, in it, or in `results/`. `None` if there is no such file.
-    /// If the file cannot be read, the result is also `None`, and `notes` gets a line.
+    /// Reads the first of these files that exists: `reference/NAME.csv` beside `folder`, in `folder`, or in
+    /// `results/`. `None` if there is no such file. If the file cannot be read, the result is also `None`,
+    /// and `notes` gets a line.
     pub fn beside(folder: &Path, name: &str, notes: &mut Vec<String>) -> Option<Self> {
         let folders = [folder.join("../reference"), folder.join("reference"), "results/reference".into()];
         let mut files = folders.into_iter().map(|folder| folder.join(format!("{name}.csv")));

@@ -112,7 +112,8 @@ fn basis(rows: &[Row<'_>], baseline: &str) -> String {
     )
 }
 
-/// Says which samples were tested and, if it was not the whole data set, how many were trained on.
+/// Says which samples were tested. If a part of the data set was used, also says how many samples were
+/// trained on.
 pub fn tested(rows: &[Row<'_>]) -> String {
     let words_of = |row: &Row<'_>| {
         let data = &row.first().record.data;
@@ -130,7 +131,7 @@ pub fn tested(rows: &[Row<'_>]) -> String {
             )
         }
     };
-    // The settings that distinguish the samples of rows. A row with other samples is named by them.
+    // The settings that distinguish rows with different samples. They name these rows in the text.
     let mut varied = varied(rows);
     varied.retain(|name| {
         ["data", "test_available", "test_samples"].contains(&name.as_str()) || rows[0].is_of_samples(name)
@@ -267,8 +268,8 @@ pub fn is_sound(row: &Row<'_>) -> bool {
 /// Mark of rows with a run that was resumed with other options. The row has the settings after the last
 /// resume.
 const CHANGED: &str = "ᵈ";
-/// Mark of rows with a run that failed and was started again (`mpiburn launch --restart`). Its time can be
-/// compared: a process that resumes from a checkpoint adds the training time up to this checkpoint.
+/// Mark of rows with a run that failed and was started again (`mpiburn launch --restart`). The row's time can
+/// be compared: a process that resumes from a checkpoint adds the training time up to this checkpoint.
 const RESTARTED: &str = "ᵉ";
 
 /// Returns the marks of `row`. `rows` are all rows of the table.

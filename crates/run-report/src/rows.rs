@@ -310,7 +310,7 @@ pub fn varied(rows: &[Row<'_>]) -> Vec<String> {
 }
 
 /// Whether tables omit the setting `name`. They omit the digest of the training samples and the size of the
-/// test set, if other settings of the samples already distinguish the rows that differ in it.
+/// test set, if other settings of the samples already distinguish all rows that differ in this setting.
 pub fn is_told(name: &str, rows: &[Row<'_>]) -> bool {
     let told = |a: &Row<'_>, b: &Row<'_>| !a.equals_except(b, |name| !a.is_of_samples(name));
     let same = |a: &Row<'_>, b: &Row<'_>| a.setting(name) == b.setting(name);

@@ -40,7 +40,7 @@ fn runs_on_other_samples_processors_or_of_other_lengths_are_no_repeats() {
         run.record.data.train_samples = 100;
         run.record.config.insert("train_samples".into(), 100.into());
     });
-    assert_eq!(fewer, of("train_samples"), "whose digest is another one, of course");
+    assert_eq!(fewer, of("train_samples"), "the digest differs too, but is not named");
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn varied_settings_are_found_and_sorted_as_numbers() {
     let labels: Vec<String> = rows.iter().map(|row| row.label(&varied(&rows))).collect();
     assert_eq!(labels, ["mpi, weight decay 0.0005", "mpi, shuffle"]);
     let seeds = ["0", "1"].map(|seed| run((1, 1), &["--seed", seed], 8.0));
-    assert_eq!(group(&seeds)[0].label(&["seed".to_owned()]), "mpi, seed 0", "0 is a seed like others");
+    assert_eq!(group(&seeds)[0].label(&["seed".to_owned()]), "mpi, seed 0", "seed 0 is not off");
     let mut mixed = ["2", "1a", "10", "–"];
     mixed.sort_by(|a, b| compare(a, b));
     assert_eq!(mixed, ["2", "10", "1a", "–"]);
@@ -93,7 +93,7 @@ fn seeds_of_a_sweep_are_one_row() {
     let runs = ["3", "1", "2"].map(|seed| seeded(seed, Some("s")));
     let rows = group(&runs);
     assert_eq!((rows.len(), rows[0].setting("seed")), (1, "1, 2, 3"));
-    assert_eq!(group(&["3", "1"].map(|seed| seeded(seed, None))).len(), 2, "no sweep says that they are one");
+    assert_eq!(group(&["3", "1"].map(|seed| seeded(seed, None))).len(), 2, "two rows without a sweep");
 }
 
 #[test]

@@ -74,7 +74,8 @@ impl Run {
         if let Some(sweep) = &self.sweep {
             settings.insert("sweep".into(), sweep.clone());
         }
-        // Times on different machines cannot be compared. With different samples, nothing can.
+        // Times on different machines cannot be compared. Between runs on different samples, nothing can be
+        // compared.
         settings.insert("processor".into(), self.processors());
         settings.extend(self.record.simd_level.clone().map(|level| ("simd_level".into(), level)));
         settings.extend(data.train_sha256.get(..8).map(|digest| ("data".into(), digest.into())));
@@ -156,7 +157,7 @@ pub(crate) fn one_line(text: &str) -> String {
     text.split_whitespace().join(" ")
 }
 
-/// Says that a run failed, and why, if that is recorded.
+/// Says that a run failed, and why if the reason is recorded.
 pub(crate) fn failed(error: Option<&str>) -> String {
     error.map_or("failed, and recorded no reason".into(), |error| format!("failed: {}", one_line(error)))
 }
@@ -305,8 +306,9 @@ fn check_history(folder: &Path, results: &Results) -> Result<(), String> {
 
 /// Returns the time of waiting for gradients in seconds, measured like `train_seconds`.
 ///
-/// Both are means over ranks. In runs of older versions, whose steps have no `rest`, `train_seconds` is the
-/// time of rank 0. If the mean wait is longer than the measured time, the wait of rank 0 is returned.
+/// The wait and the training time are means over ranks. In runs of older versions, whose steps have no
+/// `rest`, `train_seconds` is the time of rank 0. If the mean wait is longer than the measured time, the wait
+/// of rank 0 is returned.
 pub fn wait_seconds(results: &Results) -> f64 {
     let phases: f64 = results.step_ms.into_array().iter().sum();
     let is_older = results.step_ms.rest == 0.0;
@@ -328,8 +330,9 @@ pub fn overfitting_epoch(run: &Run) -> Option<usize> {
     overfits_after(&epochs(run))
 }
 
-/// Returns the epochs after which repeats overfit, as text: a single number if they agree, otherwise one for
-/// each repeat, with `–` if it does not overfit. `None` if no repeat overfits.
+/// Returns the epochs after which repeats overfit, as text. If all repeats agree, the text is a single
+/// number. If not, it has a number for each repeat, or `–` for a repeat that does not overfit. `None` if no
+/// repeat overfits.
 pub fn overfitting_epochs(runs: &[&Run]) -> Option<String> {
     let epochs: Vec<Option<usize>> = runs.iter().map(|run| overfitting_epoch(run)).collect();
     epochs.iter().any(Option::is_some).then(|| {
@@ -494,7 +497,7 @@ mod history_tests {
         std::fs::write(folder.path().join("epochs.csv"), "").unwrap();
         assert!(found(|_| {}).contains("epochs.csv: is damaged (it is empty)"));
         std::fs::remove_file(folder.path().join("epochs.csv")).unwrap();
-        assert_eq!(found(|_| {}), "", "a removed file is none");
+        assert_eq!(found(|_| {}), "", "a removed file is no error");
     }
 }
 
@@ -517,6 +520,6 @@ mod wait_tests {
         results.step_ms.exposed = 0.0;
         assert_eq!(wait_seconds(&results), 0.9);
         results.step_ms = run_record::StepMs { exposed: 1e9, rest: 1e-3, ..results.step_ms };
-        assert_eq!(wait_seconds(&results), 0.9, "of this program, both are means over ranks");
+        assert_eq!(wait_seconds(&results), 0.9, "both are means over ranks");
     }
 }

@@ -52,7 +52,7 @@ impl Cell {
         Self { value: CellValue::Text(text.into()), ..Self::of_runs(Vec::new()) }
     }
 
-    /// Returns the cell, or one without a value.
+    /// Returns the cell; a cell without a value if `cell` is `None`.
     pub fn maybe(cell: Option<Self>) -> Self {
         cell.unwrap_or_else(Self::nothing)
     }
@@ -161,7 +161,7 @@ pub struct Sheet {
     pub title: String,
     /// Columns. Columns of text come first.
     pub columns: Vec<Column>,
-    /// Rows. Each has as many cells as there are columns.
+    /// Rows. Each row has one cell for each column.
     pub rows: Vec<Vec<Cell>>,
     /// Line with the values of columns that are left out because all rows are equal in them.
     pub common: Option<String>,
@@ -335,8 +335,8 @@ impl Sheet {
         fitting
     }
 
-    /// Splits the table into several of at most `limit` characters, if possible. Each begins with the columns
-    /// of text.
+    /// Splits the table into several of at most `limit` characters, if possible. Each of these tables begins
+    /// with the columns of text.
     pub fn parted(&self, limit: usize) -> Vec<Self> {
         let labels = self.labels();
         let with =

@@ -27,7 +27,7 @@ fn speed_up_and_efficiency_are_those_of_medians() {
     assert_eq!((of(1, "train_seconds"), of(1, "train_seconds_max"), of(1, "runs")), ("9", "10", "2"));
     assert_eq!((of(2, "speed_up"), of(2, "efficiency_percent"), of(2, "doubts")), ("3", "75", "single"));
     assert_eq!((of(2, "exposed_comm_percent"), of(2, "ranks")), ("10", "4"));
-    assert_eq!(of(1, "exposed_comm_percent"), "", "one rank waits for none");
+    assert_eq!(of(1, "exposed_comm_percent"), "", "one rank does not wait");
     let alone = summary(&section, &group(&section.runs)[1..], "1x1");
     let text = alone.markdown();
     assert!(text.contains("| – | – |") && text.contains("There is no run on 1x1"), "{text}");

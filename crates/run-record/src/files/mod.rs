@@ -208,7 +208,7 @@ mod tests {
         fs::write(&file, pointer).unwrap();
         let error = open_regular(&file).unwrap_err().to_string();
         assert!(error.contains("Git LFS") && error.contains("git lfs pull"), "{error}");
-        assert_eq!(foreign_file(&file), None, "no reader meets it");
+        assert_eq!(foreign_file(&file), None, "the pointer cannot be opened");
     }
 
     #[test]

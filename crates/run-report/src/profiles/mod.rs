@@ -219,7 +219,7 @@ mod tests {
             assert!(expected.iter().all(|words| note.contains(words)) && !note.contains('\n'), "{note}");
         }
         assert_eq!(found.notes.len(), 4);
-        assert_eq!(found.part("p").unwrap().sheets.len(), 1, "no ratio from what was not run");
+        assert_eq!(found.part("p").unwrap().sheets.len(), 1, "nothing to compare with");
     }
 
     #[test]
