@@ -24,7 +24,7 @@ const ABOVE_0: [&str; 12] = [
 
 /// A little above `f32::MAX`, because JSON contains `f32::MAX` rounded up, as 3.4028235e38.
 const LARGEST_F32: f64 = 3.5e38;
-/// A map from host names to numbers. A key may look like a field name, but it is none.
+/// A map from host names to numbers. A host name may look like a field name.
 const BY_HOST: &str = "others_cpu_percent_by_host";
 
 /// Says what is wrong with the number `text`; `None` if nothing is. `path` names the field in `run.json`,

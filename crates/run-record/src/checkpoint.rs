@@ -60,7 +60,7 @@ pub struct Checkpoint<P> {
     pub moments: Vec<(String, Vec<f32>)>,
     /// Position of the run in its training, such as epoch and step.
     pub position: P,
-    /// Weights, in the order of the layout.
+    /// Weights, in the order of the tensors in [`Layout`].
     #[serde(skip)]
     pub params: Vec<f32>,
 }

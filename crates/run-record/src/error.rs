@@ -154,8 +154,8 @@ fn remedy_of_new(reason: &io::Error) -> &'static str {
     }
 }
 
-/// Advice for a file that cannot be read. Empty if the file is missing or is not a regular file; otherwise
-/// the content of the file is not lost.
+/// Advice for a file that cannot be read. Empty if the file is missing or is not a regular file. In all other
+/// cases, the content of the file is not lost.
 fn advice(reason: &io::Error) -> &'static str {
     match reason.kind() {
         _ if is_damage(reason) => "",

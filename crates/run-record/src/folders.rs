@@ -57,7 +57,7 @@ pub fn list(folder: &Path) -> Result<Vec<PathBuf>, RecordError> {
 pub struct Intact {
     /// Folder of the checkpoint.
     pub path: PathBuf,
-    /// Manifest of the checkpoint.
+    /// Manifest of the checkpoint, which contains the digests of its files.
     pub manifest: Manifest,
     /// Newer checkpoints that are damaged, with the reasons.
     pub damaged: Vec<(PathBuf, RecordError)>,
@@ -97,7 +97,7 @@ impl Intact {
         }
     }
 
-    /// Renames the damaged checkpoints, so that they are neither read nor removed. Warns of each.
+    /// Renames the damaged checkpoints, so that nothing reads or removes them. Warns of each.
     ///
     /// # Errors
     /// If a checkpoint cannot be renamed.

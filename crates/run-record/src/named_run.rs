@@ -18,8 +18,8 @@ pub struct NamedRun {
 }
 
 impl NamedRun {
-    /// Finds the run that `path` names. A path that is neither a checkpoint nor a `run.json` is taken as the
-    /// run directory, which need not exist.
+    /// Finds the run that `path` names. Any path other than a checkpoint or a `run.json` is taken as the run
+    /// directory, which need not exist.
     ///
     /// # Errors
     /// If it cannot be determined whether `path` is a checkpoint.

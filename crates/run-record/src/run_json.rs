@@ -336,7 +336,7 @@ pub fn now() -> String {
     now.format("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
-/// A value for each phase of a training step, such as its time. Names and order are those of `step_ms` in
+/// A value for each phase of a training step, such as its time. Names and order are as in `step_ms` of
 /// `run.json`. A phase that a file lacks is 0.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]

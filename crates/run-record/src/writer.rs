@@ -1,4 +1,5 @@
-//! Writes what a run adds to its directory during training: curves, epochs and checkpoints.
+//! Writes what a run adds to its directory during training: curves (loss and accuracy by step), epochs and
+//! checkpoints.
 
 use std::fs;
 use std::io;

@@ -198,8 +198,8 @@ fn as_one(sections: Vec<Section>) -> Section {
     all
 }
 
-/// Returns the file of a section's published figures: `--reference` if given, otherwise the one that its
-/// sweep names.
+/// Returns the file of a section's published figures: the file that `--reference` names; without
+/// `--reference`, the file that the section's sweep names.
 fn reference(args: &ReportArgs, section: &Section) -> Option<PathBuf> {
     let named = args.reference.as_ref().map(|name| Path::new(ROOT).join(format!("reference/{name}.csv")));
     named.or_else(|| section.reference.clone())

@@ -43,7 +43,7 @@ pub enum Question {
 /// A finding about rows: a line of the list of findings, an answer on the card, or both.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Finding {
-    /// Name of the job with a colon, if the report has several jobs; empty otherwise.
+    /// Name of the job with a colon; empty if the report has a single job.
     pub job: String,
     /// The finding as a line of text.
     pub text: String,

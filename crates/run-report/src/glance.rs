@@ -1,4 +1,5 @@
-//! The result of a configuration at a glance: accuracy, largest class, data set, network and time.
+//! The result of a configuration, which is one run or its repeats, at a glance: accuracy, largest class, data
+//! set, network and time.
 //!
 //! The page of a single configuration begins with these values. If a table has several configurations, the
 //! most accurate one on each data set is shown.

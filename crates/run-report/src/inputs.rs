@@ -119,7 +119,7 @@ impl Search<'_> {
         Ok(())
     }
 
-    /// Adds everything in a folder that is neither a run nor a sweep.
+    /// Adds everything in `folder`, which is not itself a run or a sweep.
     fn add_folder(&mut self, folder: &Path) -> Result<(), String> {
         if self.add_below(folder) {
             return Ok(());

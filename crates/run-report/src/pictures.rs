@@ -12,8 +12,8 @@ use super::runs::{Run, Section, overfitting_epoch};
 use super::sheet::significant;
 use super::summary::{exposed_percent, speed_up};
 
-/// Makes the plots of `rows`, in the colours of `palette`. Efficiency is relative to `baseline`. Damaged
-/// curves are left out and get a line in `notes`.
+/// Makes the plots of `rows`, in the colours of `palette`. A row is a configuration: one run or its repeats.
+/// Efficiency is relative to the topology `baseline`. Damaged curves are left out and get a line in `notes`.
 pub fn pictures(
     section: &Section,
     rows: &[Row<'_>],

@@ -76,7 +76,7 @@ impl Plot {
     /// Draws to the file `path` and replaces its content.
     ///
     /// # Errors
-    /// If the file cannot be written or its extension is neither `.svg` nor `.png`.
+    /// If the file cannot be written, or its extension is not `.svg` or `.png`.
     pub fn save(&self, path: &Path) -> Result<(), ReportError> {
         let draw = || -> Result<(), Box<dyn Error>> {
             match format_of(path).as_deref() {

@@ -43,7 +43,8 @@ fn part(section: &Section, link: &Link) -> PagePart {
     let (title, name) = (section.title.clone(), section.name.clone());
     let mut part = PagePart { title, name, notes: section.notes.clone(), ..PagePart::default() };
     let rows = group(&section.runs);
-    // The row with the fewest ranks. Rows in which ranks share cores (oversubscribed) come last.
+    // Take the row (one run or its repeats) with the fewest ranks. Rows in which ranks share cores
+    // (oversubscribed) come last.
     let base = rows.iter().min_by_key(|row| (row.first().record.oversubscribed, row.ranks()));
     let Some(base) = base else { return part };
     // The work is taken from a single run, because the phases of one run are consistent. It is the run with

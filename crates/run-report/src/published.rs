@@ -60,7 +60,8 @@ pub fn described(reference: &Figures) -> Vec<&String> {
     reference.header.iter().filter(|name| !is_figure(name)).collect()
 }
 
-/// Makes the table of the published figures, each beside our rows of the same experiment.
+/// Makes the table of the published figures, each beside our rows of the same experiment. A row is a
+/// configuration: one run or its repeats.
 pub fn published(section: &Section, rows: &[Row<'_>], reference: &Figures) -> Sheet {
     let described = described(reference);
     let measures = MEASURES.into_iter().filter(|measure| reference.has_column(measure.key));

@@ -1,4 +1,5 @@
-//! Tables of quantized trainings, which compare the int8 model with the float network.
+//! Tables of quantized trainings, which compare the int8 model with the float network. A row is a
+//! configuration: one run or its repeats.
 
 use super::remarks::is_sound;
 use super::rows::Row;

@@ -1,4 +1,5 @@
-//! Remarks below the main table, so that readers do not draw wrong conclusions.
+//! Remarks below the main table, so that readers do not draw wrong conclusions. A row of the table is a
+//! configuration: one run or its repeats.
 //!
 //! Marks beside a row's time refer to footnotes. A footnote gives reasons to doubt the time, options that a
 //! resume changed, or failed attempts.
@@ -14,8 +15,8 @@ use super::rows::{Interval, Row, typed, varied};
 use super::runs::{Run, one_line};
 use super::summary::speed_up;
 
-/// Returns the remarks below the table of `rows`. `overfits` is true if the table has the column of
-/// overfitting.
+/// Returns the remarks below the table of `rows`. Speed-ups are relative to the topology `baseline`.
+/// `overfits` is true if the table has the column of overfitting.
 pub fn remarks(rows: &[Row<'_>], baseline: &str, overfits: bool) -> Vec<String> {
     let varied = varied(rows);
     let names: Vec<String> = rows.iter().map(|row| row.place(&varied)).collect();

@@ -395,12 +395,13 @@ impl Interval {
 /// Minimum number of correctly predicted samples outside the largest class. With fewer, a network does not
 /// count as telling classes apart, because the normal approximation of this number is not valid.
 const LEAST_CORRECT: u64 = 5;
-/// Number of standard errors by which a balanced accuracy must exceed that of random predictions.
+/// Number of standard errors by which a balanced accuracy must exceed the balanced accuracy of random
+/// predictions.
 const ERRORS: f64 = 3.0;
 
-/// Whether the network of `run` tells classes apart: its balanced accuracy is well above that of a random
-/// model. The random model predicts each class as often as the network does, but independently of the sample.
-/// If most samples belong to one class, the plain accuracy does not show this.
+/// Whether the network of `run` tells classes apart: its balanced accuracy is well above the balanced
+/// accuracy of a random model. The random model predicts each class as often as the network does, but
+/// independently of the sample. If most samples belong to one class, the plain accuracy does not show this.
 pub fn tells_classes_apart(run: &Run) -> bool {
     let Some(by_class) = &run.results.by_class else { return false };
     let tested: Vec<_> = by_class.classes.iter().filter(|class| class.samples > 0).collect();

@@ -1,4 +1,5 @@
-//! The main table, with a row for each configuration, and the definitions of its measurements.
+//! The main table, and the definitions of its measurements. The table has a row for each configuration, which
+//! is one run or its repeats.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -22,7 +23,8 @@ pub fn speed_up(row: &Row<'_>, base: &Row<'_>) -> Option<(f64, f64)> {
     (is_sound(row) && is_sound(base)).then_some((faster, efficiency))
 }
 
-/// Makes the main table of `rows`. Speed-up and efficiency are relative to `baseline`.
+/// Makes the main table of `rows`, the configurations of `section`: a sweep, or all runs outside sweeps.
+/// Speed-up and efficiency are relative to the topology `baseline`.
 pub fn summary(section: &Section, rows: &[Row<'_>], baseline: &str) -> Sheet {
     let own = own_columns(rows);
     let settings = ["topology", "backend", "launcher"].into_iter().chain(own.iter().map(String::as_str));
