@@ -18,8 +18,8 @@ use terminal::digits::seconds as shown;
 
 /// Answer on the page's card if nothing differs.
 const NONE: &str = "none beyond noise";
-/// Whether a setting is the seed, or determines the amount of work. Rows that differ in such a setting are
-/// different jobs: comparing their times means nothing.
+/// Whether rows that differ in this setting are different jobs, whose times cannot be compared. Such settings
+/// are the seed, the samples, the number of epochs, the processor and the sweep.
 fn is_of_job(row: &Row<'_>, name: &str) -> bool {
     let is_of_run = row.part(name) == Some(Part::Run) || row.is_of_samples(name);
     is_of_run || ["data", "epochs_run", "processor", "simd_level", "sweep"].contains(&name)
@@ -49,8 +49,9 @@ pub fn of_lone_row(rows: &[Row<'_>]) -> Vec<Finding> {
     unlearned(rows, "").into_iter().map(Finding::from).chain(int8).collect()
 }
 
-/// Findings about the rows of one job: the fastest topology, mpi against other backends, accuracy and waiting
-/// of many ranks. If all rows have the same topology: the fastest row and the most accurate row.
+/// Findings about the rows of one job: the fastest topology compared with `baseline`, mpi against other
+/// backends, and accuracy and waiting of many ranks. If no topology can be compared with `baseline`, the
+/// fastest and the slowest row, and the most accurate row of each recipe.
 pub fn of_job(rows: &[Row<'_>], baseline: &str) -> Vec<Finding> {
     let (mut found, mut recipes) = (Vec::new(), Vec::new());
     let lost = lost_accuracy(rows, baseline);

@@ -55,8 +55,8 @@ impl Pair<'_, '_> {
     }
 }
 
-/// Pairs each row over mpi with the rows that differ from it only in the backend. Rows of one rank are left
-/// out, because one rank does not communicate.
+/// Pairs each row over mpi with the rows that differ from it only in the backend and in options of a single
+/// backend. Rows of one rank are left out, because one rank does not communicate.
 pub fn pairs<'r, 'a>(rows: &'r [Row<'a>]) -> Vec<Pair<'r, 'a>> {
     let of_mpi = |base: &'r Row<'a>| {
         let is_other = move |row: &&Row<'a>| {
