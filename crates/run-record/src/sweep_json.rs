@@ -65,8 +65,8 @@ pub enum RunState {
 }
 
 impl SweepRun {
-    /// Returns the error without its end, which may be the path of the run's log in parentheses. This path
-    /// differs between runs, so errors that contain it could not be grouped.
+    /// Returns the error. If it ends with the path of the run's log in parentheses, this end is left out: the
+    /// path differs between runs, so errors that contain it could not be grouped.
     fn reason(&self) -> &str {
         let error = self.error.as_deref().unwrap_or("no reason is recorded");
         match error.rsplit_once(" (") {

@@ -155,7 +155,7 @@ fn lines(part: &PagePart) -> Markup {
         ul { @for line in first { li { (line) } } }
         @if !rest.is_empty() {
             details.read {
-                summary { (count(rest.len(), "finding")) " more" }
+                summary { (count(rest.len(), "more finding")) " in this list" }
                 ul { @for line in rest { li { (line) } } }
             }
         }
