@@ -154,10 +154,10 @@ fn published(name: &str, part: &str, path: &Path, rows: &[FusedRow], figures: &F
             .shows(|line: &FigureLine| own(line, |row| 1e-3 * row.backward_ms * row.steps as f64)),
         Column::number("test acc %", "test_accuracy_published")
             .means("As published")
-            .ranked(1)
+            .hide_order(1)
             .shows(figure("test_accuracy")),
         Column::number("our acc %", "test_accuracy_ours")
-            .ranked(1)
+            .hide_order(1)
             .shows(|line: &FigureLine| own(line, |row| row.test_accuracy)),
     ];
     let steps = rows.first().map_or(0, |row| row.steps);

@@ -132,10 +132,10 @@ pub fn joint(section: &Section, rows: &[Row<'_>]) -> Option<Sheet> {
     let shown: Vec<&Row<'_>> = pairs.iter().map(|pair| pair.other).collect();
     shown.first()?;
     // Makes the column of a measurement, either of the row with quantization or of the row without.
-    let column = |key: &str, title: &'static str, quantized: bool, rank: u8| {
-        let measured = measure(key, title, rank);
+    let column = |key: &str, title: &'static str, quantized: bool, hide_order: u8| {
+        let measured = measure(key, title, hide_order);
         let (prefix, with) = if quantized { ("quantized_", "with") } else { ("", "without") };
-        let titled = Column::spread(title, &format!("{prefix}{key}")).ranked(rank);
+        let titled = Column::spread(title, &format!("{prefix}{key}")).hide_order(hide_order);
         let defined = titled.means(&format!("{}; {with} quantization", measured.definition));
         defined
             .shows(move |pair: &Pair<'_, '_>| measured.cell(if quantized { pair.other } else { pair.base }))
@@ -150,7 +150,7 @@ pub fn joint(section: &Section, rows: &[Row<'_>]) -> Option<Sheet> {
             .shows(|pair: &Pair<'_, '_>| pair.cells(pair.percent_longer(), 1)[0].clone()),
         Column::number("from … to", "percent_longer_range")
             .means("% longer if the fastest repeat with quantization is compared with the slowest without, and the slowest with the fastest")
-            .ranked(4)
+            .hide_order(4)
             .shows(|pair: &Pair<'_, '_>| pair.cells(pair.percent_longer(), 1)[1].clone()),
         column("train_accuracy", "train acc %", false, 2),
         column("train_accuracy", "quant. acc %", true, 2),

@@ -21,10 +21,10 @@ const LOSSES: [Measure; 2] = [
         .means("Test loss of the int8 model"),
 ];
 
-/// Returns the measurement `key`, from the main table or from [`LOSSES`], with this title and column rank.
-pub fn measure(key: &str, title: &'static str, rank: u8) -> Measure {
+/// Returns the measurement `key`, from the main table or from [`LOSSES`], with this title and [`Column::hide_order`].
+pub fn measure(key: &str, title: &'static str, hide_order: u8) -> Measure {
     let found = OTHERS.into_iter().chain(LOSSES).find(|measure| measure.key == key).unwrap_or(TRAIN);
-    Measure { title, rank, ..found }
+    Measure { title, hide_order, ..found }
 }
 
 /// Makes the table of quantized rows; `None` if no row is quantized.
@@ -42,7 +42,7 @@ pub fn quantized(section: &Section, rows: &[Row<'_>]) -> Option<Sheet> {
         ),
         measure("test_loss", "float loss", 3),
         measure("int8_test_loss", "int8 loss", 2),
-        Measure { rank: 4, ..TRAIN },
+        Measure { hide_order: 4, ..TRAIN },
     ];
     let doubted = |row: &Row<'_>| !is_sound(row) || row.first().record.oversubscribed;
     let column = |measure: Measure| {

@@ -102,9 +102,8 @@ pub struct Column {
     pub spread: bool,
     /// Definition of the column, shown as a tooltip of the title.
     pub definition: String,
-    /// Priority. A narrow table leaves out the columns of the highest rank first, and always keeps the
-    /// columns of rank 0.
-    pub rank: u8,
+    /// Which columns a narrow table leaves out: the column with the highest value first, a column with 0 never.
+    pub hide_order: u8,
     /// Whether the column is only in files for programs.
     pub for_programs: bool,
 }
@@ -130,9 +129,9 @@ impl Column {
         Self { definition: definition.into(), ..self }
     }
 
-    /// Sets the rank.
-    pub fn ranked(self, rank: u8) -> Self {
-        Self { rank, ..self }
+    /// Sets [`hide_order`](Self::hide_order).
+    pub fn hide_order(self, hide_order: u8) -> Self {
+        Self { hide_order, ..self }
     }
 
     /// Makes the column appear only in files for programs.
@@ -321,12 +320,13 @@ impl Sheet {
         self.without(|column, _| column.for_programs)
     }
 
-    /// Returns the table with the columns for readers that fit into `limit` characters. Columns of the
-    /// highest rank are left out first.
+    /// Returns the table with the columns for readers that fit into `limit` characters. See
+    /// [`Column::hide_order`].
     pub fn fitting(&self, limit: usize) -> Self {
         let mut fitting = self.for_readers();
         while fitting.width() > limit {
-            let highest = fitting.columns.iter().filter(|column| column.rank > 0).max_by_key(|c| c.rank);
+            let highest =
+                fitting.columns.iter().filter(|column| column.hide_order > 0).max_by_key(|c| c.hide_order);
             let Some(Column { key, definition, .. }) = highest.cloned() else { break };
             // Columns of one measure, such as one column for each backend, are left out together.
             let is_like = |column: &Column| !definition.is_empty() && column.definition == definition;

@@ -35,7 +35,7 @@ fn a_narrow_terminal_gets_equal_columns_as_one_line_and_the_first_of_the_others(
     for (column, cell) in [
         (Column::words("backend", "backend"), Cell::text("mpi")),
         (Column::number("speed-up", "speed_up"), Cell::nothing()),
-        (Column::spread("memory", "memory").ranked(2), Cell::number(12.5, 1, vec![])),
+        (Column::spread("memory", "memory").hide_order(2), Cell::number(12.5, 1, vec![])),
         (Column::words("doubts", "doubts").for_programs(), Cell::text("short")),
     ] {
         sheet.columns.push(column);

@@ -72,13 +72,13 @@ fn speed_columns<'c, 'a>(rows: &'c [Row<'a>], baseline: &'c str) -> [Field<'c, R
     [
         Column::number("ranks", "ranks")
             .means("Processes of all machines")
-            .ranked(9)
+            .hide_order(9)
             .shows(|row: &Row<'_>| count_cell(row.ranks(), row)),
         TRAIN.column().shows(move |row: &Row<'_>| Cell { marks: marks(row, rows), ..TRAIN.cell(row) }),
-        Column::number("speed-up", "speed_up").means(&relative).ranked(1).shows(move |row: &Row<'a>| {
+        Column::number("speed-up", "speed_up").means(&relative).hide_order(1).shows(move |row: &Row<'a>| {
             Cell::maybe(sped_up(row).map(|((faster, _), runs)| Cell::number(faster, 2, runs)))
         }),
-        Column::number("effic. %", "efficiency_percent").means(&share).ranked(2).shows(
+        Column::number("effic. %", "efficiency_percent").means(&share).hide_order(2).shows(
             move |row: &Row<'a>| {
                 Cell::maybe(sped_up(row).map(|((_, percent), runs)| Cell::number(percent, 0, runs)))
             },
@@ -103,7 +103,7 @@ fn repeat_columns<'c, 'a: 'c>() -> [Field<'c, Row<'a>>; 3] {
             }),
         Column::number("runs", "runs")
             .means("Number of repeats, with one seed or several")
-            .ranked(4)
+            .hide_order(4)
             .shows(|row: &Row<'_>| count_cell(row.runs.len(), row)),
     ]
 }
@@ -256,8 +256,8 @@ pub struct Measure {
     pub key: &'static str,
     /// Decimal places.
     pub digits: usize,
-    /// See [`Column::rank`].
-    pub rank: u8,
+    /// See [`Column::hide_order`].
+    pub hide_order: u8,
     /// See [`Column::definition`].
     pub definition: &'static str,
     /// Whether the measurement is a time. Times have three significant digits below 1.
@@ -275,7 +275,7 @@ impl Measure {
             title,
             key,
             digits: 2,
-            rank: 0,
+            hide_order: 0,
             definition: "",
             timed: false,
             beside: Dispersion::Nothing,
@@ -293,9 +293,9 @@ impl Measure {
         Self { timed: true, beside: Dispersion::Range, ..self }
     }
 
-    /// Sets the rank of the column.
-    pub const fn ranked(self, rank: u8) -> Self {
-        Self { rank, ..self }
+    /// Sets [`Column::hide_order`].
+    pub const fn hide_order(self, hide_order: u8) -> Self {
+        Self { hide_order, ..self }
     }
 
     /// Sets what to show beside the median.
@@ -310,7 +310,7 @@ impl Measure {
 
     /// Returns the column of the measurement.
     pub fn column(&self) -> Column {
-        Column::spread(self.title, self.key).means(self.definition).ranked(self.rank)
+        Column::spread(self.title, self.key).means(self.definition).hide_order(self.hide_order)
     }
 
     /// Returns the cell of a row; a cell without a value if a run did not measure it.
@@ -349,7 +349,7 @@ pub const TRAIN: Measure = Measure::new("train s", "train_seconds", |run| run.re
 /// Time of a step.
 pub const STEP: Measure = Measure::new("ms/step", "ms_per_step", |run| run.results.ms_per_step)
     .digits(3)
-    .ranked(7)
+    .hide_order(7)
     .timed()
     .means("train s divided by the number of optimizer steps, in milliseconds");
 
@@ -357,7 +357,7 @@ pub const STEP: Measure = Measure::new("ms/step", "ms_per_step", |run| run.resul
 pub const OTHERS: [Measure; 15] = [
     Measure::new("exposed comm %", "exposed_comm_percent", exposed_percent)
         .digits(1)
-        .ranked(3)
+        .hide_order(3)
         .beside(Dispersion::Range)
         .means(
             "Share of train s in which a rank only waited for gradients, mean over ranks; excludes \
@@ -367,59 +367,59 @@ pub const OTHERS: [Measure; 15] = [
         .beside(Dispersion::Interval)
         .means("Accuracy on the tested samples after the last epoch, each sample counted once"),
     Measure::new("balanced acc %", "balanced_accuracy", balanced_accuracy)
-        .ranked(5)
+        .hide_order(5)
         .beside(Dispersion::Deviation)
         .means("Mean of the classes' recalls: each class has the same weight"),
     Measure::new("largest class %", "largest_class_percent", |run| match run.record.data.test_samples {
         0 => f64::NAN,
         _ => chance(run),
     })
-    .ranked(5)
+    .hide_order(5)
     .means(
         "Share of the largest class among the tested samples: the accuracy of always predicting this class",
     ),
     Measure::new("int8 test acc %", "int8_test_accuracy", |run| {
         run.results.int8_test_accuracy.unwrap_or(f64::NAN)
     })
-    .ranked(1)
+    .hide_order(1)
     .beside(Dispersion::Interval)
     .means("Test accuracy of the int8 model"),
     Measure::new("float KB", "float_kb", |run| stored_kb(run).map_or(f64::NAN, |[float, _]| float))
         .digits(1)
-        .ranked(4)
+        .hide_order(4)
         .means("Size of the float weights (model.safetensors) in the last checkpoint; 1 KB is 1024 bytes"),
     Measure::new("int8 KB", "int8_kb", |run| stored_kb(run).map_or(f64::NAN, |[_, int8]| int8))
         .digits(1)
-        .ranked(3)
+        .hide_order(3)
         .means("Size of the int8 model (int8.safetensors) in the last checkpoint; 1 KB is 1024 bytes"),
     Measure::new("times smaller", "times_smaller", times_smaller)
-        .ranked(2)
+        .hide_order(2)
         .means("float KB divided by int8 KB"),
     Measure::new("train acc %", "train_accuracy", |run| run.results.train_accuracy)
-        .ranked(6)
+        .hide_order(6)
         .beside(Dispersion::Deviation)
         .means("Accuracy on the training samples during the last epoch"),
     Measure::new("live MB", "live_mb", |run| run.results.live_mb.unwrap_or(f64::NAN))
-        .ranked(5)
+        .hide_order(5)
         .means("Peak of live tensors in a training step, in 2^20 bytes, on the rank with the highest value"),
     STEP,
     Measure::new("train+test s", "train_and_test_seconds", with_tests)
-        .ranked(8)
+        .hide_order(8)
         .timed()
         .means("Seconds of training and of the tests after each epoch"),
     Measure::new("images/s", "images_per_second", |run| run.results.images_per_second)
         .digits(0)
-        .ranked(9)
+        .hide_order(9)
         .means("Training samples of all ranks, divided by train s"),
     Measure::new("peak RSS MB", "peak_rss_mb", |run| run.results.peak_rss_mb)
         .digits(0)
-        .ranked(9)
+        .hide_order(9)
         .means("Peak resident memory of the rank with the highest value, in 2^20 bytes"),
     Measure::new("others CPU %", "others_cpu_percent", |run| {
         run.results.others_cpu_percent.unwrap_or(f64::NAN)
     })
     .digits(1)
-    .ranked(9)
+    .hide_order(9)
     .means("Share of the machine's CPU time that other programs used during the run"),
 ];
 

@@ -66,14 +66,14 @@ fn sheet(found: &[ActivationCost<'_>], again: &[&Profile], figures: Option<&Figu
             .shows(|one: &ActivationCost<'_>| Cell::maybe(relu.map(|relu| own(one, one.ms / relu.ms, 1)))),
         Column::number("allocated KB", "allocated_kb")
             .means("Bytes allocated in all calls, freed or not; 1 KB is 1024 bytes")
-            .ranked(1)
+            .hide_order(1)
             .shows(|one: &ActivationCost<'_>| own(one, kb(one.allocated), 1)),
         Column::number("calls", "calls")
-            .ranked(3)
+            .hide_order(3)
             .shows(|one: &ActivationCost<'_>| own(one, one.calls as f64, 0)),
         Column::number("batch ms", "batch_ms")
             .means("Median time of a whole batch without profiling")
-            .ranked(2)
+            .hide_order(2)
             .shows(|one: &ActivationCost<'_>| own(one, one.profile.batch_ms_without_profiling, 4)),
     ];
     if figures.is_some() {
@@ -89,7 +89,7 @@ fn sheet(found: &[ActivationCost<'_>], again: &[&Profile], figures: Option<&Figu
         ));
         columns.push(
             Column::number("KB published", "memory_kb_published")
-                .ranked(4)
+                .hide_order(4)
                 .shows(|one: &ActivationCost<'_>| cell(line(one.profile.activation()), "operator_memory_kb")),
         );
     }

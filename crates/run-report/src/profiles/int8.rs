@@ -58,7 +58,7 @@ fn sheet(floats: &[&Profile], int8: &Profile, again: &[&Profile], figures: Optio
             .shows(|profile: &Profile| own(profile, inference_ms(floats[0]) / inference_ms(profile), 2)),
         Column::number("allocated KB", "allocated_kb")
             .means("Bytes that operators allocated in all batches, freed or not; 1 KB is 1024 bytes")
-            .ranked(4)
+            .hide_order(4)
             .shows(|profile: &Profile| {
                 own(profile, kb(profile.computing().map(|row| row.allocated_bytes).sum()), 1)
             }),
@@ -67,7 +67,7 @@ fn sheet(floats: &[&Profile], int8: &Profile, again: &[&Profile], figures: Optio
             .shows(|profile: &Profile| own(profile, kb(profile.checkpoint_bytes), 1)),
         Column::number("times smaller", "times_smaller")
             .means("checkpoint KB of the first row, divided by this row's")
-            .ranked(3)
+            .hide_order(3)
             .shows(|profile: &Profile| own(profile, times_smaller(profile, floats[0]), 2)),
     ];
     if let Some(figures) = figures {
@@ -82,7 +82,7 @@ fn sheet(floats: &[&Profile], int8: &Profile, again: &[&Profile], figures: Optio
             (
                 Column::number("published alloc.", "allocated_published")
                     .means("Memory that operators allocated")
-                    .ranked(2),
+                    .hide_order(2),
                 "allocated",
             ),
             (

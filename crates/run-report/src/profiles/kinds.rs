@@ -44,25 +44,25 @@ fn sheet(profile: &Profile, title: &str, figures: Option<&Figures>) -> Found {
             .shows(|kind: &ProfileRow| own(kind.self_cpu_ms, 3)),
         Column::number("self CPU %", "self_cpu_percent")
             .means("Share of the time of all batches")
-            .ranked(2)
+            .hide_order(2)
             .shows(|kind: &ProfileRow| {
                 own(100.0 * kind.self_cpu_ms / profile.wall_ms.max(f64::MIN_POSITIVE), 1)
             }),
-        Column::number("calls", "calls").ranked(3).shows(|kind: &ProfileRow| own(kind.calls as f64, 0)),
+        Column::number("calls", "calls").hide_order(3).shows(|kind: &ProfileRow| own(kind.calls as f64, 0)),
         Column::number("allocated KB", "allocated_kb")
             .means("Bytes allocated in all calls, freed or not; 1 KB is 1024 bytes")
-            .ranked(1)
+            .hide_order(1)
             .shows(|kind: &ProfileRow| own(kb(kind.allocated_bytes), 1)),
         Column::number("peak KB", "peak_kb")
             .means("Largest increase of the live bytes during a call; 1 KB is 1024 bytes")
-            .ranked(4)
+            .hide_order(4)
             .shows(|kind: &ProfileRow| own(kind.peak_memory_bytes as f64 / 1024.0, 1)),
     ];
     if let Some(figures) = figures {
         let model = wanted[0];
         for (column, name) in [
             (Column::number("ms published", "time_ms_published"), "time_ms"),
-            (Column::number("calls published", "calls_published").ranked(5), "calls"),
+            (Column::number("calls published", "calls_published").hide_order(5), "calls"),
             (Column::number("KB published", "memory_kb_published"), "memory_kb"),
         ] {
             columns
