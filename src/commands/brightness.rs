@@ -1,25 +1,28 @@
-//! Warns of pictures in which light and dark are swapped, such as ink on paper for a network that learned
-//! white on black.
+//! Warns if light and dark are swapped in the pictures to predict, compared with the training set. An example
+//! is dark ink on white paper, for a network that was trained on white digits on black.
 //!
-//! The network names a class for such pictures as for any others, so no other output shows the mistake.
+//! The network predicts a class for a swapped picture as for any other picture, so no other output shows the
+//! mistake.
 
-/// A picture counts as swapped if its negative is closer to the training set's mean than the picture itself,
-/// by more than this. Brightness is scaled to 0..1.
+/// A picture counts as swapped only if its negative is closer to the training set's mean brightness than the
+/// picture itself, by more than this. Brightness is scaled to 0..1.
 ///
-/// If the training set's mean is between 0.375 and 0.625, no picture can meet this condition, so networks for
-/// natural pictures never warn. Of MNIST's 70,000 digits no picture meets it, and every negative does.
+/// If the training set's mean is between 0.375 and 0.625, no picture can meet this condition, so there is
+/// never a warning for networks that were trained on natural pictures. None of MNIST's 70,000 digits meets
+/// the condition; the negative of every digit meets it.
 const CLOSER: f32 = 0.25;
 /// Minimum difference between a swapped picture's mean and the training set's mean, in standard deviations of
 /// the training set.
 const FAR: f32 = 1.5;
-/// A warning needs at least one swapped picture in 10. Of natural pictures darkened to a mean of 0.2, 1 %
-/// count as swapped.
+/// A warning needs at least one swapped picture in 10. Of natural pictures that were darkened to a mean of
+/// 0.2, 1 % wrongly count as swapped.
 const FEW: usize = 10;
 
 /// Compares the brightness of the pictures to predict with the training set's.
 #[derive(Debug)]
 pub struct Brightness {
-    /// Mean and standard deviation of the training set, averaged over channels; `None` if unknown.
+    /// Mean and standard deviation of the training set, averaged over channels. `None` if they are not those
+    /// of a brightness in 0..1; then no picture is counted.
     learned: Option<[f32; 2]>,
     pictures: usize,
     swapped: usize,
@@ -31,7 +34,7 @@ impl Brightness {
     /// Takes the mean and standard deviation of each channel of the training set, scaled to 0..1.
     pub fn of_training_set(mean: &[f32], std: &[f32]) -> Self {
         let average = |values: &[f32]| values.iter().sum::<f32>() / values.len() as f32;
-        // An import's `--mean` may be any number, also outside 0..1.
+        // The option `--mean` of `data import` may be any number, also outside 0..1.
         let learned = [average(mean), average(std)];
         let is_known = (0.0..=1.0).contains(&learned[0]) && learned[1] > 0.0;
         Self { learned: is_known.then_some(learned), pictures: 0, swapped: 0, first: None }
@@ -50,7 +53,7 @@ impl Brightness {
         }
     }
 
-    /// Returns the warning, if enough pictures are swapped.
+    /// Returns the warning, or `None` if too few pictures are swapped.
     pub fn warning(&self) -> Option<String> {
         let [learned, _] = self.learned?;
         let (first, mean) = self.first.as_ref().filter(|_| self.swapped * FEW >= self.pictures)?;

@@ -1,9 +1,9 @@
-//! `mpiburn bench allreduce`: measures latency and bandwidth by size and backend, with the method of the OSU
-//! micro-benchmarks.
+//! `mpiburn bench allreduce`: measures the latency and bandwidth of all-reduces, for each message size and
+//! backend. It follows the method of the OSU micro-benchmarks.
 //!
-//! Backends alternate within each iteration, so that other load on the machine affects all of them alike. An
-//! untimed barrier before each call starts the ranks together. The latency of a call is the mean over ranks,
-//! as in OSU's benchmarks.
+//! Each iteration times one call with every method, so that other load on the machine affects all methods
+//! alike. A method is a backend and its order of summation. An untimed barrier before each call starts the
+//! ranks together. The latency of a call is the mean over ranks, as in OSU's benchmarks.
 
 use clap::ValueEnum;
 use half::{bf16, f16};
@@ -18,8 +18,8 @@ use run_report::allreduce::latency_plot;
 use run_report::plots::Plot;
 use run_report::{LatencyRow, benchmarks};
 
-/// Largest message in bytes whose calls count as short. Short calls get more iterations by default, to
-/// measure their spread.
+/// Largest message, in bytes, that is timed in 1,000 iterations by default. Larger messages get 100. The
+/// calls of small messages are short, and many of them are needed to measure their spread.
 const SMALL: usize = 64 << 10;
 
 /// An all-reduce method to time: a backend and its order of summation.
@@ -82,8 +82,8 @@ fn methods(names: Option<&str>) -> Result<Vec<AllReduceMethod>, ConfigError> {
     Ok(chosen)
 }
 
-/// Times every size with every method. Returns one row for each pair, ordered by size. Unless the user named
-/// the methods, leaves out those of a backend for which some rank has no GPU.
+/// Times every size with every method. Returns one row for each pair, ordered by size. If the user named no
+/// methods, and some rank has no GPU for a backend, leaves out that backend's methods.
 fn measure(
     world: &World,
     args: &AllreduceArgs,
@@ -117,8 +117,8 @@ fn measure(
     Ok(rows)
 }
 
-/// Returns this rank's times in µs for one size: `iterations` times of the first method, then of the next
-/// one.
+/// Returns this rank's times in µs for one message size: `iterations` times of the first method, then
+/// `iterations` times of the second method, and so on.
 fn time_size(
     world: &World,
     dtype: WireType,
@@ -138,7 +138,7 @@ fn time_size(
         let mut buffer = wire(dtype, bytes / dtype.bytes(), term);
         call(method, &mut buffer)?;
         world.agree(check(method, &buffer, world.size()))?;
-        // Further sums are of zeros: repeated sums of other values would overflow the type.
+        // The timed calls sum zeros: other values would grow with each call and overflow the type.
         buffer.bytes_mut().fill(0);
         buffers.push(buffer);
     }
@@ -154,17 +154,18 @@ fn time_size(
     Ok(times)
 }
 
-/// Returns the number of untimed calls at the start, which set up connections and pages.
+/// Returns the number of untimed calls at the start. They open connections and touch the buffers' memory
+/// pages.
 fn warm_up(iterations: usize) -> usize {
     (iterations / 10).max(5)
 }
 
-/// Returns the value at index `i` that every rank contributes to the first sum.
+/// Returns the value that every rank contributes at index `i` of the first sum.
 fn term(i: usize) -> f32 {
     (i % 7 + 1) as f32
 }
 
-/// Makes a buffer of `length` values.
+/// Makes a buffer of `length` values of type `dtype`: `value(i)` at index `i`.
 fn wire(dtype: WireType, length: usize, value: impl Fn(usize) -> f32) -> Wire {
     let values = (0..length).map(value);
     match dtype {

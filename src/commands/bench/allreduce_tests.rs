@@ -1,10 +1,10 @@
-//! Checks the parsing of options and the detection of wrong sums.
+//! Tests of `bench allreduce`: parsing of its options, and detection of wrong sums.
 
 use super::*;
 use crate::options::{BenchKind, Cli, Command, one_line};
 use clap::Parser;
 
-/// Element type, sizes, and names of the methods.
+/// Element type, sizes, and names of the methods that the options select.
 type Chosen = (WireType, Vec<usize>, Vec<&'static str>);
 
 fn chosen(options: &[&str]) -> Result<Chosen, ConfigError> {

@@ -1,5 +1,5 @@
-//! `mpiburn bench collectives`: determines the operations that each backend supports, by calling each one and
-//! checking its result.
+//! `mpiburn bench collectives`: finds out which collective operations each backend supports. It calls each
+//! operation, checks the result, and times the call.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -21,11 +21,12 @@ use run_report::collectives::{CORRECT, CollectiveRow, NEEDS_2_RANKS, NOT_BUILT, 
 /// Bytes that each rank sends to each other rank, or contributes to a sum.
 const BYTES: usize = 1024;
 
-/// Delay of one rank before the barrier that is checked.
+/// How long the last rank sleeps before it enters the barrier that is checked.
 ///
-/// The barrier is wrong if one rank leaves it before another rank enters it, and the time in between exceeds
-/// half of this delay plus the errors of both clocks. Ranks that are late for other reasons may hide a wrong
-/// barrier, but cannot make a correct one look wrong.
+/// The barrier is wrong if a rank leaves it before another rank has entered it. Clocks of ranks differ, so
+/// the time between leaving and entering must exceed half of this delay plus the errors of the two ranks'
+/// clocks. A rank that is late for another reason may hide a wrong barrier, but cannot make a correct barrier
+/// look wrong.
 const LATE: Duration = Duration::from_millis(100);
 
 /// Calls one operation of [`Primitives`]; the last argument is the root rank. Returns the time of the call
@@ -76,7 +77,7 @@ const OPERATIONS: [(&str, PrimitiveCall); 11] = [
 
 const BARRIER: &str = "barrier";
 
-/// A rank's times of an operation in µs (none if the rank does not take part), or the problem: [`WRONG`] or
+/// A rank's times of an operation in µs (empty if the rank does not take part), or the problem: [`WRONG`] or
 /// [`NOT_SUPPORTED`].
 type Trial = Result<Vec<f64>, String>;
 
@@ -122,8 +123,8 @@ pub fn run(world: &World, args: &CollectivesArgs) -> anyhow::Result<()> {
     wrong.map_or(Ok(()), |error| Err(error.into()))
 }
 
-/// Connects the operations of `backend`. The inner error says why there are none: this build lacks the
-/// backend, or a rank has no GPU for it.
+/// Connects `backend`. The inner error says why the backend cannot be used: this build lacks it, or a rank
+/// has no GPU for it.
 fn connect(
     world: &World,
     backend: BackendKind,
@@ -141,7 +142,8 @@ fn ended_with(trial: &Trial, problem: &str) -> bool {
     trial.as_ref().is_err_and(|found| found == problem)
 }
 
-/// Returns the median time in µs of one operation over all ranks' trials, or why there is none.
+/// Returns the median time in µs of one operation, where the time of a call is the mean over ranks. The error
+/// says why there is no time.
 fn summary(trials: &[Trial]) -> Result<f64, &'static str> {
     for problem in [WRONG, NOT_SUPPORTED] {
         if trials.iter().any(|trial| ended_with(trial, problem)) {
@@ -154,8 +156,8 @@ fn summary(trials: &[Trial]) -> Result<f64, &'static str> {
     median_of((0..calls).map(mean).collect()).ok_or(NEEDS_2_RANKS)
 }
 
-/// Calls `operation` on all ranks, `iterations` times after a warm-up. Continues after a wrong result,
-/// because the other ranks would wait for this one.
+/// Calls `operation` on all ranks, `iterations` times after a warm-up. Continues after a wrong result: if
+/// this rank stopped, the other ranks would wait for it.
 fn attempt(
     operation: PrimitiveCall,
     on: &mut dyn Primitives,
@@ -177,8 +179,8 @@ fn attempt(
     Ok(problem.map_or(Ok(times), |problem| Err(problem.to_owned())))
 }
 
-/// Sends a message from each even rank to the next rank. If `of_sender`, the senders return their time,
-/// otherwise the receivers.
+/// Sends a message from each even rank to the next rank. Returns a time on the senders if `of_sender` is
+/// true, and on the receivers if it is false.
 fn with_peer(
     on: &mut dyn Primitives,
     world: &World,

@@ -1,4 +1,5 @@
-//! Checks the summary of trials, the barrier test, and the messages that ranks send.
+//! Tests of `bench collectives`: the summary of trials, the check of barriers, and the messages that ranks
+//! send.
 
 use super::*;
 
@@ -19,9 +20,9 @@ fn a_barrier_that_a_rank_leaves_before_another_enters_is_wrong() {
     let passage = |entered, left, error| Passage { entered, left, error };
     let last = passage(late, late + 5, 1000);
     assert!(all_waited(&[passage(0, late, 0), last]));
-    assert!(all_waited(&[passage(9 * late, 9 * late + 5, 0), passage(late, 9 * late, 0)]), "late itself");
+    assert!(all_waited(&[passage(9 * late, 9 * late + 5, 0), passage(late, 9 * late, 0)]), "a late rank");
     assert!(!all_waited(&[passage(0, 5, 0), last]));
-    assert!(all_waited(&[passage(0, 5, late), last]), "the clocks may differ by as much");
+    assert!(all_waited(&[passage(0, 5, late), last]), "the clock errors widen the margin");
 }
 
 #[test]

@@ -1,5 +1,6 @@
-//! `mpiburn bench fused`: compares fused convolution and ReLU with Burn's two operators on each compute
-//! backend.
+//! `mpiburn bench fused`: compares this project's fused convolution and ReLU with Burn's two separate
+//! operators, on each compute backend of this build. It trains a small network with each of them, and prints
+//! the step times and test accuracies.
 
 use std::time::{Duration, Instant};
 
@@ -27,8 +28,8 @@ const SIDE: usize = 28;
 const CLASSES: usize = 10;
 const TEST_BATCH: usize = 128;
 
-/// Number of steps of one row before the next row continues. Rows alternate, so that a change in the
-/// machine's speed affects all of them.
+/// Number of steps that one network trains before the next network trains. Networks alternate, so that a
+/// change in the machine's speed affects all of them.
 const TURN: usize = 10;
 
 /// An implementation of the network.
@@ -121,11 +122,12 @@ fn measure(
     candidates.iter().map(row).collect()
 }
 
-/// ReLU(Conv2d(C→C, 3x3, pad 1)), `layers` times with the same weights, then
-/// Linear(C·28·28→10), for `[batch, 1, 28, 28]`.
+/// The network: ReLU(Conv2d(C→C, 3x3, pad 1)) `layers` times with the same weights, then Linear(C·28·28→10).
+/// Its input is `[batch, 1, 28, 28]`.
 ///
-/// The table reproduces a report that applied one convolution N times, so input and output of the convolution
-/// have the same shape. With several channels, the image is repeated over them.
+/// The benchmark reproduces a report that applied one convolution N times. Therefore the convolution's input
+/// and output have the same shape. If C is more than 1, each channel of the first input is a copy of the
+/// image.
 #[derive(Module, Debug)]
 struct RepeatedConv {
     conv: Conv2d,

@@ -1,4 +1,5 @@
-//! `mpiburn bench int8`: compares an int8 model with the float network from which it was made.
+//! `mpiburn bench int8`: compares an int8 model with the float network from which it was made: times, memory
+//! and accuracy.
 
 use std::time::{Duration, Instant};
 
@@ -21,11 +22,12 @@ use data::{Normalizer, Shard, Split};
 use run_record::Method;
 use terminal::table::table;
 
-/// Numbers of images in one inference.
+/// The batch sizes to time: numbers of images in one inference.
 const BATCHES: [usize; 3] = [1, 32, 128];
-/// Minimum number of timed rounds of a batch size.
+/// Number of rounds of a batch size that run whatever their time is. A round is one timed inference of each
+/// model.
 const LEAST: usize = 5;
-/// After this time, only the first [`LEAST`] rounds of a batch size still start.
+/// Time limit of a batch size. After it, no round starts, except the first [`LEAST`] rounds.
 const MOST: Duration = Duration::from_secs(10);
 /// Batch size of the accuracy test.
 const TEST_BATCH: usize = 128;
@@ -96,7 +98,8 @@ pub fn run(world: &World, args: &Int8Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the quantization method of the int8 model, and three rows for each batch size.
+/// Returns the quantization method of the int8 model. For each batch size, also returns three rows: the
+/// network with fused operators, the network with Burn's operators, and the int8 model.
 fn measure(world: &World, subject: Subject, args: &Int8Args) -> anyhow::Result<(Method, Vec<Int8Row>)> {
     let Some(int8) = &subject.int8 else { unreachable!("it was asked for") };
     let (float_bytes, int8_bytes) = (subject.float_bytes()?, int8_bytes(int8)?);
@@ -144,8 +147,8 @@ fn measure(world: &World, subject: Subject, args: &Int8Args) -> anyhow::Result<(
     Ok((method, rows))
 }
 
-/// Times inferences of the candidates in turn, after one untimed inference of each. Returns each candidate's
-/// times, and the bytes that its last inference allocated.
+/// Times one inference of each candidate in every round, after one untimed inference of each. Returns each
+/// candidate's times, and the bytes that its last inference allocated.
 fn time(candidates: &mut [&mut dyn FnMut()], iterations: usize) -> Vec<(Vec<Duration>, u64)> {
     let mut measured = vec![(Vec::with_capacity(iterations), 0); candidates.len()];
     candidates.iter_mut().for_each(|infer| infer());

@@ -1,8 +1,8 @@
-//! `mpiburn bench link`: measures the time of a message between two ranks, by size.
+//! `mpiburn bench link`: measures the time of a message between two ranks, for each message size.
 //!
 //! Both ranks send at once, as in an all-reduce. In a ping-pong each direction would be idle half of the
-//! time. The pause before a message matters as well: shapers and switches forward messages faster after a
-//! pause.
+//! time. `--pause-us` sets the pause before a message. It matters, because traffic shapers and switches
+//! forward a message faster after a pause.
 
 use std::time::{Duration, Instant};
 
@@ -15,13 +15,15 @@ use run_report::allreduce::human_size;
 use run_report::link::{Link, LinkRow};
 use terminal::table::table;
 
-/// Number of untimed exchanges at the start. The first opens connections, and TCP's window grows over the
-/// next ones.
+/// Number of untimed exchanges at the start. The first exchange opens connections. During the others, TCP's
+/// window grows.
 const WARM_UP: usize = 5;
-/// Time limit of the exchanges of one size.
+/// How long the exchanges of one size should take, if `--iterations` is not given. Their number is from 10 to
+/// 1,000.
 const BUDGET: Duration = Duration::from_secs(1);
 const SIZES: &str = "4..4MiB";
-/// Without --sizes, larger messages are not measured once the median time of a message exceeds this.
+/// If `--sizes` is not given, and the median time of a message exceeds this, larger messages are not
+/// measured.
 const LONGEST: Duration = Duration::from_millis(100);
 
 pub fn run(world: &World, args: &LinkArgs) -> anyhow::Result<()> {
@@ -31,8 +33,8 @@ pub fn run(world: &World, args: &LinkArgs) -> anyhow::Result<()> {
     let sizes = sizes::parse(text, 1).map_err(|problem| ConfigError::new("sizes", text, problem))?;
     if world.size() != 2 {
         let problem = format!(
-            "bench link measures between 2 ranks, but this job has {}: start it with mpirun -n 2, on two machines with \
-             --host alpha,beta",
+            "bench link measures between 2 ranks, but this job has {}: start it with mpirun -n 2; for two machines, \
+             add --host alpha,beta",
             world.size()
         );
         return Err(ConfigError::Message(problem).into());
@@ -56,7 +58,7 @@ pub fn run(world: &World, args: &LinkArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the times of exchanges of one size, in µs.
+/// Returns the times of exchanges of `bytes` bytes, in µs.
 fn time_size(
     world: &World,
     on: &mut dyn Primitives,

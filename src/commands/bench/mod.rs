@@ -48,7 +48,7 @@ fn warn_if_not_representative(world: &World) {
     }
 }
 
-/// Rejects more than one rank. The error names `what`, the thing that is measured.
+/// Returns an error if the job has more than one rank. The error names `what`, the thing that is measured.
 fn check_alone(world: &World, what: &str) -> Result<(), ConfigError> {
     if world.size() == 1 {
         return Ok(());
@@ -67,7 +67,7 @@ fn timed(world: &World, call: impl FnOnce() -> Result<(), CommError>) -> Result<
     Ok(started.elapsed())
 }
 
-/// If some rank has no GPU for `backend`, returns the reason in two words. All ranks must call it.
+/// If some rank has no GPU for `backend`, returns the reason in two words. All ranks must call this function.
 #[cfg(feature = "nccl")]
 fn has_no_gpu(world: &World, backend: BackendKind) -> Result<Option<&'static str>, CommError> {
     if backend != BackendKind::Nccl {
@@ -99,7 +99,7 @@ fn job(world: &World) -> String {
     format!("{} ({}), {}", count(world.size(), "rank"), topology(world.places()), world.mpi_library())
 }
 
-/// Returns the median of `times` in milliseconds; 0 if there are none.
+/// Returns the median of `times` in milliseconds, or 0 if `times` is empty.
 pub fn median_ms(times: &[Duration]) -> f64 {
     median_of(times.iter().map(|time| 1e3 * time.as_secs_f64()).collect()).unwrap_or_default()
 }

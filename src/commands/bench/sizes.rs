@@ -1,11 +1,12 @@
-//! Parser of message sizes.
+//! Parses the message sizes of the option `--sizes`, such as `4,17KiB,1..64MiB`.
 
-/// Largest message in bytes. MPI counts elements in C ints, which can hold more, and several messages of this
-/// size fit into memory.
+/// Largest message in bytes: 1 GiB. MPI counts elements in C ints, which can hold this number. Several
+/// messages of this size fit into memory.
 const LARGEST: usize = 1 << 30;
 
-/// Parses a list such as `4,17KiB,1..64MiB`: sizes in bytes, KiB or MiB. A range doubles its first size up to
-/// its last. Each size must be a multiple of `width`, the bytes of a value.
+/// Parses a list such as `4,17KiB,1..64MiB`: sizes in bytes, KiB or MiB. A range stands for its first size,
+/// twice this size, and so on, up to its last size. Each size must be a multiple of `width`, the bytes of a
+/// value.
 ///
 /// # Errors
 /// Returns the invalid part and what is wrong with it.

@@ -33,7 +33,8 @@ const TURN: usize = 5;
 
 const PHASES: usize = StepMs::TITLES.len();
 
-/// Measures `--steps` steps with overlap and, on several ranks, the same number without.
+/// Measures `--steps` steps with overlap. On several ranks, also measures the same number of steps without
+/// overlap.
 pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
     let config = configure(world, args)?;
     let batch = config.data.train_batch_size.get();
@@ -49,7 +50,7 @@ pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Checks the options and prepares this rank for them.
+/// Checks and completes the options. Sets this rank's SIMD level, deadline, GPU and threads by them.
 fn configure(world: &World, args: &StepArgs) -> anyhow::Result<RunConfig> {
     let config = args.config.clone().completed()?;
     if let Some(name) = &args.simd {
@@ -68,13 +69,14 @@ fn configure(world: &World, args: &StepArgs) -> anyhow::Result<RunConfig> {
 
 /// The measurements of this rank.
 struct Measured {
-    /// Steps with overlap and, on several ranks, steps without. One rank has no communication.
+    /// The steps with overlap. On several ranks, also the steps without overlap; one rank has no
+    /// communication.
     modes: Vec<TimedSteps>,
     /// Times of matrix products, some before the steps and some after them.
     products: Vec<Duration>,
     /// Bytes of gradients that the rank sends in a step.
     gradient_bytes: usize,
-    /// Time of an all-gather of these bytes, from [`gather_ms`].
+    /// The result of [`gather_ms`] for these bytes.
     gather_ms: Option<f64>,
 }
 
@@ -115,8 +117,8 @@ struct TimedSteps {
 }
 
 impl TimedSteps {
-    /// Allocates memory for all steps. A vector that grows would be copied between steps, and its page faults
-    /// would be counted as the steps' own.
+    /// Allocates memory for all steps. A vector that grows would be copied between steps, and the page faults
+    /// of the copy would count as page faults of the steps.
     fn with_capacity(steps: usize) -> Self {
         let (phases, times) = (Vec::with_capacity(steps), Vec::with_capacity(steps));
         Self { phases, times, allocations: 0, page_faults: 0 }
@@ -153,7 +155,7 @@ impl TimedSteps {
 /// bytes as in a ring all-reduce of `bytes` bytes: 2(n-1)/n times `bytes` on n ranks. `None` on one rank, or
 /// if `bytes` is 0. All ranks must call it with the same `bytes`.
 fn gather_ms(world: &World, config: &RunConfig, bytes: usize) -> anyhow::Result<Option<f64>> {
-    /// Number of untimed exchanges. The first opens connections, and TCP's window grows over the next ones.
+    /// Number of untimed exchanges. The first opens connections. During the others, TCP's window grows.
     const WARM_UP: usize = 3;
     const TIMED: usize = 9;
     if world.size() == 1 || bytes == 0 {
@@ -191,8 +193,9 @@ fn select_level(name: &str) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Returns milliseconds per step, mean over all ranks. Phases are medians over steps, as the whole step is.
-/// With means, one slow step of thirty in the mode without overlap would count as hidden communication.
+/// Returns the milliseconds per step of one mode: first the median over the steps of a rank, then the mean
+/// over ranks. Only `mean` is a mean over steps too. If phases were means over steps, one slow step in thirty
+/// without overlap would count as hidden communication.
 fn timing(world: &World, steps: &TimedSteps) -> anyhow::Result<Timing> {
     let parts = std::array::from_fn(|phase| {
         median_ms(&steps.phases.iter().map(|times| times[phase]).collect::<Vec<Duration>>())
@@ -272,7 +275,7 @@ pub struct Timing {
 }
 
 impl Timing {
-    /// Returns operations per second of the median step, if a step has `flop` operations.
+    /// Returns the operations per second of a step that has `flop` operations and takes the median time.
     pub fn per_second(&self, flop: u64) -> f64 {
         1e3 * flop as f64 / self.median
     }
@@ -363,7 +366,7 @@ impl StepReport {
     fn communication(&self) -> Option<String> {
         let (on, off) = (&self.overlap_on, self.overlap_off.as_ref()?);
         let hidden = off.parts.exposed - on.parts.exposed;
-        // If ranks wait longer with overlap than without, the hidden part is unknown.
+        // If ranks wait longer with overlap than without overlap, overlap hid nothing.
         let hidden = if hidden >= 0.0 {
             let share = 100.0 * hidden / off.parts.exposed.max(f64::MIN_POSITIVE);
             format!("hidden {hidden:.3} ms ({share:.0}%)")
@@ -383,7 +386,8 @@ impl StepReport {
         ))
     }
 
-    /// Describes the part of the communication that is transfer of bytes, without waits and additions.
+    /// Describes how much of the communication's time is transfer of bytes; the rest is waits and additions.
+    /// `None` on one rank.
     fn bytes_alone(&self) -> Option<String> {
         let (all, gather) = (self.overlap_off.as_ref()?.parts.exposed, self.gather_ms?);
         Some(format!(
@@ -441,7 +445,8 @@ fn product_times(device: &Device, count: usize) -> Vec<Duration> {
     (0..=count).map(time).skip(1).collect()
 }
 
-/// Returns floating-point operations per second of the median product, if one was timed.
+/// Returns the floating-point operations per second of a product that takes the median time. `None` if no
+/// product was timed.
 fn product_flop_per_second(times: &[Duration]) -> Option<f64> {
     let flop = 2.0 * (SIDE as f64).powi(3);
     (!times.is_empty()).then(|| 1e3 * flop / median_ms(times))
