@@ -39,10 +39,11 @@ pub struct Opened {
 }
 
 impl Opened {
-    /// Opens on every rank the run at `path` on rank 0's disk. `adapt` may change its options.
+    /// Opens a run on every rank. Rank 0 reads the run from `path` on its disk. `adapt` may change the run's
+    /// options.
     ///
-    /// With `data_root`, another data set replaces the run's. Otherwise the samples of the splits in
-    /// `checked` must be those with which the checkpoint was written.
+    /// If `data_root` is given, this data set replaces the run's. If it is not given, the samples of the
+    /// splits in `checked` must be the samples with which the checkpoint was written.
     pub fn open(
         world: &World,
         path: &Path,
@@ -93,10 +94,12 @@ pub struct Noted {
 }
 
 impl Noted {
-    /// Reads the description from `record`, the `run.json` of the run at `path`.
+    /// Reads the dimensions and the data set's description from `record`, the `run.json` of the run at
+    /// `path`.
     ///
     /// # Errors
-    /// If the description is incomplete, or a network of these dimensions has more parameters than the run's.
+    /// If the shape or the number of classes is 0, if the images are too small for the network, or if a
+    /// network of these dimensions has more parameters than the run's network.
     pub fn from_record(path: &Path, record: &RunRecord) -> anyhow::Result<Self> {
         let damaged =
             |what: String| RecordError::damaged(&path.join("run.json"), what + ": restore the file");
@@ -118,8 +121,8 @@ impl Noted {
         Ok(Self { dimensions, data })
     }
 
-    /// Checks that a data set has the shape and the number of classes of the run's network. `typed` says
-    /// whether the data set was named beside the run.
+    /// Checks that a data set has the shape and the number of classes of the run's network. `typed` is true
+    /// if the user named the data set with `--data-root`, and false if `run.json` names it.
     pub fn check_dimensions(
         &self,
         config: &RunConfig,
@@ -142,12 +145,15 @@ impl Noted {
         Err(if typed {
             ConfigError::new("data-root", root, format!("{problem}: name a data set like the run's"))
         } else {
-            ConfigError::Message(format!("{root}: {problem}: restore the one that has changed"))
+            ConfigError::Message(format!(
+                "{root}: {problem}: restore the data set or run.json, whichever has changed"
+            ))
         })
     }
 
-    /// Returns a data set other than the run's, normalised as the run's data set was. Rejects a data set with
-    /// another element type or other features, or with the run's classes in another order.
+    /// Prepares `source`, a data set other than the run's, for the run's network: it is normalised as the
+    /// run's data set was. Rejects a data set with another element type or other features, or with the run's
+    /// classes in another order.
     pub fn as_trained(
         &self,
         world: &World,
@@ -199,7 +205,8 @@ impl Noted {
     }
 }
 
-/// Returns the index of the first names that differ, and both names, shortened.
+/// Returns the first index at which the two lists have different names, and the names there, shortened.
+/// `None` if there is no such index.
 fn first_difference(found: &[String], expected: &[String]) -> Option<(usize, [String; 2])> {
     const MOST: usize = 60;
     let mut pairs = found.iter().zip(expected).enumerate();
@@ -216,8 +223,9 @@ pub struct StoredRun {
     pub noted: Noted,
 }
 
-/// Reads `run.json` of the run in `folder`. The error of a damaged file says what to do; if the file can be
-/// read with any `config`, only `config` is wrong.
+/// Reads `run.json` of the run in `folder`. If the file is damaged, the error says what to do. The remedy
+/// differs if only the field `config` is wrong; this is so if the file can be read with a `config` of any
+/// content.
 pub fn open_record(folder: &Path) -> Result<(RunDir, RunRecord), RecordError> {
     RunDir::open::<RunConfig>(folder).map_err(|error| match error {
         RecordError::Damaged { path, what } => {
@@ -249,8 +257,8 @@ pub fn stored_run(path: &Path) -> anyhow::Result<StoredRun> {
     Ok(StoredRun { noted: Noted::from_record(&run, &record)?, config: record.config, samples })
 }
 
-/// Loads the weights of the checkpoint at `path`. If `path` is a run, loads its last checkpoint, or with
-/// early stopping the one with the lowest test loss.
+/// Loads the weights of the checkpoint at `path`. If `path` is a run directory, loads the run's last intact
+/// checkpoint; if the run used early stopping, loads the checkpoint with the lowest test loss instead.
 pub fn load(path: &Path, layout: &ParamLayout) -> anyhow::Result<CheckpointWeights> {
     let read = |folder: PathBuf| {
         let Checkpoint { params, position, .. } = Checkpoint::<Position>::load(&folder, &stored(layout))?;

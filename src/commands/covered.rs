@@ -1,8 +1,9 @@
 //! Checks `run.json` and the data set against a checkpoint's manifest.
 //!
 //! The manifest contains the configuration and the digests of the samples with which the checkpoint was
-//! written. The history in `run.json` lists the options that later attempts changed. Manifest plus history
-//! must give the configuration in `run.json`; any other difference means that a file was edited or exchanged.
+//! written. The history in `run.json` lists the attempts of the run (its start and each `--resume`), and the
+//! options that each attempt changed. The manifest's configuration, changed as the history says, must equal
+//! the configuration in `run.json`. Any other difference means that a file was edited or exchanged.
 
 use std::path::Path;
 
@@ -24,7 +25,7 @@ pub fn check(run: &Path, record: &RunRecord, folder: &Path, manifest: &Manifest)
     ensure!(
         record.history.len() > manifest.attempt,
         "{}: `history` has {}, but {} was written by attempt {}: run.json was edited or belongs to \
-         another run; restore the run's own",
+         another run; restore the run's own run.json",
         file.display(),
         count(record.history.len(), "attempt"),
         folder.display(),
@@ -60,8 +61,8 @@ pub fn check(run: &Path, record: &RunRecord, folder: &Path, manifest: &Manifest)
     );
 }
 
-/// The samples with which a run must continue, for each split. `None` without a checkpoint, or if the run has
-/// changed its data set since the checkpoint.
+/// The samples with which a run must continue, for the training and the test split. `None` if there is no
+/// checkpoint, or if the run has changed its data set since the checkpoint.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Samples([Option<Covered>; 2]);
 
@@ -133,8 +134,8 @@ impl Samples {
     }
 }
 
-/// Describes the first difference between a data set's class names or normalisation and what the run recorded
-/// in `noted`.
+/// Compares a data set's class names and normalisation with the names and normalisation that the run recorded
+/// in `noted`. Describes the first difference, or returns `None` if they are equal.
 fn differs(noted: &DataRecord, data: &Description) -> Option<String> {
     let first = |found: &[String], noted: &[String]| {
         let at = found.iter().zip(noted).position(|(found, noted)| found != noted)?;

@@ -109,8 +109,8 @@ fn import(args: &ImportArgs) -> anyhow::Result<()> {
     if let Err(DataError::Stopped) = imported {
         end_of_signal(&stop);
     }
-    // A run directory is not a data set, but may contain a table that the user wants. Therefore the error is
-    // replaced only after the import has failed.
+    // If the source is a run directory, the error should say so. But a run directory may contain a table that
+    // the user wants to import, so this check comes only after the import has failed.
     let refused = |error| match product_at(&args.source) {
         Some(what) => {
             let source = args.source.display();
@@ -139,8 +139,9 @@ fn import(args: &ImportArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns options with which two ranks learn from `samples` samples. Small sets get smaller batches and more
-/// epochs (at most 100), for about 500 steps. Large sets get the defaults.
+/// Returns options for the suggested training, in which two ranks learn from `samples` samples. Small sets
+/// get smaller batches and more epochs (at most 100), for about 500 steps. Large sets get no options: the
+/// defaults suit them.
 fn recipe(samples: usize) -> String {
     const RANKS: usize = 2;
     /// Number of steps in which networks learned separable classes in experiments.
@@ -157,7 +158,7 @@ fn recipe(samples: usize) -> String {
     format!(" --shuffle --epochs {epochs}{batch} --lr 0.001")
 }
 
-/// Ends the process if a signal arrived, in the way the signal would without a handler.
+/// If a signal has arrived, ends the process as the signal would end it without a handler.
 fn end_of_signal(stop: &StopRequest) {
     if let Some(signal) = stop.number() {
         let _ = signal_hook::low_level::emulate_default_handler(signal);

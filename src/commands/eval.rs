@@ -1,4 +1,4 @@
-//! `mpiburn eval`: a checkpoint's loss and accuracy on the test set.
+//! `mpiburn eval`: computes the loss and accuracy of a checkpoint on the test set.
 
 use std::path::Path;
 
@@ -58,7 +58,8 @@ pub fn shown(test: &Tally) -> String {
     )
 }
 
-/// Writes the scores of all ranks in the order of the test set: rank r has samples r, r + ranks, ….
+/// Writes the scores of all ranks to an .npy file, in the order of the test set. Rank r has the scores of
+/// samples r, r + number of ranks, ….
 fn write_logits(world: &World, file: &Path, mine: &[f32], classes: usize) -> anyhow::Result<()> {
     let shares = world.gather(&mine.to_vec())?;
     on_root(world, || {

@@ -1,4 +1,4 @@
-//! `mpiburn export`: a checkpoint's network as an ONNX file.
+//! `mpiburn export`: writes the network of a checkpoint as an ONNX file.
 
 use anyhow::Context;
 

@@ -1,7 +1,8 @@
 //! Chooses the GPU of each rank for `--device cuda` and `--device tch-cuda:N`.
 //!
-//! Without a number, the ranks of a machine take its GPUs in turn. Except with NCCL, several ranks may share
-//! a GPU: mpi and gloo send gradients through the host's memory.
+//! With `--device cuda`, which names no number, the ranks of a machine take its GPUs in turn. Over mpi and
+//! gloo, which send gradients through the host's memory, several ranks may share a GPU. NCCL needs one GPU
+//! per rank.
 
 use burn_mpi::World;
 
@@ -21,7 +22,7 @@ pub fn choose(world: &World, device: DeviceKind) -> anyhow::Result<()> {
 }
 
 /// Returns why a job with these options and `ranks` ranks on this machine is impossible, or `None` if it is
-/// possible. Without `ranks` the job runs on other machines, and only the build is checked.
+/// possible. `ranks` is `None` if the job runs on other machines; then only the build is checked.
 pub fn impossible(config: &RunConfig, ranks: Option<usize>) -> Option<String> {
     if let Err(error) = config.check_built() {
         return Some(error.to_string());
@@ -45,8 +46,8 @@ fn local_rank(world: &World) -> usize {
     before.iter().filter(|place| place.boot_id == mine.boot_id).count()
 }
 
-/// Returns the number of GPUs that this process sees through the backend of `device`, or why it can use none.
-/// `None` for a CPU device.
+/// Returns the number of GPUs that this process sees through the backend of `device`. The error says why the
+/// process can use no GPU. `None` for a CPU device.
 fn found(device: DeviceKind) -> Option<Result<usize, String>> {
     match device {
         #[cfg(feature = "cuda")]
@@ -58,7 +59,8 @@ fn found(device: DeviceKind) -> Option<Result<usize, String>> {
     }
 }
 
-/// Returns the number of the GPU: the one in `device`, or one chosen by the rank's index on its machine.
+/// Returns the number of a rank's GPU, counted from 0: the number in `device` if it has one. If it has none,
+/// the ranks take the `found` GPUs in turn, by `local`, their index on the machine.
 fn number(device: DeviceKind, local: usize, found: Result<usize, String>) -> Result<usize, String> {
     let (wanted, others) = match device {
         DeviceKind::TchCuda(wanted) => (Some(wanted), "--device tch"),
@@ -78,7 +80,7 @@ fn number(device: DeviceKind, local: usize, found: Result<usize, String>) -> Res
             )
         }
         (Ok(1), Some(1..)) => {
-            format!("this process sees one GPU, number 0; choose that, or {others}")
+            format!("this process sees one GPU, number 0; choose number 0, or {others}")
         }
         (Ok(found), Some(wanted)) if wanted >= found => {
             format!("this process sees {found} GPUs, numbered from 0; choose one of them, or {others}")

@@ -13,8 +13,8 @@ use launch::{
     Binding, EXIT_USAGE, Hosts, Launch, LauncherKind, MpiFlavour, StopRequest, Topology, hostfile, line,
 };
 
-/// Starts the job and returns its exit code. The ranks' command gets `verbosity` (`-v` or `-q`), unless it
-/// has one of these options already.
+/// Starts the job and returns its exit code. The ranks' command gets `verbosity`, the `-v` or `-q` of this
+/// command, unless it has one of these options already.
 ///
 /// # Errors
 /// If the job does not start.
@@ -59,7 +59,8 @@ pub fn run(args: &LaunchArgs, verbosity: Vec<String>) -> anyhow::Result<i32> {
 }
 
 /// Rejects invalid options of the ranks' command before the job starts; a launcher would surround the error
-/// with its own lines. Returns an exit code if clap has printed its text.
+/// with its own lines. If clap has already printed the error, returns the exit code. Returns `None` if the
+/// job may start.
 fn reject(program: &[String], topology: Topology) -> Result<Option<i32>, ConfigError> {
     match read(program) {
         Err(error) if is_of_value(&error) => Err(ConfigError::Message(one_line(&error))),
@@ -123,8 +124,8 @@ pub(super) fn print_dry(launch: &mut Launch) -> anyhow::Result<()> {
     let unknown = launch::bind_here(launch)?;
     if !unknown.is_empty() {
         log::info!(
-            "the number of cores of {} is unknown with --dry-run; if a host has fewer than {}, the launch uses \
-             another --bind-to",
+            "the number of cores of {} is unknown with --dry-run; if a host has fewer than {} cores, the \
+             launch uses another --bind-to",
             unknown.join(", "),
             launch.topology.ranks_per_node
         );
@@ -180,7 +181,8 @@ mod tests {
         }
     }
 
-    /// The tags are defined in two crates, and neither depends on the other.
+    /// Ranks tag a message with its kind, such as `FAILED`, and the launcher reads the tag. The crates
+    /// `burn-mpi` and `launch` each define the tags, because neither crate depends on the other.
     #[test]
     fn the_launcher_reads_the_tags_of_ranks() {
         use burn_mpi::messages::{NOTICED, WAITS, tag, tag_lines};

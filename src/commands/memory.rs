@@ -12,9 +12,10 @@ use run_record::byte_size;
 
 /// Checks that the training steps of all ranks of a host can fit into its memory.
 ///
-/// The estimate is a lower bound: weights, gradients, moments, and half of the layers' outputs for `batch`
-/// samples. Only half, because operators with pooling keep less than they compute. If the run `saves`
-/// checkpoints, rank 0 also needs the bytes of a file.
+/// The estimate is a lower bound. It counts weights, gradients, the optimizer's moments and, on a CPU, half
+/// of the layers' outputs for `batch` samples. Only half of the outputs count, because operators with pooling
+/// keep less than they compute. If the run `saves` checkpoints, rank 0 also needs memory for the contents of
+/// a file.
 ///
 /// # Errors
 /// Returns the same error on all ranks: which option is too large, for which host.
@@ -44,7 +45,7 @@ pub fn check_weights(world: &World, config: &RunConfig, dimensions: Dimensions) 
     check(world, config, &Least::for_weights(config, weights, 0), true)
 }
 
-/// Lower bounds on the 32-bit values that a rank has in memory.
+/// Lower bounds on the number of 32-bit values that a rank has in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Least {
     /// Values in memory at all times.
@@ -56,8 +57,8 @@ struct Least {
 }
 
 impl Least {
-    /// Computes the bounds for a network of `weights` weights. The gradient of the `largest` tensor and its
-    /// copy in a bucket are in memory at the same time.
+    /// Computes the bounds for a network of `weights` weights. The largest tensor has `largest` values: its
+    /// gradient is in memory at the same time as the copy in a bucket, the buffer that the ranks sum.
     fn for_weights(config: &RunConfig, weights: u64, largest: u64) -> Self {
         let moments = config.recipe.optimizer.moments(config.base_rate().momentum > 0.0).len() as u64;
         // With any device, host memory holds weights and gradients as flat buffers, and the moments. With a
@@ -114,7 +115,8 @@ fn check_option(
     }
 }
 
-/// Half of the layers' outputs for a batch, in units of 32 bits. Outputs of 16 bits count half.
+/// Returns half of the number of values in the layers' outputs for a batch. A value of 16 bits counts as half
+/// a value.
 fn outputs(network: &Network, precision: MixedPrecision, batch: usize) -> u64 {
     let outputs = (network.flop().floats() / 2).saturating_mul(batch as u64);
     if precision == MixedPrecision::No { outputs } else { outputs / 2 }
@@ -132,7 +134,7 @@ mod tests {
         let kind = ModelKind::Vgg;
         let network =
             Network::with_options(kind, &NetworkOptions::default(), kind.dimensions(), 1, &Device::flex());
-        // At batch 32, the measured peak of live tensors is 36 MB and more.
+        // At batch 32, the measured peak of live tensors is at least 36 MB.
         let outputs_of = |batch| outputs(&network, MixedPrecision::No, batch);
         let (one, many) = (outputs_of(32), outputs_of(32_000));
         assert!((1_250_000..9_000_000).contains(&one), "{one}");

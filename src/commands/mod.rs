@@ -1,4 +1,5 @@
-//! The subcommands, one file each. They combine the other modules, and add context to their errors.
+//! The subcommands of `mpiburn`, one file each. They combine the other modules of the program, and add
+//! context to the errors of those modules.
 
 mod bench;
 mod brightness;
@@ -45,7 +46,7 @@ use run::InUse;
 pub use run::{CommandError, Ending, Refused, print_error, run, run_as_rank, usage};
 
 /// Sets the deadline of collectives, the delay of stall warnings, and the option that errors name for the
-/// deadline. Must be called before MPI starts, so that they apply to its start.
+/// deadline. Must be called before MPI starts, so that all three also apply to the start of MPI.
 pub fn set_deadline(command: &Command) {
     let (config, stall) = match command {
         Command::Train(args) => (&args.config, &args.stall),
@@ -58,11 +59,12 @@ pub fn set_deadline(command: &Command) {
     burn_mpi::set_stall_warning(Duration::from_secs_f64(stall.stall_warning));
 }
 
-/// Makes all ranks compute bf16 products with the slowest method among them, because the methods round
-/// differently.
+/// Makes all ranks compute matrix products in bf16 with the same method, because methods round differently:
+/// the slowest method that any rank has to use.
 ///
-/// Also warns if 16-bit values save memory but no time. With AVX-512, only linear layers run in bf16: 2% of
-/// vgg's products. libtorch chooses its products itself.
+/// Also warns on the device flex if 16-bit values save memory but no time. With AVX-512 and without AMX, only
+/// linear layers compute in bf16, which is 2% of vgg's products. There is no warning for libtorch, which
+/// chooses its methods itself.
 fn agree_on_products(world: &World, config: &RunConfig) -> anyhow::Result<()> {
     let ranks: Vec<u8> = world.gather(&(bf16_products() as u8))?;
     let least =
@@ -102,7 +104,7 @@ fn set_up(world: &World, config: &RunConfig) -> anyhow::Result<()> {
 /// Starts a pool of `threads` threads for this rank. The calling thread is the first of them, so with one
 /// thread no work moves to another thread.
 fn use_threads(threads: usize) -> anyhow::Result<()> {
-    // In tests a rank is a thread, which may run several commands.
+    // In tests, a rank is a thread that may run several commands, so the thread may already have a pool.
     if rayon::current_thread_index().is_none() {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).use_current_thread();
         // The pool is never dropped: it must live as long as this thread. In tests, each rank's thread has
@@ -174,7 +176,8 @@ fn warn_of_ignored(world: &World, does: &str, typed: &Words, is_ignored: impl Fn
     }
 }
 
-/// Rejects batch sizes above 65,536. Several random batches are kept in memory, and might not fit.
+/// Rejects batch sizes above 65,536. Commands with random samples keep several batches in memory, and larger
+/// batches might not fit.
 fn check_random_batch(config: &RunConfig) -> Result<(), ConfigError> {
     const LARGEST: usize = 65_536;
     let size = config.data.train_batch_size.get();

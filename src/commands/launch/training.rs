@@ -1,5 +1,5 @@
-//! The training that `mpiburn launch --restart` starts, and the arguments with which later attempts resume
-//! it.
+//! The training that `mpiburn launch --restart` starts. If the training fails, `launch` starts it again, in
+//! another attempt. This module makes the arguments with which a later attempt resumes the training.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -11,14 +11,15 @@ use crate::commands::Refused;
 use crate::options::{Cli, Command, TrainArgs};
 use crate::train::spec;
 
-/// Makes the ranks record their steps and tag their messages, which `launch` reads.
+/// Option of the ranks' command: rank 0 records the number of the last step in a file, and all ranks tag
+/// their messages. `launch` reads both the file and the tags.
 const NOTE_STEPS: &str = "--note-steps";
 
 /// Returns the training that the arguments `program` start. Returns `None` if its options are invalid; the
 /// ranks will report them.
 ///
 /// # Errors
-/// If `program` is not a training, or has no run directory.
+/// If `program` does not start a training, or names no run directory.
 pub fn from_program(program: &[String]) -> Result<Option<Training>, Refused> {
     let words = std::iter::once("mpiburn").chain(program.iter().map(String::as_str));
     let Ok(cli) = Cli::read(words.map(OsString::from)) else { return Ok(None) };
@@ -46,8 +47,9 @@ pub fn from_program(program: &[String]) -> Result<Option<Training>, Refused> {
     }))
 }
 
-/// Returns the arguments that resume from a checkpoint of `step`. If the first attempt was itself a
-/// `--resume`, its options are kept. `--trace` is kept only if the first traced step is still ahead.
+/// Returns the arguments that resume the training in `dir` from its checkpoint after `step` steps. If the
+/// first attempt was itself a `--resume`, its training options are kept. `--trace` is kept only if the first
+/// traced step comes after `step`.
 fn resume_after(args: &TrainArgs, verbosity: &[String], dir: &Path, step: usize) -> Vec<String> {
     let mut words = args.typed.clone();
     words.0.retain(|option, _| {
