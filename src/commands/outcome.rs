@@ -1,4 +1,5 @@
-//! Header and results of a training, on the console and in `run.json`.
+//! Describes a training for the user: the header before its first step, and the results after its last step.
+//! Both are printed and recorded in `run.json`.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -85,8 +86,8 @@ fn versions(world: &World, config: &RunConfig) -> BTreeMap<String, String> {
     entries.map(|(name, version)| (name.to_owned(), version.to_owned())).into_iter().chain(gloo).collect()
 }
 
-/// Returns the percentage of CPU time that other programs used, by host. If several host names are one
-/// machine, the ranks under all of these names count.
+/// Returns for each host the percentage of CPU time that other programs than the ranks used. If several host
+/// names are one machine, the ranks under all of these names count as the machine's ranks.
 fn load_of_others(places: &[Place], times: &[CpuTime]) -> BTreeMap<String, f64> {
     let of_host = |place: &Place| {
         let same = places.iter().zip(times).filter(|(other, _)| other.boot_id == place.boot_id);
@@ -226,8 +227,8 @@ fn rank_record(trainer: &Trainer<'_>) -> RankRecord {
     }
 }
 
-/// Prints the table of epochs, the test results by class for imported data, and one line of totals. At log
-/// level debug, prints more.
+/// Prints the table of epochs, one line of totals and, if `is_own` is true, the test results by class.
+/// `is_own` is true for a data set that the user has imported. At log level debug, prints more.
 pub fn print_results(history: &[EpochRow], results: &Results, sync: &SyncReport, dir: &RunDir, is_own: bool) {
     let is_detailed = log::log_enabled!(log::Level::Debug);
     let quantized = history.iter().any(|row| row.int8_test_accuracy.is_some());
@@ -285,7 +286,8 @@ fn print_details(history: &[EpochRow], results: &Results, sync: &SyncReport) {
     if let Some(line) = waiting(results) {
         println!("{line}");
     }
-    // The lines above include the steps of earlier processes. The next line does not.
+    // If the run was resumed, the lines above also count the steps of earlier processes. The next line counts
+    // only the steps of this process.
     let part = if sync.steps < results.steps {
         format!(" in the last {}", count(sync.steps, "step"))
     } else {
@@ -349,10 +351,11 @@ fn print_classes(by_class: &ByClass) {
     );
 }
 
-/// Describes how long ranks waited for gradients, and for which rank. The rank that the others wait for waits
-/// least itself.
+/// Describes how long ranks waited for gradients, and for which rank they waited: the rank that waited least
+/// itself. `None` if the run has only one rank.
 fn waiting(results: &Results) -> Option<String> {
-    /// A difference above this share of the training time is attributed to one rank.
+    /// If the longest and the shortest wait differ by more than this share of the training time, the ranks
+    /// are named.
     const NOTABLE: f64 = 0.02;
     let by_time = |a: &&RankRecord, b: &&RankRecord| a.comm_seconds.total_cmp(&b.comm_seconds);
     let least = results.per_rank.iter().min_by(by_time)?;

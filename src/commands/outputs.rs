@@ -1,4 +1,5 @@
-//! Output paths given on the command line.
+//! Checks the output files that the user names on the command line, so that a command does not overwrite a
+//! run, a data set or its own input.
 
 use std::path::{Path, PathBuf};
 
@@ -73,7 +74,7 @@ pub fn check_on_root(world: &World, outputs: &[Named<'_>], read: &[Option<&PathB
     on_root(world, || check(outputs, read)).map(drop)
 }
 
-/// Writes `value` as JSON to `path`, if it is given. Replaces an existing file.
+/// Writes `value` as JSON to `path`, and replaces an existing file. Does nothing if `path` is `None`.
 ///
 /// # Errors
 /// If the file cannot be written.

@@ -75,7 +75,7 @@ struct Predictor {
     classes: Vec<String>,
     features: Vec<String>,
     fit: Fit,
-    /// Pictures that are not read yet; several are read at once, in parallel.
+    /// Pictures that are not read yet. They are read in parallel when there are enough for a batch.
     unread: Vec<PathBuf>,
 }
 
@@ -132,7 +132,7 @@ impl Predictor {
         })
     }
 
-    /// Predicts the contents of a file or folder.
+    /// Predicts the pictures in a file or folder, or the rows of a table.
     fn path(&mut self, path: &Path, lines: &mut Lines) -> anyhow::Result<()> {
         if self.element != Element::U8 {
             return self.table(path, lines);
@@ -228,7 +228,7 @@ impl Predictor {
 struct Lines {
     top: usize,
     csv: bool,
-    /// Number of files and of rows that could not be read.
+    /// Number of files that could not be read, and number of rows that could not be read.
     failed: [usize; 2],
 }
 

@@ -118,7 +118,7 @@ impl Watch for TrainingProgress {
     }
 }
 
-// All lines below fit into 80 columns, the default width of a terminal.
+// All lines that the functions below return fit into 80 columns, the default width of a terminal.
 
 /// Returns the text of the progress bar.
 fn message(epoch: usize, tally: &Tally, speed: f64) -> String {
@@ -131,7 +131,7 @@ fn step_line(epoch: usize, step: usize, steps: usize, tally: &Tally, speed: f64,
     format!("epoch {epoch} step {step}/{steps}: loss {loss}, {speed:.0} images/s, {left:#} left")
 }
 
-/// Returns the line of an epoch, and a second one if it has an int8 model.
+/// Returns the line of an epoch. If the epoch has an int8 model, also returns a line for the model.
 fn epoch_lines(row: &EpochRow) -> Vec<String> {
     let lr = learning_rate(row.learning_rate);
     let seconds = if row.seconds < 100.0 { seconds(row.seconds) } else { format!("{:.0}", row.seconds) };

@@ -61,7 +61,8 @@ pub(super) fn log_listening(stop: StopRequest) -> StopRequest {
 }
 
 /// Runs a subcommand that runs in one process. If a launcher started several processes, they end with an
-/// error. Launcher variables that a shell inherited from another job do not count as a launcher.
+/// error. A shell may have inherited a launcher's environment variables from another job. They do not count
+/// as a launcher.
 fn run_alone(cli: &Cli, program: Option<Fingerprint>) -> Result<u8, CommandError> {
     if let Some(launcher) = Launcher::detect().filter(Launcher::has_peers) {
         match World::init() {
@@ -119,7 +120,7 @@ fn does(cli: &Cli) -> Result<Does, String> {
     };
     let completed = || {
         let config = config.clone().completed()?;
-        // First: no build makes options fit each other.
+        // This check comes before the check of the build: no other build would accept options that conflict.
         if let Command::Profile(args) = &cli.command {
             profile::check(&config, args)?;
         }
@@ -137,7 +138,7 @@ fn does(cli: &Cli) -> Result<Does, String> {
     })
 }
 
-/// Runs a subcommand as one rank of `world`, after a check that all ranks run the same one.
+/// Runs a subcommand as one rank of `world`, after a check that all ranks run the same subcommand.
 ///
 /// # Errors
 /// Returns the error of the subcommand, or of the check.
@@ -220,7 +221,8 @@ impl CommandError {
         }
     }
 
-    /// Exit code of the process. (The guard, which ends a job after its deadline, exits with 3.)
+    /// Exit code of the process. (The guard thread of burn-mpi, which ends a job after its deadline, exits
+    /// with 3.)
     pub fn exit_code(&self) -> u8 {
         const EXIT_FAILED: u8 = 1;
         if is_refusal(&self.error) {
@@ -252,7 +254,7 @@ pub fn is_refusal(error: &anyhow::Error) -> bool {
         })
 }
 
-/// Returns the error between ranks that caused `error`, if there is one.
+/// Returns the communication error that caused `error`, or `None` if another error caused it.
 pub fn comm_error(error: &anyhow::Error) -> Option<&CommError> {
     error.chain().find_map(|cause| {
         cause
@@ -315,8 +317,9 @@ pub fn print_error(kind: &str, text: &str) {
     console::error("mpiburn", &messages::tag(kind), text, logging::has_colour());
 }
 
-/// Prints this rank's `line`, if it has one, then waits for all ranks. Without the barrier a rank without a
-/// line could exit first, and the launcher ends the job as soon as one rank has failed.
+/// Prints `line`, unless it is `None`, then waits for all ranks. The launcher ends the job as soon as one
+/// rank exits with an error. Without the wait, a rank that prints nothing could exit before the other ranks
+/// have printed.
 fn print_shared(world: &World, kind: &str, line: Option<&str>) {
     if let Some(line) = line {
         print_error(kind, line);
@@ -324,11 +327,12 @@ fn print_shared(world: &World, kind: &str, line: Option<&str>) {
     let _ = world.barrier();
 }
 
-/// Prints an error of the command line, once if all ranks have the same one. Returns the exit code.
+/// Prints an error of the command line, and returns the exit code. If all ranks have the same error, only one
+/// of them prints it.
 pub fn usage(error: &clap::Error) -> u8 {
     use clap::error::ErrorKind;
-    // Help must not start MPI: it can start only once per rank, and a program that the same rank runs next
-    // may need it.
+    // Help must not start MPI: MPI can start only once per rank, and a program that the same rank runs next
+    // may need MPI.
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
         if !Launcher::detect().is_some_and(|launcher| launcher.leaves_printing_to_rank_0()) {
             console::note_lost(error.print().and_then(|()| std::io::stdout().flush()));

@@ -1,8 +1,8 @@
-//! Reader of file names on standard input, one per line.
+//! Reads file names from standard input, one per line.
 //!
-//! Users also pipe the contents of a file by mistake. A picture or another known format is recognised by its
-//! first bytes. A table is recognised by its first two lines: both have cell separators and do not name
-//! files.
+//! Users sometimes pipe the contents of a file instead, by mistake. Such input is an error. A picture or
+//! another known format is recognised by its first bytes. A table is recognised by its first two lines: each
+//! line has a cell separator and does not name a file.
 
 use std::ffi::OsStr;
 use std::io::BufRead;

@@ -39,7 +39,8 @@ pub enum Verdict {
     Run,
     /// All ranks have the same text to print; rank 0 prints it for all.
     Print(String),
-    /// Ranks differ, and the command does not run. The line that this rank prints, if any.
+    /// Ranks differ, and the command does not run. Contains the line that this rank prints, or `None` if only
+    /// other ranks print.
     Refuse(Option<String>),
 }
 
@@ -48,7 +49,7 @@ pub fn has_peers() -> bool {
     Launcher::detect().is_some_and(|launcher| launcher.has_peers())
 }
 
-/// Compares this rank's `does` and `program` with the other ranks', including options.
+/// Compares the subcommand, its options and the binary of this rank with those of the other ranks.
 ///
 /// Also makes all ranks use the highest SIMD level that all their processors have. Hosts may have different
 /// processors, and a run must give the same bits for any placement of its ranks.
@@ -94,7 +95,7 @@ fn verdict(all: &[RankStart], hosts: &[&str], rank: usize) -> Result<Verdict, Co
     }
     if let Some(other) = does.iter().position(|does_other| does_other.command != does[0].command) {
         return refuse(format!(
-            "ranks run different subcommands: {} runs mpiburn {}, {} runs mpiburn {}; start all ranks with the same one",
+            "ranks run different subcommands: {} runs mpiburn {}, {} runs mpiburn {}; start all ranks with the same subcommand",
             name(0),
             does[0].command,
             name(other),
@@ -122,7 +123,7 @@ pub fn fingerprint() -> Option<Fingerprint> {
     has_peers().then(|| std::thread::spawn(move || digest().unwrap_or_else(|error| error.to_string())))
 }
 
-/// Returns the error for a launcher that starts a subcommand without ranks.
+/// Returns the error for the subcommand `name`, which runs in one process, but was started by a launcher.
 pub fn in_one_process(name: &str) -> Refused {
     Refused(format!("{name} runs in one process: start it without mpirun or srun"))
 }

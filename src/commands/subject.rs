@@ -1,4 +1,5 @@
-//! The network and samples of profiles and benchmarks: those of a run, or initial weights and noise.
+//! The network and samples that a profile or benchmark measures. They come from a run, or are initial weights
+//! and noise.
 
 use std::path::Path;
 
@@ -27,8 +28,8 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// Makes a network with initial weights and `samples` samples of noise. If `int8`, its int8 model is
-    /// calibrated on these samples.
+    /// Makes a network with initial weights and `samples` samples of noise. If `int8` is true, also makes the
+    /// network's int8 model, calibrated on these samples.
     pub fn initial(world: &World, config: RunConfig, samples: usize, int8: bool) -> anyhow::Result<Self> {
         set_up(world, &config)?;
         let dimensions = config.model.dimensions();
@@ -39,14 +40,15 @@ impl Subject {
         Ok(Self { config, network, source, int8 })
     }
 
-    /// Takes the network and data set of a run, and if `int8` the int8 model in its checkpoint's folder.
+    /// Takes the network and data set of a run. If `int8` is true, also takes the int8 model in the folder of
+    /// its checkpoint.
     pub fn of_run(world: &World, opened: Opened, int8: bool) -> anyhow::Result<Self> {
         let int8 = int8.then(|| opened.int8(world)).transpose()?;
         let Opened { config, source, network, .. } = opened;
         Ok(Self { config, network, source, int8 })
     }
 
-    /// Returns the size in bytes of a checkpoint's file with these weights.
+    /// Returns the size in bytes of the file in which a checkpoint stores this network's weights.
     pub fn float_bytes(&self) -> anyhow::Result<usize> {
         let layout = self.network.parameters();
         Ok(weights_file(&layout::stored(&layout), &layout.read(&self.network))?.len())
@@ -80,7 +82,7 @@ pub struct BatchCycle {
 }
 
 impl BatchCycle {
-    /// Takes the first samples of `split`.
+    /// Makes batches from the first samples of `split`.
     pub fn open(
         world: &World,
         config: &RunConfig,
@@ -104,7 +106,7 @@ impl BatchCycle {
         Ok(Self { shard, normalizer: Normalizer::new(source.description()), size, count, next: 0 })
     }
 
-    /// Returns the next batch; after the last one, the first again.
+    /// Returns the next batch. After the last batch, returns the first batch again.
     ///
     /// # Errors
     /// If samples on disk cannot be read.

@@ -30,8 +30,9 @@ use terminal::digits::{decimals, seconds};
 pub fn run(args: &SweepArgs) -> anyhow::Result<i32> {
     let sweep = Sweep::read(args)?;
     let (mut record, before) = sweep.look().map_err(|error| {
-        // A sweep in use must not be removed, whatever else is wrong. Only the folder of a sweep is locked: a
-        // lock would write its file into a folder that is not a sweep's.
+        // The error may advise the user to remove the folder, which would be wrong while another process uses
+        // the sweep. If the folder is in use, this is the error instead. A folder that is not a sweep's is
+        // not locked, because the lock is a file in it.
         let is_sweep = SweepRecord::read(&sweep.folder).is_ok();
         match is_sweep.then(|| lock(&sweep.folder)) {
             Some(Err(in_use @ RecordError::InUse { .. })) => in_use.into(),
@@ -105,7 +106,8 @@ impl<'a> Sweep<'a> {
             runs: Vec::new(),
         };
         let mut before = Vec::new();
-        // Results of `impossible` by launcher and topology: looking up an unknown host can take seconds.
+        // Results of `impossible` by launcher and topology. Each is computed once: looking up an unknown host
+        // can take seconds.
         let mut asked = BTreeMap::new();
         for (run, config) in self.runs.iter().zip(&self.configs) {
             let PlannedRun { topology, launcher, .. } = *run;
@@ -249,7 +251,7 @@ impl<'a> Sweep<'a> {
         let is_other = |other: &&SweepRun| other.state == RunState::Completed && other.name != *name;
         let others: Vec<_> =
             record.runs.iter().filter(is_other).map(|other| checkpoints(&other.name)).collect();
-        // Lock the run: if another process continues it, the optimizer's state is in use.
+        // Lock the run: a process that continues the run needs the optimizer's state in its checkpoints.
         let reduced =
             lock(&self.folder.join(name)).and_then(|_lock| checkpoint::reduce(&checkpoints(name), &others));
         if let Err(error) = reduced {

@@ -53,7 +53,12 @@ fn every_run_of_every_sweep_has_a_valid_configuration() {
                         .map(|run| (run.topology.to_string(), run.varied.clone()))
                         .collect::<BTreeSet<_>>()
                 };
-                assert_eq!(settings(&full), settings(&quick), "{}: the same table", path.display());
+                assert_eq!(
+                    settings(&full),
+                    settings(&quick),
+                    "{}: both scales give the same table",
+                    path.display()
+                );
             }
             // The errors of both scales are usually the same.
             (full, quick) => wrong.extend(BTreeSet::from([full.err(), quick.err()]).into_iter().flatten()),
@@ -78,7 +83,8 @@ fn done(planned: &PlannedRun) -> Run {
     completed(&config, planned.topology, launcher)
 }
 
-/// A misspelt column, or a value that no run has, would silently leave the column `ours` empty.
+/// If a file of published figures has a misspelt column or a value that no run has, the report's column
+/// `ours` would stay empty without a message.
 #[test]
 fn every_published_table_matches_runs_of_its_sweep() {
     let mut referred = BTreeSet::new();

@@ -1,7 +1,7 @@
-//! `--trace`: records one time line of all ranks, of a training or a profile.
+//! `--trace`: records one time line of a training or a profile, which shows what every rank did when.
 //!
-//! Each rank logs spans on its own clock. The clocks are compared before and after the recorded steps, so
-//! that rank 0 can put all spans on one time axis.
+//! Each rank logs spans (what it did, from when to when) on its own clock. The clocks are compared before and
+//! after the recorded steps, so that rank 0 can put all spans on one time axis.
 
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use burn_mpi::lab::ClockOffset;
 use burn_mpi::{CommError, World};
 use run_record::is_of_run;
 
-/// Steps that are recorded without `--trace-steps`, counted from the first step of this process.
+/// Steps that are recorded if `--trace-steps` is not given, counted from the first step of this process.
 const DEFAULT: RangeInclusive<usize> = 20..=40;
 
 /// A time line that is being recorded.
@@ -58,7 +58,7 @@ fn cannot_write(path: &Path) -> String {
     format!("--trace {}: cannot be written", path.display())
 }
 
-/// Returns the steps to record, which lie after step `done` and not after step `total`; `None` without
+/// Returns the steps to record. They are after step `done`, and at most `total`. Returns `None` without
 /// `--trace`.
 ///
 /// # Errors
@@ -120,7 +120,7 @@ impl Tracing {
     }
 
     /// Gathers what `recorder` has logged on every rank. Rank 0 writes the file, and logs the longest wait of
-    /// one rank for another. All ranks must call it.
+    /// one rank for another. All ranks must call this method.
     ///
     /// # Errors
     /// If the transport fails, or the file cannot be written.

@@ -43,7 +43,7 @@ fn phases(
     stop: StopRequest,
     begun: &mut Option<RunDir>,
 ) -> anyhow::Result<()> {
-    // The time of the run starts with the process, not here: MPI has already started.
+    // The time of the run counts from the start of the process, because MPI has started before this line.
     let entered = Instant::now();
     let started = entered.checked_sub(machine::process_age()).unwrap_or(entered);
     let Agreed { config, resumed, noted, source, plan, total } = agree(world, args)?;
@@ -306,7 +306,8 @@ fn note_end_without_results(
     Err(error.into())
 }
 
-/// Says where a resumed run continues: after `step`, with `epoch` complete epochs. `is_done` if no step is left.
+/// Describes where a resumed run continues: after step `step`, with `epoch` complete epochs. `is_done` is
+/// true if no step is left.
 fn resumed_at(step: usize, epoch: usize, is_done: bool) -> String {
     if is_done { format!("{step}, the last of the run") } else { format!("{step}, in epoch {}", epoch + 1) }
 }
@@ -319,7 +320,7 @@ fn few_steps(epochs: usize, plan: &ShardPlan, batch_size: usize) -> Option<Strin
     const FEW: usize = 100;
     let steps = plan.steps();
     let all = epochs * steps;
-    // A batch above the number of a rank's samples has the same steps as one of all its samples.
+    // A batch has at most the samples of the rank, so only a batch size below their number gives more steps.
     let batch_size = batch_size.min(plan.batch_len(0, 0));
     let smaller = format!(", or choose --train-batch-size below {batch_size}");
     (all < FEW).then(|| {

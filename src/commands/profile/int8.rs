@@ -1,4 +1,4 @@
-//! Profile of an int8 model's inference.
+//! Profiles the inference of an int8 model: measures the time and memory of each of its stages.
 
 use burn_fused::int8::{Layer, Model, Stage};
 
@@ -7,8 +7,9 @@ use crate::commands::subject::BatchCycle;
 use crate::quant::Quantized;
 use crate::spans::{BATCH, Operator, Phase, end_sequence, follow, is_recording, register, span};
 
-/// Registers the stages of a model, including input and output, with the span recorder. Returns the numbers
-/// of their rows, in order. `names` are the names of the layers with weights.
+/// Registers the stages of a model with the span recorder, which keeps a row of measurements for each stage.
+/// The stages are the input, the steps of the model, and the output. Returns the row numbers in this order.
+/// `names` are the names of the layers with weights.
 fn rows<'a>(model: &Model, mut names: impl Iterator<Item = &'a str>) -> Vec<usize> {
     let new = |layer: &str, kind: &str| register(Operator::new(layer, kind), Phase::Forward);
     let mut rows = vec![new("input", "quantize")];

@@ -1,4 +1,4 @@
-//! `mpiburn profile`: time and memory of each operator, in inference and in training.
+//! `mpiburn profile`: measures the time and memory of each operator, in inference or in training.
 
 mod int8;
 mod output;
@@ -23,11 +23,11 @@ use burn_fused::simd::Level;
 use data::Split;
 use run_report::write_csv;
 
-/// Number of batches before the first measured one. The first step of a training learns the order of
-/// gradients, so the second one has different buckets.
+/// Number of batches before the first measured batch. The first training step learns the order of gradients,
+/// and the second step groups the gradients into buckets by this order.
 const WARM_UP: usize = 3;
 
-/// Times of whole batches: with profiling, and without.
+/// Times of whole batches: first with profiling, then without profiling.
 type Times = [Vec<Duration>; 2];
 
 pub fn run(world: &World, args: &ProfileArgs) -> anyhow::Result<()> {
@@ -86,8 +86,8 @@ pub fn run(world: &World, args: &ProfileArgs) -> anyhow::Result<()> {
     outputs::write_json(args.json.as_deref(), &file)
 }
 
-/// Checks the output files on rank 0, which writes them. On other hosts, links may lead the same path to
-/// another file.
+/// Checks the output files on rank 0, which writes them. On other hosts, the same path may lead to another
+/// file.
 fn check_outputs(world: &World, args: &ProfileArgs) -> anyhow::Result<()> {
     let read = [args.run.path(), args.config.init.as_ref()];
     let files = [("csv", &args.csv), ("json", &args.json), ("trace", &args.trace.trace)];
@@ -153,8 +153,8 @@ fn training(
     Ok((times, learner.sync.report().buckets))
 }
 
-/// Runs `batch` alternately with this thread's recorder and without it: first to warm up, then `batches`
-/// times each.
+/// Runs `batch` in turn with this thread's span recorder and without it: [`WARM_UP`] times each, then
+/// `batches` times each. Only the later runs are timed.
 fn alternate(batches: usize, mut batch: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<Times> {
     let mut times = [Vec::with_capacity(batches), Vec::with_capacity(batches)];
     let mut away = None;

@@ -1,4 +1,4 @@
-//! Output of `mpiburn profile`: tables, CSV and JSON.
+//! Prints the tables of `mpiburn profile`: operators, kinds of operators, and collectives.
 
 use crate::options::RunConfig;
 use crate::profile::{MeasuredProfile, ProfileRow, SortKey};
@@ -51,8 +51,8 @@ fn title(file: &StoredProfile) -> String {
     )
 }
 
-/// Makes the table of operators or of kinds; `first` is the title of the first column. Without -v it has only
-/// columns that fit into 100 characters.
+/// Makes the table of operators or of kinds; `first` is the title of the first column. Without `-v`, the
+/// table has fewer columns, so that it fits into 100 characters.
 fn operators(first: &'static str, rows: &[ProfileRow], is_detailed: bool) -> Table {
     type CellText = fn(&ProfileRow) -> String;
     let name: CellText = if is_detailed { |row| row.name.clone() } else { |row| shortened(&row.name, 28) };
@@ -129,7 +129,7 @@ mod tests {
         assert_eq!([bytes(-4_970_250), bytes(472_100), bytes(-12)], ["-4.740 MB", "461.0 KB", "-12 B"]);
     }
 
-    /// The values are the widest of a profile of one minute.
+    /// The values are as wide as in a profile that takes one minute.
     #[test]
     fn tables_fit_100_columns() {
         let row = ProfileRow {

@@ -1,4 +1,5 @@
-//! Selects the network and the samples of a profile: from a checkpoint, or initial weights and noise.
+//! Selects what `mpiburn profile` measures: the network and samples of a run, or a network with initial
+//! weights and random samples.
 
 use burn_mpi::World;
 
@@ -43,9 +44,9 @@ pub fn subject(world: &World, args: &ProfileArgs) -> anyhow::Result<Subject> {
     Subject::of_run(world, Opened::open(world, run, data_root, &checked, adapt)?, args.int8)
 }
 
-/// Combines the `typed` options with the options of the run `stored`. The network is always the run's. Data
-/// set, batch size, optimizer and penalties are the run's unless they are typed; in training, so is the
-/// precision.
+/// Combines the `typed` options with `stored`, the options of the run. The network is always the run's. Data
+/// set, batch size, optimizer and penalties are the run's unless they are typed. If `train` is true, the same
+/// applies to the precision.
 ///
 /// # Errors
 /// If a typed option asks for a network other than the run's, or does not fit the run's options.
@@ -54,7 +55,7 @@ fn of_run(stored: &RunConfig, typed: &Words, train: bool) -> Result<RunConfig, C
     let is_kept = |spec: &OptionSpec| match (spec.scope, spec.part) {
         (Scope::Network, _) => true,
         (Scope::Step, Part::Recipe) => match spec.field {
-            // Inference runs in f32. The run's momentum does not apply to another optimizer.
+            // Inference runs in f32. The run's momentum does not apply if another optimizer is typed.
             "precision" => train,
             "momentum" => !typed.has("optimizer"),
             _ => true,
@@ -82,7 +83,7 @@ fn of_run(stored: &RunConfig, typed: &Words, train: bool) -> Result<RunConfig, C
     Ok(config)
 }
 
-/// Checks options against each other.
+/// Rejects options that profiling does not support, or that conflict with each other.
 pub fn check(config: &RunConfig, args: &ProfileArgs) -> Result<(), ConfigError> {
     if let Some(kind) = config.quantization.quantize {
         return Err(ConfigError::new(

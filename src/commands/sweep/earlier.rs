@@ -1,4 +1,5 @@
-//! What an earlier start of the sweep left in its folder.
+//! Finds out what an earlier start of a sweep left in the sweep's folder, so that complete runs are kept and
+//! interrupted runs are resumed.
 
 use std::path::Path;
 
@@ -25,7 +26,8 @@ pub enum Earlier {
 /// Returns what an earlier start left of `run` in the folder `path`.
 ///
 /// # Errors
-/// If a run with checkpoints has other options, or is incomplete and from another build.
+/// If a complete or interrupted run has other options or another topology, or if an interrupted run is from
+/// another build.
 pub fn earlier(path: &Path, run: &PlannedRun, config: &RunConfig) -> anyhow::Result<Earlier> {
     let record = match RunDir::open::<RunConfig>(path) {
         Ok((_, record)) => record,

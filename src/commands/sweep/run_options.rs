@@ -32,14 +32,14 @@ pub fn words(run: &PlannedRun, args: &SweepArgs) -> Vec<String> {
     run.options.iter().map(option).chain(args.options.iter().cloned()).collect()
 }
 
-/// Parses these words as `mpiburn train` does. Returns its error in one line.
+/// Parses `words` as options of `mpiburn train`. The error is one line.
 fn parsed(words: &[String]) -> Result<ArgMatches, String> {
     let command = clap::Command::new("train").no_binary_name(true).disable_help_flag(true);
     TrainArgs::augment_args(command).try_get_matches_from(words).map_err(|error| one_line(&error))
 }
 
 /// Rejects a file that uses two names of the same option: one value would take effect, and the runs could be
-/// named after the other.
+/// named after the other value.
 fn check_names(file: &SweepFile, command: &clap::Command) -> Result<(), Refused> {
     let sections = [&file.base, &file.vary].into_iter().chain(&file.runs).chain(file.scales.values());
     let used: BTreeSet<&String> = sections.flat_map(|section| section.keys()).collect();

@@ -30,8 +30,8 @@ pub struct Begin {
     pub samples: Samples,
     /// Whether the resumed run is already complete.
     pub complete: bool,
-    /// Whether the directory contains an old run. The caller replaces it as late as possible, so that most
-    /// errors at the start leave it as it was.
+    /// Whether the directory contains an old run. The caller replaces the old run as late as possible, so
+    /// that most errors at the start leave it intact.
     pub replaces: bool,
 }
 
@@ -113,9 +113,10 @@ pub fn share(
     Ok(Some(checkpoint))
 }
 
-/// Warns if a limit exceeds the number of available samples. If `is_noted`, lowers the limit to this number:
-/// otherwise a repetition of the run on a larger data set would use more samples. `is_noted` is false for a
-/// resumed run without typed changes, whose limits must stay as its checkpoints have them.
+/// Warns if a limit (`--train-samples` or `--test-samples`) exceeds the number of available samples. If
+/// `is_noted` is true, also lowers the limit to this number, which `run.json` then records. If it recorded
+/// the higher limit, a repetition of the run on a larger data set would use more samples. `is_noted` is false
+/// for a resumed run without typed changes, whose limits must stay as its checkpoints have them.
 pub(super) fn clip_limits(world: &World, config: &mut RunConfig, source: &SampleSource, is_noted: bool) {
     let typed = [("train-samples", config.data.train_samples), ("test-samples", config.data.test_samples)];
     let available = [Split::Train, Split::Test].map(|split| source.len(split));
@@ -143,7 +144,7 @@ pub(super) fn check_world_size(args: &TrainArgs, world: &World) -> Result<(), Co
              together: mpirun -n {n} --bind-to core {program} train …, or {program} launch 1x{n} -- train …"
         )
     } else if args.resume.is_some() {
-        // A resumed run keeps its number of ranks, so the job needs no other.
+        // A resumed run keeps its number of ranks, so starting another number of ranks is no remedy.
         format!("the job has {}: leave the option out", count(here, "rank"))
     } else {
         format!(
@@ -213,7 +214,7 @@ pub(super) fn check_data(
             config.quantization.calibration.filter(|&n| split == Split::Train && n.get() > samples)
         {
             let problem =
-                format!("the run trains on only {}: choose at most as many", count(samples, "sample"));
+                format!("the run trains on only {}: choose at most this number", count(samples, "sample"));
             return Err(ConfigError::new("calibration", n, problem));
         }
         if u32::try_from(samples).is_err() {
