@@ -98,8 +98,8 @@ impl DeviceKind {
         matches!(self, Self::Flex | Self::NdArray | Self::Tch)
     }
 
-    /// Returns the index of the GPU: the one in the name, or for CUDA without an index the one that
-    /// [`use_gpu`] chose.
+    /// Returns the index of the GPU: the index in the device's name. For `cuda` without an index, returns the
+    /// index that [`use_gpu`] has set. `None` for a CPU, or if `use_gpu` has not been called.
     pub fn gpu(self) -> Option<usize> {
         match self {
             Self::TchCuda(index) => Some(index),
@@ -134,7 +134,7 @@ impl DeviceKind {
 /// command on one device.
 static GPU: OnceLock<usize> = OnceLock::new();
 
-/// Sets the GPU that [`DeviceKind::Cuda`] without an index uses. Without a call, that is the first GPU. Only
+/// Sets the GPU that [`DeviceKind::Cuda`] without an index uses. Without a call, the first GPU is used. Only
 /// the first call has an effect.
 pub fn use_gpu(number: usize) {
     _ = GPU.set(number);

@@ -1,4 +1,5 @@
-//! The parameter layout of a network, as checkpoints store it.
+//! Converts the parameter layout of a network for checkpoints. The layout lists the name, shape and place of
+//! each parameter in a flat buffer.
 
 use burn_mpi::ParamLayout;
 use run_record::{Layout, TensorSpec};

@@ -1,7 +1,7 @@
-//! The machine on which a process runs, and the load of other programs on it.
+//! Describes the machine on which a process runs, and measures the load of other programs on it.
 //!
-//! Timings mean little without both. All values are read from `/proc`. A value that cannot be read is
-//! recorded as unknown, and the run continues.
+//! Timings mean little if the machine and this load are unknown. All values are read from `/proc`. A value
+//! that cannot be read is recorded as unknown, and the run continues.
 
 use std::fs;
 use std::time::Duration;
@@ -34,8 +34,8 @@ pub fn swap() -> u64 {
     memory("SwapTotal")
 }
 
-/// Returns the bytes of memory that all processes on this host may use together, or 0 if unknown. The flag
-/// says whether a container or a batch job limits them below the machine's memory.
+/// Returns the bytes of memory that all processes on this host may use together, or 0 if unknown. The flag is
+/// true if a container or a batch job limits the processes to less than the machine's memory.
 pub fn usable_memory(host: &str) -> (u64, bool) {
     let all = of_this_process(host).memory_bytes;
     let limit = memory_limit().filter(|&limit| limit < all);
@@ -99,7 +99,7 @@ impl CpuTime {
 /// Returns the percentage of a machine's CPU time that programs other than its ranks used. `ranks` are the
 /// ranks' times over the same interval. `None` if the interval is too short or unknown.
 pub fn others_percent(ranks: &[CpuTime]) -> Option<f64> {
-    // The ranks start and end their intervals at nearly the same time. The longest interval covers all of
+    // The ranks start and end their intervals at nearly the same time. The longest interval stands for all of
     // them.
     let longest = ranks.iter().max_by_key(|time| time.all)?;
     let own: u64 = ranks.iter().map(|time| time.own).sum();
@@ -180,7 +180,7 @@ mod tests {
     #[test]
     fn touching_new_memory_is_a_page_fault() {
         let before = page_faults();
-        // So large that no allocator has it cached, and that it does not fit into one huge page.
+        // This is more than an allocator keeps cached, and more than one huge page.
         let memory = std::hint::black_box(vec![1u8; 64 << 20]);
         assert!(before > 0 && page_faults() > before, "{}", memory.len());
     }

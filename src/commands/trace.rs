@@ -1,7 +1,8 @@
-//! `--trace`: records one time line of a training or a profile, which shows what every rank did when.
+//! `--trace`: records one time line of a training or a profile. It shows when each rank ran which operator
+//! and which all-reduce.
 //!
-//! Each rank logs spans (what it did, from when to when) on its own clock. The clocks are compared before and
-//! after the recorded steps, so that rank 0 can put all spans on one time axis.
+//! Each rank logs the start and end of this work, its spans, on its own clock. The clocks are compared before
+//! and after the recorded steps, so that rank 0 can put all spans on one time axis.
 
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};

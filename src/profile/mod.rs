@@ -1,4 +1,5 @@
-//! Tables of a profile, and time lines of all ranks, made from recorded spans ([`crate::spans`]).
+//! Makes the tables of a profile, and time lines of all ranks, from recorded spans ([`crate::spans`]). A span
+//! is one piece of work, such as a call of an operator, with its start and end.
 
 mod rows;
 mod trace;

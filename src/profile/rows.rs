@@ -1,4 +1,4 @@
-//! Rows of a profile's tables: operators, kinds and collectives.
+//! Makes the rows of a profile's tables: operators, kinds of operators, and collectives.
 //!
 //! While a collective is in flight during backward, it takes no additional wall time. A collective therefore
 //! has two times: hidden (in flight during backward) and exposed (in the calls that start it and wait for
@@ -39,8 +39,8 @@ impl SortKey {
 pub struct MeasuredProfile {
     /// Time of all batches, in ms.
     pub wall_ms: f64,
-    /// The row of the rest, then operators in the order in which the recorder first met them, then
-    /// collectives.
+    /// First the row `rest`, the time of batches outside of operators. Then operators, in the order in which
+    /// the recorder first met them. Then collectives.
     pub operators: Vec<ProfileRow>,
 }
 
@@ -49,8 +49,8 @@ fn ms(time: Duration) -> f64 {
 }
 
 impl MeasuredProfile {
-    /// Makes the rows from the sums of `recorder`. `buckets` are the buckets of a training on `ranks` ranks
-    /// with `steps` steps.
+    /// Makes the rows from the sums of `recorder`. `buckets` are the buckets (buffers of gradients, each with
+    /// its own all-reduce) of a training on `ranks` ranks with `steps` steps.
     pub fn new(recorder: &SpanRecorder, buckets: &[BucketReport], ranks: usize, steps: usize) -> Self {
         let wall_ms = recorder.sums().next().map_or(0.0, |rest| ms(rest.total));
         let mut operators: Vec<ProfileRow> = recorder
@@ -79,12 +79,12 @@ impl MeasuredProfile {
         100.0 - rest.map(|row| row.self_cpu_percent).sum::<f64>()
     }
 
-    /// Returns the operators, sorted by `key`. The rest is last.
+    /// Returns the operators, sorted by `key`. The row `rest` is last.
     pub fn by_operator(&self, key: SortKey) -> Vec<ProfileRow> {
         sorted(self.operators.clone(), |row| key.value(row))
     }
 
-    /// Returns sums over the operators of each kind and phase, sorted by `key`. The rest is last.
+    /// Returns sums over the operators of each kind and phase, sorted by `key`. The row `rest` is last.
     pub fn by_kind(&self, key: SortKey) -> Vec<ProfileRow> {
         by_kind(&self.operators, |row| key.value(row))
     }
@@ -96,7 +96,8 @@ impl MeasuredProfile {
 }
 
 fn row(sums: &Sums, wall_ms: f64) -> ProfileRow {
-    // The total of the row `rest` is its self time: the other operators are not inside the rest.
+    // The recorder's total for `rest` is the time of whole batches, which includes all operators. The table
+    // shows the self time in its place.
     let (total, total_bytes) = match sums.phase {
         Phase::Rest => (sums.own, sums.own_bytes),
         _ => (sums.total, sums.total_bytes),

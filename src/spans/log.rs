@@ -1,4 +1,5 @@
-//! Log of single spans, for a time line. Tables need only the sums of spans.
+//! Keeps single spans (one call of an operator, from start to end) for a time line. The tables of a profile
+//! need only sums of spans, and no log.
 
 use std::ops::RangeInclusive;
 use std::time::Instant;
@@ -6,7 +7,8 @@ use std::time::Instant;
 use burn_mpi::BucketReport;
 use serde::{Deserialize, Serialize};
 
-/// A span that has ended. Times are in ns after [`Log::since`].
+/// A span that has ended. `row` is the number of its operator in the recorder. Times are in ns after
+/// [`Log::since`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Logged {
     pub row: usize,
@@ -23,10 +25,11 @@ pub struct Log {
     /// The current step.
     pub(crate) step: usize,
     pub(crate) spans: Vec<Logged>,
-    /// Spans of buckets in flight during backward. The flag says whether a span ended because the all-reduce
-    /// was complete; otherwise it ended because backward did.
+    /// Spans of buckets in flight during backward. The flag is true if a span ended because the all-reduce
+    /// was complete, and false if it ended because backward ended.
     pub(crate) in_flight: Vec<(Logged, bool)>,
-    /// Each plan, which says what parameters each bucket has, and the first step with this plan.
+    /// The plans of buckets. Each plan has the first step in which it applies, and the parameters in each
+    /// bucket.
     plans: Vec<(usize, Vec<BucketReport>)>,
 }
 
@@ -68,7 +71,7 @@ impl Log {
 
     /// Returns a bucket of `step` by its index.
     pub(crate) fn bucket(&self, step: usize, bucket: usize) -> Option<&BucketReport> {
-        // A profile records its only plan at the end, after all steps.
+        // A profile records its only plan after all steps. This plan also applies to earlier steps.
         let plan = self.plans.iter().rev().find(|(first, _)| *first <= step).or(self.plans.first());
         plan.and_then(|(_, buckets)| buckets.get(bucket))
     }
@@ -78,7 +81,8 @@ impl Log {
     }
 }
 
-/// Names the first parameter, and how many more there are.
+/// Returns the name of the first parameter, and the number of the others. A bucket without parameters has
+/// control values.
 pub(crate) fn parameters(names: &[String]) -> String {
     match names {
         [] => "control values".into(),

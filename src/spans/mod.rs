@@ -1,5 +1,5 @@
-//! Spans of a training step: records when each operator starts and ends, and its memory. Profiles and time
-//! lines read the recorder.
+//! Records spans: when each operator of a training step or an inference starts and ends, and its memory.
+//! Profiles and time lines are made from the recorded spans.
 //!
 //! Spans nest. The total time of an operator includes the spans inside it, such as copies of gradients during
 //! backward; its self time excludes them. A whole batch is the outermost span. Its self time is the row

@@ -1,4 +1,5 @@
-//! The recorder: sums of nested spans, with their time and memory.
+//! The recorder of spans (calls of operators, from start to end): measures the time and memory of each span,
+//! and sums them for each operator.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -9,7 +10,8 @@ use burn_mpi::SyncEvent;
 use super::log::Log;
 use super::{Operator, Phase, Site};
 
-/// Sums over the calls of an operator in one phase.
+/// Sums over the calls of an operator in one phase. `own` is the time without inner spans, `total` the time
+/// with them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Sums {
     pub operator: Operator,
@@ -56,7 +58,8 @@ pub struct SpanRecorder {
     pending: VecDeque<(usize, Instant)>,
     /// Row of each site.
     sites: Vec<(&'static Site, usize)>,
-    /// Rows in forward and backward of each of the network's operators, in the order of forward.
+    /// The operators of the network, in the order of forward. Each has a row for its forward and a row for
+    /// its backward.
     layers: Vec<[usize; 2]>,
     /// Index in `layers` of the next operator; `None` outside of forward.
     pub(crate) next_layer: Option<usize>,
@@ -112,7 +115,7 @@ impl SpanRecorder {
         self.rows.iter().map(|row| (&row.operator, row.phase))
     }
 
-    /// Returns the index of the bucket in `row`, if it is the row of a bucket.
+    /// Returns the index of the bucket whose row is `row`, or `None` if no bucket has this row.
     pub(crate) fn bucket_of(&self, row: usize) -> Option<usize> {
         self.buckets.iter().position(|&bucket| bucket == row)
     }
@@ -127,8 +130,8 @@ impl SpanRecorder {
         self.log.iter_mut().for_each(Log::clear);
     }
 
-    /// Returns the sums of operators that were called. The first one is the rest, with the total time of all
-    /// batches.
+    /// Returns the sums of operators that were called. The first row is `rest`, whose total is the time of
+    /// all batches.
     pub(crate) fn sums(&self) -> impl Iterator<Item = &Sums> {
         self.rows.iter().filter(|row| row.calls > 0)
     }
@@ -201,8 +204,8 @@ impl SpanRecorder {
         self.buckets[bucket]
     }
 
-    /// Ends all pending buckets except the last `left`. If `complete`, their all-reduces are complete;
-    /// otherwise backward has ended and no longer hides them.
+    /// Ends all pending buckets except the last `left`. `complete` is true if the all-reduces of the ended
+    /// buckets are complete. It is false if backward has ended, and no longer hides the all-reduces.
     fn finish_ops(&mut self, left: usize, complete: bool) {
         if self.pending.len() > left {
             let now = Instant::now();

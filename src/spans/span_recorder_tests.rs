@@ -1,4 +1,4 @@
-//! Checks sums of nested spans, spans in backward, and buckets.
+//! Tests of the span recorder: sums of nested spans, spans in backward, and buckets.
 
 use std::thread::sleep;
 

@@ -1,8 +1,8 @@
 //! Opens, checks and continues the run of `--resume`, on rank 0.
 //!
-//! A wrong resume would silently give other results. The number of ranks, the samples, and `run.json`
-//! (against the configuration in the checkpoint's manifest) are therefore checked first. `run.json` is not
-//! written until all checks have passed.
+//! A wrong resume would silently give other results. Therefore the number of ranks and the samples must be
+//! those of the run, and `run.json` must agree with the configuration in the checkpoint's manifest.
+//! `run.json` is not written until all checks have passed.
 
 use std::path::Path;
 
@@ -73,7 +73,7 @@ impl Resumed {
     }
 
     /// Reads the checkpoint and checks it against the run, moves damaged newer checkpoints aside, and adds
-    /// this attempt to `record`. The caller writes `record` once nothing can be rejected any more.
+    /// this attempt to `record`. The caller writes `record` after all checks have passed.
     pub fn into_begin(
         self,
         record: &mut RunRecord,
@@ -111,7 +111,7 @@ impl Resumed {
         Ok(Begin { dir, weights, checkpoint, curves, samples, complete, ..Begin::default() })
     }
 
-    /// Returns the number of steps of the run, if it was complete.
+    /// Returns the number of steps of the run, or `None` if earlier attempts did not complete the run.
     fn completed_steps(&self) -> Option<usize> {
         let RunRecord { results, status, .. } = &self.record;
         results.as_ref().filter(|_| *status == Status::Completed).map(|results| results.steps)
@@ -129,7 +129,7 @@ impl Resumed {
         changed
     }
 
-    /// Reads the checkpoint, and checks that its network and its number of ranks are `record`'s.
+    /// Reads the checkpoint, and checks that `record` has the same network and number of ranks.
     fn checkpoint(
         &self,
         record: &RunRecord,
@@ -191,9 +191,9 @@ fn say_changes(changed: &[Change], typed: &Words) {
     }
 }
 
-/// Returns the typed options without `--num-classes`, `--train-samples` and `--hidden` if they only confirm
-/// what the run already has. In that case `run.json` may have no value or another limit, and the options
-/// would look like changes.
+/// Returns the typed options. Leaves out `--num-classes`, `--train-samples` or `--hidden` if the option only
+/// confirms what the run already has. `run.json` may record no value for the option, or another limit, so
+/// that the option would look like a change.
 ///
 /// # Errors
 /// If `--num-classes` differs from the run's number of classes.
@@ -223,8 +223,8 @@ fn unmet(typed: &Words, record: &RunRecord) -> Result<Words, ConfigError> {
     Ok(typed)
 }
 
-/// Whether earlier epochs no longer count for the best epoch after this change: their test was different, or
-/// their checkpoints may not have been kept.
+/// Whether the epochs before this change no longer count in the search for the best epoch: their test was
+/// different, or their checkpoints may not have been kept.
 fn makes_another_test(Change { field, from, to }: &Change) -> bool {
     match field.as_str() {
         "data_root" | "test_samples" => true,
@@ -272,7 +272,8 @@ fn ends_wrongly(
     ))
 }
 
-/// Logs how the learning rate continues if the schedule changes. More epochs alone can change it.
+/// Logs how the learning rate continues if the schedule changes. A larger number of epochs is enough to
+/// change the learning rate.
 fn say_learning_rate(position: &Position, before: &RunConfig, after: &RunConfig, steps: usize) {
     let schedule = |config: &RunConfig| config.rates(steps);
     let (before, after) = (schedule(before), schedule(after));

@@ -1,7 +1,8 @@
-//! The file of a time line, in the Chrome trace event format, which Perfetto and chrome://tracing open.
+//! Writes the file of a time line in the Chrome trace event format, which Perfetto and chrome://tracing open.
 //!
-//! A rank is a process of the trace. Its first thread shows operators. The following threads show all-reduces
-//! of buckets; buckets that overlap are on different threads.
+//! The format groups events by process and thread. Here, each rank is a process. Its first thread shows
+//! operators. The other threads show the all-reduces of buckets, the buffers of gradients. All-reduces that
+//! overlap in time are on different threads.
 
 use std::cmp::Reverse;
 use std::fs;
@@ -18,7 +19,7 @@ use super::{Clock, RankTrace};
 use crate::spans::{Logged, REST};
 use run_record::files::{WholeFile, open_regular};
 
-/// Number of the thread of operators. The threads of buckets follow.
+/// Number of the thread that shows operators. The threads that show buckets have the next numbers.
 const COMPUTE: usize = 1;
 
 /// The time line of all ranks.
@@ -60,7 +61,7 @@ impl TraceFile<'_> {
         WholeFile::at(path).map(drop)
     }
 
-    /// Writes the file, compressed if its name ends in `.gz`. An existing file is replaced when the new one
+    /// Writes the file, compressed if its name ends in `.gz`. An existing file is replaced when the new file
     /// is complete.
     ///
     /// # Errors
@@ -148,7 +149,7 @@ impl TraceFile<'_> {
 const COMMUNICATION: &str = "communication";
 
 /// Returns a rank's spans on the thread of operators, with names and categories. If several spans begin at
-/// the same time, the outer one is first.
+/// the same time, the outer span is first.
 pub(super) fn computed(rank: &RankTrace) -> Vec<(String, &str, &Logged)> {
     let spans = rank.spans.iter().map(|span| match span.row {
         REST => (format!("step {}", span.step), "step", span),

@@ -1,4 +1,5 @@
-//! One time line of all ranks, with all events on rank 0's clock.
+//! Makes one time line of all ranks from the spans that each rank has recorded. All times are converted to
+//! rank 0's clock.
 
 mod file;
 mod waits;
@@ -45,7 +46,7 @@ impl Clock {
 /// The spans of one rank on rank 0's clock, in the form in which they are sent to rank 0.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankTrace {
-    /// Title and phase of the operator in each row.
+    /// Title and phase of each operator. The `row` of a span is the index of its operator in this list.
     operators: Vec<(String, String)>,
     /// Spans of steps and operators, in the order in which they ended.
     spans: Vec<Logged>,
@@ -53,12 +54,12 @@ pub struct RankTrace {
     buckets: Vec<Bucket>,
 }
 
-/// The all-reduce of a bucket in one step. Times are in ns.
+/// The all-reduce of a bucket (a buffer of gradients) in one step. Times are in ns.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Bucket {
     step: usize,
     index: usize,
-    /// Number of its thread: buckets that overlap are on different threads.
+    /// Number of the thread that shows the bucket: buckets that overlap in time are on different threads.
     lane: usize,
     begin: i64,
     end: i64,
@@ -71,8 +72,8 @@ struct Bucket {
 }
 
 impl RankTrace {
-    /// Returns the spans and buckets that `recorder` has logged, with times on rank 0's clock. Without a log,
-    /// there are none.
+    /// Returns the spans and buckets that `recorder` has logged, with times on rank 0's clock. If `recorder`
+    /// has no log, there are no spans and no buckets.
     pub fn new(recorder: &SpanRecorder, clock: &Clock) -> Self {
         let operators =
             recorder.operators().map(|(operator, phase)| (title(operator, phase), phase.to_string()));
@@ -117,7 +118,7 @@ impl RankTrace {
         trace
     }
 
-    /// Returns the first and the last recorded step, if there is one.
+    /// Returns the first and the last recorded step, or `None` if no step was recorded.
     pub fn range(&self) -> Option<[usize; 2]> {
         Some([self.steps().next()?.step, self.steps().last()?.step])
     }
@@ -128,7 +129,8 @@ impl RankTrace {
     }
 }
 
-/// Returns the name of an operator's events. Viewers show it without the category, so it includes "backward".
+/// Returns the name of an operator's events. Viewers show the name without the phase, so the name includes
+/// "backward".
 fn title(operator: &Operator, phase: Phase) -> String {
     match phase {
         Phase::Backward if operator.kind != AUTODIFF_KIND => format!("{} backward", operator.name()),
