@@ -1,4 +1,4 @@
-//! Parsers of option values, with bounds.
+//! Parses the values of options, and checks their bounds.
 //!
 //! Their errors say what the option accepts. The standard library's "invalid digit found in string" and
 //! clap's "is not in 1..=1000" do not tell the user what to type.
@@ -11,16 +11,16 @@ use clap::{Arg, ValueEnum};
 use run_record::Takes;
 use serde::de::{Deserialize, Deserializer, Error};
 
-/// An option whose value may be `none`, which takes back an earlier value. The alias makes clap pass the
-/// whole type to the parser. For a plain `Option`, clap would set `None` only if the option is missing, and
-/// could not parse `none`.
+/// An option whose value may be `none`, which cancels a value that was typed earlier. The alias makes clap
+/// pass the whole type to the parser. For a plain `Option`, clap would set `None` only if the option is
+/// missing, and could not parse `none`.
 pub type Optional<T> = Option<T>;
 
 /// An option that is `on` or `off`. The alias makes clap expect a value; it would make a plain `bool` a flag.
 pub type Switch = bool;
 
 /// Defines number types with bounds. Typed and stored values are checked alike. Code of this crate may
-/// construct one from a number that it knows to be in bounds.
+/// construct such a type from a number that it knows to be in bounds.
 macro_rules! bounded {
     ($($(#[$doc:meta])* $name:ident($number:ty) = $parse:expr;)+) => {$(
         $(#[$doc])*
@@ -84,8 +84,8 @@ impl Positive {
     }
 }
 
-/// Reads a stored number with the parser of typed ones. Accepts 2.0 for 2, because some programs that edit
-/// JSON write 2.0.
+/// Reads a stored number with the parser that also reads typed numbers. Accepts 2.0 for 2, because some
+/// programs that edit JSON write 2.0.
 ///
 /// # Errors
 /// If the value is not a number, or the option does not accept it.
@@ -124,8 +124,8 @@ macro_rules! display_names {
 }
 pub(crate) use display_names;
 
-/// Returns a parser of `T`'s values. `--help` lists their names without descriptions: if any value had one,
-/// clap would spread all options over several lines each.
+/// Returns a parser of `T`'s values. `--help` lists their names without descriptions: if any value had a
+/// description, clap would print every option on several lines.
 pub fn one_of<T: ValueEnum + Clone + Send + Sync + 'static>() -> impl TypedValueParser<Value = T> {
     let values = T::value_variants().iter().filter_map(ValueEnum::to_possible_value);
     PossibleValuesParser::new(values.map(|value| value.help(Resettable::Reset)))
@@ -211,7 +211,7 @@ pub fn range<T: TryFrom<u64>>(low: u64, high: u64) -> impl Fn(&str) -> Result<T,
     move |text| whole(text, low, high)
 }
 
-/// Returns a parser of whole numbers from 1 to `most`. The error for larger ones gives the `reason`.
+/// Returns a parser of whole numbers from 1 to `most`. The error for a larger number gives the `reason`.
 pub fn up_to(most: usize, reason: &'static str) -> impl Fn(&str) -> Result<usize, String> + Clone {
     move |text| {
         whole(text, 1, most as u64).map_err(|problem| {

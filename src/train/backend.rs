@@ -1,4 +1,4 @@
-//! The transports that `--backend` selects.
+//! The transports that `--backend` selects, and how ranks connect over them.
 
 use burn_mpi::lab::{Primitives, connect_primitives};
 use burn_mpi::{Backend, Collective, CommError, Transport, World, connect};
@@ -41,8 +41,8 @@ impl BackendKind {
         }
     }
 
-    /// Connects all ranks. All ranks must call it. NCCL uses GPU number `gpu`. If `gpu` is `None`, it uses
-    /// the first GPU that no lower rank of the machine uses.
+    /// Connects all ranks. All ranks must call this method. NCCL uses GPU number `gpu`. If `gpu` is `None`,
+    /// NCCL uses the first GPU that no lower rank of the machine uses.
     ///
     /// # Errors
     /// If this build lacks the transport, ranks cannot reach each other, or a rank has no GPU for NCCL.
@@ -66,7 +66,7 @@ impl BackendKind {
         }
     }
 
-    /// Connects all ranks for the blocking collectives. All ranks must call it.
+    /// Connects all ranks for blocking operations, such as a broadcast. All ranks must call this method.
     ///
     /// # Errors
     /// Returns the errors of [`connect`](Self::connect).

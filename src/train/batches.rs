@@ -1,4 +1,4 @@
-//! Samples of each training step, with optional augmentation.
+//! Reads the samples of each training step, and augments them if `--augment` is given.
 //!
 //! Augmentation depends on the seed, the epoch and the sample's index in the data set. It does not depend on
 //! the rank or the batch, so a sample has the same bytes for every number of ranks.
@@ -19,7 +19,7 @@ use data::{DataError, Description, Normalizer, SampleSource, Shard, Split};
 /// `--accumulate`, a step splits them into several micro-batches.
 #[derive(Debug, Clone)]
 pub struct LabelledBytes<'a> {
-    /// All samples, one after the other, in the file's layout.
+    /// All samples, one after the other, as the data set stores them.
     pub bytes: Cow<'a, [u8]>,
     /// The class of each sample.
     pub labels: &'a [u16],

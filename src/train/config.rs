@@ -22,11 +22,11 @@ use crate::values::{
 use data::augment::Augmentation;
 use data::{Description, SampleSource, Split};
 
-/// gloo's all-reduce algorithms, also for builds without gloo.
+/// The names of gloo's all-reduce algorithms. A build without gloo also accepts them.
 pub const GLOO_ALGORITHMS: [&str; 3] = ["ring", "bcube", "halving-doubling"];
 
-/// Maximum number of threads per rank: more than most machines have cores, and few enough for every system to
-/// start them.
+/// Maximum number of threads per rank. It is more than the number of cores of most machines, and every system
+/// can start this number of threads.
 const MAX_THREADS: usize = 1024;
 
 bounded! {
@@ -253,8 +253,8 @@ pub enum ClassWeights {
     /// Each weight is 1.
     #[default]
     None,
-    /// The weight of a class is inverse to its number of training samples. The mean weight over the samples
-    /// is 1.
+    /// The weight of a class is inversely proportional to its number of training samples. The mean weight
+    /// over the samples is 1.
     Balanced,
 }
 
@@ -346,7 +346,8 @@ pub struct Communication {
 }
 
 impl RunConfig {
-    /// Returns the sharding of a split, with the limit on samples and the batch size of these options.
+    /// Returns how the samples of a split are divided among ranks and steps, by the limit on samples and the
+    /// batch size in these options.
     pub fn plan(&self, source: &SampleSource, split: Split, world_size: usize) -> ShardPlan {
         let data = &self.data;
         let (limit, batch_size) = match split {

@@ -1,4 +1,4 @@
-//! Evaluation of a network on the whole test set. Each rank tests its shard, so each sample is counted once.
+//! Evaluates a network on the whole test set. Each rank tests its own shard, so each sample is counted once.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use data::{Normalizer, SampleSource, Shard, Split};
 
 /// The result of an evaluation on all ranks.
 pub struct Tested {
-    /// Each rank's tally.
+    /// Each rank's tally: its number of samples, its correct samples and its sum of losses.
     pub tallies: Vec<Tally>,
     /// Confusion matrix over all ranks' samples.
     pub confusion: Confusion,
@@ -52,8 +52,8 @@ impl Evaluation {
         })
     }
 
-    /// Evaluates `network` on the whole test set. All ranks must call it. Tallies, confusion matrix and
-    /// seconds are the same on every rank.
+    /// Evaluates `network` on the whole test set. All ranks must call this method. Tallies, confusion matrix
+    /// and seconds are the same on every rank.
     ///
     /// # Errors
     /// If samples cannot be read or the transport fails.

@@ -34,17 +34,18 @@ pub enum OptimizerKind {
 display_names!(OptimizerKind);
 
 impl OptimizerKind {
-    /// Whether `--momentum` applies. The momentum of Adam and AdamW is the decay rate of their first moments.
+    /// Whether `--momentum` applies. In this module, the momentum of Adam and AdamW is the decay rate of
+    /// their first moments.
     pub fn takes_momentum(self) -> bool {
         matches!(self, Self::Sgd | Self::Rmsprop)
     }
 
-    /// PyTorch's default momentum, or its default decay rate of the first moments.
+    /// PyTorch's default momentum. For Adam and AdamW, PyTorch's default decay rate of the first moments.
     pub fn default_momentum(self) -> f64 {
         if self.takes_momentum() { 0.0 } else { 0.9 }
     }
 
-    /// Names of the moments that the optimizer keeps for each weight. `momentum` says whether the momentum is
+    /// Names of the moments that the optimizer keeps for each weight. `momentum` is true if the momentum is
     /// above 0.
     pub fn moments(self, momentum: bool) -> &'static [&'static str] {
         match (self, momentum) {
@@ -62,12 +63,12 @@ impl OptimizerKind {
 pub struct Rate {
     /// Learning rate.
     pub lr: f64,
-    /// Momentum of SGD and RMSprop; decay rate of the first moments of Adam and AdamW. PyTorch's OneCycleLR
-    /// also changes whichever of them the optimizer has.
+    /// Momentum of SGD and RMSprop; decay rate of the first moments of Adam and AdamW. OneCycle changes it
+    /// too, as in PyTorch.
     pub momentum: f64,
 }
 
-/// Mutable gradients by parameter.
+/// The averaged gradients of all parameters, which the weight update reads and overwrites.
 pub trait AveragedGradients {
     /// Returns the gradient of the parameter with index `param` in visit order: the order in which Burn
     /// visits the parameters of a module.
@@ -142,7 +143,7 @@ impl Optimizer {
         if found != expected {
             return Err(TrainError::Ends(format!(
                 "the checkpoint's moments are {found}, but {} (the optimizer in run.json) requires {expected}: restore \
-                 the run's own optimizer, or its own schedule if that one changes the momentum",
+                 the run's own optimizer, or the run's own schedule if the schedule changes the momentum",
                 self.kind
             )));
         }
@@ -168,7 +169,7 @@ impl Optimizer {
             }
         }
         if let Some(most) = self.clip_norm {
-            // A fixed order of the sum, so that all ranks get the same bits.
+            // The sum has a fixed order, so that all ranks get the same bits.
             let mut squares = 0.0;
             for (param, _) in places {
                 squares += flat::square_sum(gradients.gradient_mut(*param)?);

@@ -1,11 +1,11 @@
 //! Mixed precision and loss scaling.
 //!
-//! With bf16 or fp16, activations and the factors of products have 16 bits. Weights, optimizer, loss and
-//! batch norm statistics stay in f32.
+//! With bf16 or fp16, activations and the factors of matrix products have 16 bits. Weights, optimizer, loss
+//! and batch norm statistics stay in f32.
 //!
 //! f16 has a narrow range: small gradients would become 0. Loss scaling multiplies the loss, and therefore
-//! all gradients, by a large factor, and divides the averaged gradients by it. If a gradient overflows, the
-//! step is skipped and the factor halved.
+//! all gradients, by a large factor. It divides the averaged gradients by the same factor. If a gradient
+//! overflows, the step is skipped and the factor is halved.
 
 use std::ops::Range;
 
@@ -56,7 +56,7 @@ impl MixedPrecision {
 /// The initial scale, the same as PyTorch's.
 const FIRST: f32 = 65536.0;
 /// The scale is multiplied by this factor after an overflow, and divided by it after [`GOOD`] steps without
-/// one. It is a power of two, so that scaling does not round.
+/// an overflow. The factor is a power of two, so that scaling does not round.
 const BACKOFF: f32 = 0.5;
 /// Steps without an overflow before the scale grows.
 const GOOD: u32 = 2000;

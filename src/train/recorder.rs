@@ -1,4 +1,4 @@
-//! Access of all ranks to the run directory.
+//! Writes curves, epochs and checkpoints of a training into the run directory.
 //!
 //! Only rank 0 reads and writes files. The other ranks call the same methods and receive rank 0's result, so
 //! all ranks fail or continue together.

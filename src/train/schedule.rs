@@ -1,4 +1,4 @@
-//! Learning rate schedules.
+//! Learning rate schedules: the learning rate and the momentum of each step.
 //!
 //! A rate is a pure function of epoch and step, so a resumed run needs no stored state to continue exactly.
 
@@ -28,7 +28,8 @@ pub enum ScheduleKind {
 /// The learning rates of a training.
 ///
 /// OneCycle has PyTorch's defaults. It starts at 1/25 of its highest rate, reaches the highest rate after 30%
-/// of the steps, and ends at 1/10,000 of its start. It moves the momentum inversely between 0.95 and 0.85.
+/// of the steps, and ends at 1/10,000 of its start. Meanwhile the momentum falls from 0.95 to 0.85 and rises
+/// to 0.95 again.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Schedule {
     /// Kind of the schedule.
@@ -51,8 +52,8 @@ pub struct Schedule {
 const NEGLIGIBLE: f64 = 1e-6;
 
 impl Schedule {
-    /// Returns the first epoch with a learning rate of 0 or below a millionth of `initial`. Epochs before
-    /// `epoch` do not count.
+    /// Returns the first epoch, from `epoch`, with a learning rate of 0 or below a millionth of `initial`.
+    /// Returns `None` if there is no such epoch.
     pub fn negligible_from(&self, epoch: usize, initial: f64) -> Option<usize> {
         let is_negligible = |epoch: &usize| {
             let lr = self.rate(*epoch, self.steps.saturating_sub(1)).lr;
@@ -156,7 +157,7 @@ mod tests {
     #[test]
     fn an_epoch_is_negligible_below_a_millionth_of_the_initial_rate() {
         let falling = Schedule { gamma: 0.1, ..schedule(ScheduleKind::Step, 14, 5) };
-        assert_eq!(falling.negligible_from(0, 0.1), None, "exactly a millionth in the last two");
+        assert_eq!(falling.negligible_from(0, 0.1), None, "the last two epochs have exactly a millionth");
         let falling = Schedule { epochs: 16, ..falling };
         assert_eq!(
             [0, 14, 15, 16].map(|from| falling.negligible_from(from, 0.1)),
@@ -171,8 +172,8 @@ mod tests {
             Schedule { base, ..schedule(ScheduleKind::Constant, 4, 5) }
         };
         assert_eq!(constant(0.0).negligible_from(0, 0.0), Some(0), "a rate of 0 changes nothing");
-        assert_eq!(constant(1e-9).negligible_from(2, 0.1), Some(2), "of a resumed run that began with 0.1");
-        assert_eq!(constant(1e-9).negligible_from(0, 1e-9), None, "as it was meant");
+        assert_eq!(constant(1e-9).negligible_from(2, 0.1), Some(2), "a resumed run that began with 0.1");
+        assert_eq!(constant(1e-9).negligible_from(0, 1e-9), None, "a low rate from the start");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The table of a training's options.
 //!
-//! The table says for each option what it belongs to, which results it affects and whether `--resume` may
-//! change it. `run.json` stores the table as `schema`, so that reports need no list of options.
+//! The table says for each option to which group it belongs, which results it affects, and whether `--resume`
+//! may change it. `run.json` stores the table as `schema`, so that reports need no list of options.
 
 use std::borrow::Cow;
 
@@ -40,7 +40,8 @@ pub struct OptionSpec {
     pub only_with: Option<(&'static str, &'static str)>,
     /// The value in effect if `config` has null.
     pub unset: Option<usize>,
-    /// Whether it is a technique: off by default, and not used for a published figure that does not name it.
+    /// Whether the option is a technique: off by default, and taken as off for a published figure that does
+    /// not name it.
     pub technique: bool,
     /// Whether `-h` shows it; `--help` shows all options.
     pub common: bool,
@@ -79,8 +80,8 @@ const SAMPLES: &str = "the checkpoint's position among the samples depends on it
 const PRECISION: &str = "the checkpoint was trained in the run's precision";
 const QUANTIZATION: &str = "the checkpoint was trained with the run's setting";
 
-/// All options, in the order of the fields of `config`. Two are not in `config`: `quantized` is another name
-/// for a value of `quantize`, and `num_workers` has no effect.
+/// All options, in the order of the fields of `config`. Two options are not in `config`: `quantized` is
+/// another name for a value of `quantize`, and `num_workers` has no effect.
 pub const OPTIONS: &[OptionSpec] = {
     use Affects::{Nothing, Results, Test, Times};
     use Part::{Communication, Data, Network, Process, Quantization, Recipe, Run};
@@ -154,8 +155,8 @@ pub const OPTIONS: &[OptionSpec] = {
     ]
 };
 
-/// Returns the properties of the option with this name, with dashes or underscores; `None` if it is not an
-/// option of a training.
+/// Returns the properties of the option with this name, with dashes or underscores; `None` if a training has
+/// no such option.
 pub fn spec(name: &str) -> Option<&'static OptionSpec> {
     let field: Cow<'_, str> = if name.contains('-') { name.replace('-', "_").into() } else { name.into() };
     OPTIONS.iter().find(|spec| spec.field == field)

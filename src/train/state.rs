@@ -1,7 +1,8 @@
 //! The position of a training: how far it is, and its results so far.
 //!
 //! A checkpoint stores the position next to the weights and the optimizer's moments, so a resumed run goes on
-//! as if it had not been interrupted. Values that differ between ranks are stored as one entry per rank.
+//! as if it had not been interrupted. A value that differs between ranks is a list here, with one element per
+//! rank.
 
 use std::sync::Arc;
 
@@ -37,7 +38,8 @@ pub struct Position {
     /// versions, in which a window could go on over the end of an epoch.
     #[serde(default)]
     pub window_begin: Option<usize>,
-    /// Order in which gradients become final, which decides their buckets; `None` before the first step.
+    /// Order in which gradients become final. It decides which gradients share a bucket, and so an
+    /// all-reduce. `None` before the first step.
     pub arrival: Option<ArrivalOrder>,
     /// Finished epochs. The vector is shared, so that a checkpoint does not copy it.
     pub history: Arc<Vec<EpochRow>>,
@@ -130,17 +132,17 @@ impl Position {
     }
 }
 
-/// Returns the epoch (from 1) with the lowest test loss, the first one if several are equal. Test losses are
-/// sums over all ranks and have the same bits on each rank, so all ranks decide on early stopping without
-/// communication.
+/// Returns the epoch (from 1) with the lowest test loss; if several epochs have it, returns the first of
+/// them. `None` if `history` is empty. Test losses are sums over all ranks and have the same bits on each
+/// rank, so all ranks decide on early stopping without communication.
 pub fn best_epoch(history: &[EpochRow]) -> Option<usize> {
     let lowest = history.iter().fold(f64::INFINITY, |lowest, row| lowest.min(row.test_loss));
     history.iter().find(|row| row.test_loss == lowest).map(|row| row.epoch)
 }
 
-/// Whether `patience` epochs have passed since the best one.
+/// Whether `patience` epochs have passed since the best epoch.
 fn is_over(history: &[EpochRow], patience: Option<usize>) -> bool {
-    // Epochs before the first one in `history`, which may start later than epoch 1.
+    // Number of epochs before the first epoch in `history`, which may start later than epoch 1.
     let before = history.first().map_or(0, |row| row.epoch.saturating_sub(1));
     let since = before + history.len() - best_epoch(history).unwrap_or(before);
     patience.is_some_and(|patience| since >= patience)

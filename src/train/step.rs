@@ -33,7 +33,8 @@ pub struct Learner<'w> {
     pub optimizer: Optimizer,
     /// Learning rate and momentum of the next step, which the trainer sets from the schedule.
     pub rate: Rate,
-    /// Observers and fake quantization; `None` except in quantization-aware training.
+    /// Fake quantization, and the observers of the values' ranges; `None` except in quantization-aware
+    /// training.
     pub quantizer: Option<Quantizer>,
     /// Loss scaling; `None` except with fp16.
     pub loss_scale: Option<LossScale>,
@@ -104,8 +105,9 @@ impl<'w> Learner<'w> {
         self.times.data += time;
     }
 
-    /// Trains on this rank's samples of a step that has `total` samples on all ranks. `stop` says whether
-    /// this rank requests a stop. Returns this rank's tally, and the signals summed over all ranks.
+    /// Trains on this rank's samples of a step that has `total` samples on all ranks. `stop` is true if this
+    /// rank requests a stop. Returns this rank's tally, and the signals: the number of ranks with a NaN or
+    /// infinite loss, and the number of ranks that request a stop.
     ///
     /// If the loss of any rank is NaN or infinite, no rank changes a weight. With loss scaling, an averaged
     /// gradient that is NaN or infinite has the same effect.
@@ -166,7 +168,8 @@ impl<'w> Learner<'w> {
         self.layout.read_buffers(&self.network)
     }
 
-    /// Returns the name of the first buffer that has a NaN or infinite value on this rank.
+    /// Returns the name of the first buffer that has a NaN or infinite value on this rank, or `None` if all
+    /// values are finite.
     pub fn overflown_buffer(&self) -> Option<String> {
         let mut values = self.buffers().into_iter();
         let mut buffers = self.layout.specs().iter().filter(|spec| !spec.trainable);

@@ -55,7 +55,7 @@ pub struct Trainer<'w> {
     /// checkpoint writes them.
     unwritten: Vec<(usize, Tally)>,
     comm_before: f64,
-    /// Seconds of each phase in the processes before this one, if the run was resumed; mean over ranks.
+    /// If the run was resumed: seconds of each phase in the earlier processes, mean over ranks.
     phases_before: Phases<f64>,
     phase_steps_before: usize,
     /// Seconds that this rank has spent in training loops since this process started.
@@ -89,7 +89,8 @@ pub struct Setup {
     pub source: SampleSource,
     /// The network to start from; all ranks get rank 0's weights.
     pub network: Network,
-    /// Observers and fake quantization; `None` except in quantization-aware training.
+    /// Fake quantization, and the observers of the values' ranges; `None` except in quantization-aware
+    /// training.
     pub quantizer: Option<Quantizer>,
     /// Transport that sums the gradients.
     pub collective: Box<dyn Collective>,
@@ -97,8 +98,9 @@ pub struct Setup {
     pub stop: StopRequest,
 }
 
-/// Checks that all ranks also have the same samples beyond `--train-samples` and `--test-samples`: the next
-/// run may use these samples. If all ranks fail to read the samples with the same error, the check passes.
+/// Checks that all ranks also have the same samples beyond the limits `--train-samples` and `--test-samples`,
+/// because the next run may use these samples. The check passes if all ranks fail to read the samples with
+/// the same error.
 fn check_unused(world: &World, source: &SampleSource, options: &RunConfig) -> Result<(), TrainError> {
     for split in Split::ALL {
         let available = source.len(split);
@@ -243,8 +245,8 @@ impl<'w> Trainer<'w> {
             if has_line {
                 watch.line(&self.position, &self.window_tally);
             }
-            // An epoch of fewer than `--log-every` steps has one point, over all its steps. Its line is
-            // printed with the test.
+            // An epoch of fewer than `--log-every` steps has one point of the training curve, over all its
+            // steps. It has no log line except the line after the test.
             if has_line || (in_epoch == steps && steps < log_every) {
                 self.unwritten.push((step, std::mem::take(&mut self.window_tally)));
                 self.window_begin = in_epoch;
@@ -267,7 +269,7 @@ impl<'w> Trainer<'w> {
         Ok(())
     }
 
-    /// Adds the time since `started` to the epoch's seconds and to the loop's.
+    /// Adds the time since `started` to `epoch_seconds` and to `loop_seconds`.
     fn count_loop(&mut self, started: Instant) {
         let seconds = started.elapsed().as_secs_f64();
         self.position.epoch_seconds += seconds;
@@ -360,7 +362,8 @@ impl<'w> Trainer<'w> {
     /// Returns the epoch's results over all ranks.
     ///
     /// `epoch_seconds` becomes the mean over ranks, because the waits for gradients are reported as a mean
-    /// over ranks. The mean wait could be longer than the epoch of a single late rank.
+    /// over ranks. If `epoch_seconds` were the time of one rank that came late, the mean wait could be
+    /// longer.
     fn epoch_row(&mut self, test: &[Tally], int8: &[Tally]) -> Result<EpochRow, TrainError> {
         let ranks: Vec<(Tally, f64)> = self.world.gather(&(self.epoch_tally, self.position.epoch_seconds))?;
         let (tallies, seconds): (Vec<Tally>, Vec<f64>) = ranks.into_iter().unzip();

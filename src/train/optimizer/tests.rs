@@ -88,7 +88,8 @@ fn moments_of_another_optimizer_are_refused_and_both_named() {
     assert!(message.contains("first, second") && message.contains("velocity"), "{message}");
 }
 
-/// Returns the gradients that reach the optimizer: with SGD and --lr 1, they are the decrease of the weights.
+/// Returns the gradients that reach the optimizer. With SGD and `--lr 1`, a step decreases the weights by the
+/// gradients.
 fn taken(options: &str, weights: [f32; 4], gradients: [f32; 4]) -> [f32; 4] {
     let params =
         updated(&format!("--optimizer sgd --lr 1 --weight-decay 0 {options}"), weights, &[gradients]);

@@ -40,9 +40,10 @@ impl Trainer<'_> {
         }
         let own = |tallies: &[Tally]| tallies.get(rank).copied().unwrap_or_default();
         self.epoch_tally = own(&self.position.epoch_tallies);
-        // Discard the window's tally if the window began before the last line was due, or if its beginning is
-        // unknown. Then the checkpoint was written with another `--log-every`, or by an older version whose
-        // windows could go on over the end of an epoch.
+        // The window is the steps since the last log line. Discard its tally if the window began before the
+        // last line was due: the checkpoint was written with another `--log-every`. Also discard it if the
+        // window's beginning is unknown: an older version wrote the checkpoint, in which a window could go on
+        // over the end of an epoch.
         let log_every = self.learner.options.log_every.get();
         let last_line = self.position.step_in_epoch / log_every * log_every;
         (self.window_tally, self.window_begin) =
@@ -66,7 +67,7 @@ impl Trainer<'_> {
     /// Writes a checkpoint in the middle of an epoch.
     ///
     /// Its weights file contains the running statistics averaged over ranks. Its position contains each
-    /// rank's own statistics, with which both this training and a resumed one go on. A checkpoint therefore
+    /// rank's own statistics, with which this training and a resumed training go on. Therefore a checkpoint
     /// does not change the results.
     pub(super) fn checkpoint_inside_epoch(&mut self, recorder: &mut Recorder<'_>) -> Result<(), TrainError> {
         self.check_statistics()?;
@@ -83,8 +84,8 @@ impl Trainer<'_> {
     }
 
     /// Replaces this rank's times in the position by all ranks' times: each rank's wait for gradients, and
-    /// means over ranks of the epoch's seconds and of the phases. As means over the same ranks, the phases
-    /// still sum to the total.
+    /// means over ranks of the epoch's seconds and of the phases. All means are over the same ranks, so the
+    /// phases still sum to the total.
     fn share_times(&mut self) -> Result<(), TrainError> {
         let comm_seconds = self.comm_before + self.learner.times().exposed.as_secs_f64();
         let ranks: Vec<(f64, Phases<f64>, f64)> =
