@@ -5,7 +5,7 @@
 //! mistake.
 
 /// A picture counts as swapped only if its negative is closer to the training set's mean brightness than the
-/// picture itself, by more than this. Brightness is scaled to 0..1.
+/// picture itself, by more than this value. Brightness is scaled to 0..1.
 ///
 /// If the training set's mean is between 0.375 and 0.625, no picture can meet this condition, so there is
 /// never a warning for networks that were trained on natural pictures. None of MNIST's 70,000 digits meets
@@ -18,11 +18,11 @@ const FAR: f32 = 1.5;
 /// 0.2, 1 % wrongly count as swapped.
 const FEW: usize = 10;
 
-/// Compares the brightness of the pictures to predict with the training set's.
+/// Compares the brightness of the pictures to predict with the brightness of the training set.
 #[derive(Debug)]
 pub struct Brightness {
-    /// Mean and standard deviation of the training set, averaged over channels. `None` if they are not those
-    /// of a brightness in 0..1; then no picture is counted.
+    /// Mean and standard deviation of the training set, averaged over channels. `None` if the mean is outside
+    /// 0..1 or the deviation is not above 0; then no picture counts as swapped.
     learned: Option<[f32; 2]>,
     pictures: usize,
     swapped: usize,

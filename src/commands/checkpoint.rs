@@ -223,9 +223,9 @@ pub struct StoredRun {
     pub noted: Noted,
 }
 
-/// Reads `run.json` of the run in `folder`. If the file is damaged, the error says what to do. The remedy
-/// differs if only the field `config` is wrong; this is so if the file can be read with a `config` of any
-/// content.
+/// Reads `run.json` of the run in `folder`. If the file is damaged, the error says what to do. If the file
+/// can be read as soon as `config` may have any content, only `config` is wrong, and the error names a remedy
+/// for this case.
 pub fn open_record(folder: &Path) -> Result<(RunDir, RunRecord), RecordError> {
     RunDir::open::<RunConfig>(folder).map_err(|error| match error {
         RecordError::Damaged { path, what } => {
@@ -258,7 +258,7 @@ pub fn stored_run(path: &Path) -> anyhow::Result<StoredRun> {
 }
 
 /// Loads the weights of the checkpoint at `path`. If `path` is a run directory, loads the run's last intact
-/// checkpoint; if the run used early stopping, loads the checkpoint with the lowest test loss instead.
+/// checkpoint. For a run with early stopping, loads the checkpoint with the lowest test loss instead.
 pub fn load(path: &Path, layout: &ParamLayout) -> anyhow::Result<CheckpointWeights> {
     let read = |folder: PathBuf| {
         let Checkpoint { params, position, .. } = Checkpoint::<Position>::load(&folder, &stored(layout))?;

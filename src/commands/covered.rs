@@ -90,7 +90,8 @@ impl Samples {
         Self([covered(&data.train, "train_samples"), covered(&data.test, "test_samples")])
     }
 
-    /// Returns the digest of the training samples and their normalisation, if it is known.
+    /// Returns the digest of the training samples and their normalisation, or `None` if the digest is
+    /// unknown.
     pub fn train_digest(&self) -> Option<&str> {
         self.0[0].as_ref().map(|covered| &*covered.digest)
     }

@@ -198,7 +198,7 @@ fn info(args: &InfoArgs) -> anyhow::Result<()> {
 }
 
 /// Describes the data set in `root`: its samples and classes. If there are more than `most` classes, lists
-/// only the first and the last ones.
+/// only the first and the last classes.
 fn describe(root: &Path, source: &SampleSource, most: Option<usize>) -> anyhow::Result<String> {
     let description = source.description();
     let mut text = String::new();

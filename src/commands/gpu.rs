@@ -10,8 +10,8 @@ use crate::device::{DeviceKind, use_gpu};
 use crate::options::{ConfigError, RunConfig};
 use crate::train::BackendKind;
 
-/// Checks that every rank has the GPU of `device`, and selects it. All ranks must call it before anything
-/// runs on the device.
+/// Checks that every rank has the GPU of `device`, and selects it. All ranks must call this function before
+/// anything runs on the device.
 ///
 /// # Errors
 /// Every rank returns the error of the first rank that cannot use the device.

@@ -108,7 +108,7 @@ pub(super) fn prepare(
     let mpi = mpi_flavour();
     let hosts = hostfile.map(|file| Hosts::read(&file, mpi)).transpose()?;
     let own = std::env::current_exe().context("cannot determine the path of this program")?;
-    // Ranks run in the same working directory as this process, so a path relative to it is valid.
+    // Ranks run in the same working directory as this process, so a path relative to this directory is valid.
     let here = std::env::current_dir().ok();
     let own = match here.as_deref().and_then(|here| own.strip_prefix(here).ok()) {
         Some(inside) => format!("./{}", inside.display()),

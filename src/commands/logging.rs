@@ -1,4 +1,4 @@
-//! Log setup: plain lines on stderr, above the progress bar if there is one.
+//! Sets up the log: plain lines on stderr, above the progress bar if there is one.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +16,8 @@ static BARS: OnceLock<MultiProgress> = OnceLock::new();
 /// Whether `--quiet` was typed.
 static QUIET: AtomicBool = AtomicBool::new(false);
 
-/// Starts the log. The options set its level, and `RUST_LOG` overrides it.
+/// Starts the log. The options `-v` and `-q` set its level. The environment variable `RUST_LOG` overrides
+/// these options.
 pub fn start(verbose: u8, quiet: bool) {
     QUIET.store(quiet, Ordering::Relaxed);
     let level = match (quiet, verbose) {

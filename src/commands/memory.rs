@@ -71,7 +71,8 @@ impl Least {
         }
     }
 
-    /// Returns the bytes that `ranks` ranks need. If `saves`, one of them is rank 0 and writes checkpoints.
+    /// Returns the bytes that `ranks` ranks need. If `saves` is true, one of these ranks is rank 0, which
+    /// also writes checkpoints.
     fn bytes(&self, ranks: u64, saves: bool) -> u64 {
         let each = self.held.saturating_add(self.working);
         let writer = if saves { self.file.saturating_sub(self.working) } else { 0 };

@@ -59,12 +59,12 @@ pub fn set_deadline(command: &Command) {
     burn_mpi::set_stall_warning(Duration::from_secs_f64(stall.stall_warning));
 }
 
-/// Makes all ranks compute matrix products in bf16 with the same method, because methods round differently:
-/// the slowest method that any rank has to use.
+/// Makes all ranks compute matrix products in bf16 with the slowest method that any rank uses. Methods round
+/// differently, so all ranks need the same method.
 ///
-/// Also warns on the device flex if 16-bit values save memory but no time. With AVX-512 and without AMX, only
-/// linear layers compute in bf16, which is 2% of vgg's products. There is no warning for libtorch, which
-/// chooses its methods itself.
+/// Also warns on the device flex if 16-bit values save memory but no time. A processor with AVX-512 but
+/// without AMX computes only linear layers in bf16: 2% of vgg's products. There is no warning for libtorch,
+/// which chooses its methods itself.
 fn agree_on_products(world: &World, config: &RunConfig) -> anyhow::Result<()> {
     let ranks: Vec<u8> = world.gather(&(bf16_products() as u8))?;
     let least =
@@ -134,8 +134,8 @@ fn open_data(world: &World, root: &Path) -> anyhow::Result<SampleSource> {
     Ok(source)
 }
 
-/// Does `work` on rank 0 only, because run directories are on rank 0's disk. Returns its result there, and
-/// `None` on the other ranks.
+/// Does `work` on rank 0 only, because run directories are on rank 0's disk. Returns the result of `work` on
+/// rank 0, and `None` on the other ranks.
 ///
 /// # Errors
 /// Every rank returns rank 0's error, as [`Refused`] if the user caused it.

@@ -53,8 +53,8 @@ pub fn check_names(outputs: &[Named<'_>], read: &[Option<&PathBuf>]) -> anyhow::
     Ok(())
 }
 
-/// Rejects `path` if writing it would overwrite a file of a run, sweep, checkpoint or data set, or one in
-/// `read`. The error names `option`.
+/// Rejects `path` if writing it would overwrite a file in `read`, or a file of a run, sweep, checkpoint or
+/// data set. The error names `option`.
 ///
 /// # Errors
 /// If the file must not be replaced; the error gives the reason.

@@ -270,8 +270,8 @@ pub fn is_in_use(error: &anyhow::Error) -> bool {
     error.is::<InUse>() || error.downcast_ref().is_some_and(is_locked)
 }
 
-/// The kind of message with which the error is printed. `launch --restart` reads it to find out which rank
-/// failed first, and which ranks only noticed the failure.
+/// The kind of message with which the error is printed. `launch --restart` reads the kind to find out which
+/// rank failed first, and which ranks only noticed the failure.
 pub fn kind(error: &anyhow::Error) -> &'static str {
     // Messages of gloo and of the system for a lost connection: another rank has failed.
     let closed = ["Connection closed by peer", "Connection reset by peer", "Broken pipe"];

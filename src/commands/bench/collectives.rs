@@ -251,7 +251,7 @@ fn messages_to(world: &World, to: usize) -> Vec<u8> {
     (0..world.size()).flat_map(|from| message(from, to)).collect()
 }
 
-/// Returns the contribution of `rank` to a sum.
+/// Returns what `rank` contributes to a sum: `parts` parts of `BYTES` bytes.
 fn term(rank: usize, parts: usize) -> Wire {
     sum(rank..rank + 1, parts)
 }
@@ -260,8 +260,8 @@ fn zeros(parts: usize) -> Wire {
     Wire::F32(vec![0.0; parts * BYTES / size_of::<f32>()])
 }
 
-/// Returns the sum of the contributions of `ranks`: `parts` parts of `BYTES` bytes. The values are small
-/// integers, so their sums are exact.
+/// Returns the sum of what `ranks` contribute: `parts` parts of `BYTES` bytes. A reduce-scatter has one part
+/// for each rank, other sums have one part. The values are small integers, so their sums are exact.
 fn sum(ranks: Range<usize>, parts: usize) -> Wire {
     let value = |i: usize| ranks.clone().map(|rank| ((rank * 5 + i) % 11) as f32).sum();
     Wire::F32((0..parts * BYTES / size_of::<f32>()).map(value).collect())

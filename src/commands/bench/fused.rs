@@ -37,7 +37,7 @@ const TURN: usize = 10;
 struct Way {
     name: &'static str,
     device: DeviceKind,
-    /// Whether convolution and ReLU are one operator with its own backward, rather than Burn's two.
+    /// Whether convolution and ReLU are one operator with its own backward, rather than Burn's two operators.
     fused: bool,
 }
 

@@ -31,7 +31,7 @@ const LEAST: usize = 5;
 const MOST: Duration = Duration::from_secs(10);
 /// Batch size of the accuracy test.
 const TEST_BATCH: usize = 128;
-/// Number of noise samples, used without a checkpoint.
+/// Number of samples of noise that replace a data set if no checkpoint is given.
 const NOISE: usize = 256;
 
 /// One measurement, and one line of the CSV file.

@@ -1,8 +1,8 @@
 //! `mpiburn bench link`: measures the time of a message between two ranks, for each message size.
 //!
 //! Both ranks send at once, as in an all-reduce. In a ping-pong each direction would be idle half of the
-//! time. `--pause-us` sets the pause before a message. It matters, because traffic shapers and switches
-//! forward a message faster after a pause.
+//! time. `--pause-us` sets the pause before a message. This pause matters, because traffic shapers and
+//! switches forward a message faster after a pause.
 
 use std::time::{Duration, Instant};
 
@@ -18,8 +18,8 @@ use terminal::table::table;
 /// Number of untimed exchanges at the start. The first exchange opens connections. During the others, TCP's
 /// window grows.
 const WARM_UP: usize = 5;
-/// How long the exchanges of one size should take, if `--iterations` is not given. Their number is from 10 to
-/// 1,000.
+/// How long the exchanges of one size should take, if `--iterations` is not given. At least 10 and at most
+/// 1,000 exchanges are timed.
 const BUDGET: Duration = Duration::from_secs(1);
 const SIZES: &str = "4..4MiB";
 /// If `--sizes` is not given, and the median time of a message exceeds this, larger messages are not

@@ -1,9 +1,9 @@
 //! `mpiburn bench step`: breaks down the time of one training step.
 //!
 //! On several ranks, steps run in two modes: with all-reduces that overlap backward, and with all-reduces
-//! after it. The difference between the modes is the communication that backward hides. The benchmark also
-//! times a matrix product and an all-gather: they show how far the step is from the speed of the processor
-//! and of the network.
+//! after backward. The difference between the modes is the communication that backward hides. The benchmark
+//! also times a matrix product and an all-gather: they show how far the step is from the speed of the
+//! processor and of the network.
 
 use std::time::{Duration, Instant};
 
@@ -28,7 +28,7 @@ use data::Split;
 use data::generate::noise;
 
 /// Number of steps between changes of mode. The modes alternate, so that a change in the machine's speed
-/// affects both of them.
+/// affects both modes.
 const TURN: usize = 5;
 
 const PHASES: usize = StepMs::TITLES.len();
@@ -153,7 +153,7 @@ impl TimedSteps {
 
 /// Returns this rank's median time in ms of an all-gather in which each rank receives the same number of
 /// bytes as in a ring all-reduce of `bytes` bytes: 2(n-1)/n times `bytes` on n ranks. `None` on one rank, or
-/// if `bytes` is 0. All ranks must call it with the same `bytes`.
+/// if `bytes` is 0. All ranks must call this function with the same `bytes`.
 fn gather_ms(world: &World, config: &RunConfig, bytes: usize) -> anyhow::Result<Option<f64>> {
     /// Number of untimed exchanges. The first opens connections. During the others, TCP's window grows.
     const WARM_UP: usize = 3;
@@ -180,8 +180,8 @@ fn measured_step(learner: &mut Learner<'_>, samples: &LabelledBytes, total: usiz
     learner.step(samples, total, false).map(|_| ())
 }
 
-/// Makes the operators use the SIMD level `name`. It must not be higher than the level on which the ranks
-/// have agreed.
+/// Makes the operators use the SIMD level `name`. The level must not be higher than the level on which the
+/// ranks have agreed.
 fn select_level(name: &str) -> Result<(), ConfigError> {
     let common: Vec<_> = Level::available().filter(|&level| level <= Level::current()).collect();
     let Some(level) = common.iter().find(|level| level.name() == name) else {
@@ -194,8 +194,8 @@ fn select_level(name: &str) -> Result<(), ConfigError> {
 }
 
 /// Returns the milliseconds per step of one mode: first the median over the steps of a rank, then the mean
-/// over ranks. Only `mean` is a mean over steps too. If phases were means over steps, one slow step in thirty
-/// without overlap would count as hidden communication.
+/// over ranks. The exception is `mean`: it is the mean over the steps too. If the phases were means over
+/// steps, one slow step in thirty without overlap would count as hidden communication.
 fn timing(world: &World, steps: &TimedSteps) -> anyhow::Result<Timing> {
     let parts = std::array::from_fn(|phase| {
         median_ms(&steps.phases.iter().map(|times| times[phase]).collect::<Vec<Duration>>())
@@ -228,7 +228,7 @@ pub struct StepReport {
     pub backend: String,
     /// Compute device.
     pub device: DeviceKind,
-    /// Type of activations and products.
+    /// Type of activations and matrix products.
     pub precision: MixedPrecision,
     /// Whether convolution, ReLU and pooling are fused.
     pub fused: bool,
@@ -248,7 +248,7 @@ pub struct StepReport {
     pub allocations_per_step: f64,
     /// Page faults of the process in a step.
     pub page_faults_per_step: f64,
-    /// Floating-point operations of one rank's step, from the network's layers.
+    /// Floating-point operations of one rank's step, computed from the network's layers.
     pub flop_per_step: u64,
     /// Floating-point operations per second of a large matrix product; `None` if no product was timed.
     pub product_flop_per_s: Option<f64>,
@@ -258,7 +258,8 @@ pub struct StepReport {
     /// Time of an all-gather that moves the same number of bytes as a ring all-reduce of the gradients;
     /// `None` with one rank.
     pub gather_ms: Option<f64>,
-    /// The step's operations per second, divided by the matrix product's; `None` if no product was timed.
+    /// Operations per second of the step, divided by operations per second of the matrix product; `None` if
+    /// no product was timed.
     pub share_of_product: Option<f64>,
 }
 

@@ -24,7 +24,8 @@ use data::Split;
 use run_report::write_csv;
 
 /// Number of batches before the first measured batch. The first training step learns the order of gradients,
-/// and the second step groups the gradients into buckets by this order.
+/// and the second step groups the gradients into buckets by this order, so the first two steps differ from
+/// later steps.
 const WARM_UP: usize = 3;
 
 /// Times of whole batches: first with profiling, then without profiling.
@@ -153,8 +154,8 @@ fn training(
     Ok((times, learner.sync.report().buckets))
 }
 
-/// Runs `batch` in turn with this thread's span recorder and without it: [`WARM_UP`] times each, then
-/// `batches` times each. Only the later runs are timed.
+/// Runs `batch` in turn with this thread's span recorder and without it. The first [`WARM_UP`] pairs of runs
+/// are not timed. The next `batches` pairs are timed.
 fn alternate(batches: usize, mut batch: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<Times> {
     let mut times = [Vec::with_capacity(batches), Vec::with_capacity(batches)];
     let mut away = None;

@@ -17,7 +17,7 @@ use serde_json::Value;
 pub fn subject(world: &World, args: &ProfileArgs) -> anyhow::Result<Subject> {
     let is_ignored = |option: &str| match spec(option).map(|spec| spec.scope) {
         Some(Scope::Training) => option != "data-root" || args.run.path().is_none(),
-        // `check` rejects a precision without --train.
+        // `check` rejects `--precision` without `--train`.
         Some(Scope::Step) => !args.train && option != "precision",
         _ => false,
     };
