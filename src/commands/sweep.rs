@@ -1,7 +1,8 @@
 //! `mpiburn sweep`: starts the runs of a sweep file, one after the other.
 //!
-//! A sweep can be interrupted and started again at any time. At each start it looks at the run directories:
-//! it skips completed runs, resumes interrupted ones from their last checkpoint, and starts the others.
+//! A sweep can be interrupted and started again at any time. At each start, the sweep looks at the run
+//! directories. It skips completed runs, resumes interrupted runs from their last checkpoint, and starts the
+//! other runs.
 
 mod earlier;
 mod run_options;
@@ -31,8 +32,8 @@ pub fn run(args: &SweepArgs) -> anyhow::Result<i32> {
     let sweep = Sweep::read(args)?;
     let (mut record, before) = sweep.look().map_err(|error| {
         // The error may advise the user to remove the folder, which would be wrong while another process uses
-        // the sweep. If the folder is in use, this is the error instead. A folder that is not a sweep's is
-        // not locked, because the lock is a file in it.
+        // the sweep. If the folder is in use, the error says so instead. A folder that is not a sweep's is
+        // not locked, because locking creates a file in the folder.
         let is_sweep = SweepRecord::read(&sweep.folder).is_ok();
         match is_sweep.then(|| lock(&sweep.folder)) {
             Some(Err(in_use @ RecordError::InUse { .. })) => in_use.into(),
@@ -93,7 +94,7 @@ impl<'a> Sweep<'a> {
         Ok(Self { args, file, runs, configs, folder })
     }
 
-    /// Returns the state of each run, and what an earlier start of the sweep left of it in the folder.
+    /// Returns the state of each run, and what an earlier start of the sweep left of the run in the folder.
     fn look(&self) -> anyhow::Result<(SweepRecord, Vec<Earlier>)> {
         let Self { args, file, .. } = self;
         let mut record = SweepRecord {
@@ -119,7 +120,8 @@ impl<'a> Sweep<'a> {
             let reason = of_launcher.clone().or_else(|| gpu::impossible(config, here));
             let (state, error) = match (&found, reason) {
                 (Earlier::Completed(_), _) => (RunState::Completed, None),
-                // An unreadable run fails, and the others start. A run that --only excludes does not fail.
+                // An unreadable run counts as failed, and the sweep goes on with the other runs. If `--only`
+                // excludes the run, it does not count as failed.
                 (Earlier::Unreadable(error), _) if chosen(args, &run.name) => {
                     (RunState::Failed, Some(error.to_string()))
                 }
@@ -316,7 +318,7 @@ fn chosen(args: &SweepArgs, name: &str) -> bool {
     args.only.as_ref().is_none_or(|text| name.contains(text.as_str()))
 }
 
-/// Logs the numbers of completed and failed runs, and returns the exit code.
+/// Logs how many runs are completed, skipped and failed, and returns the exit code.
 fn closing(record: &SweepRecord, folder: &Path, stopped: bool) -> i32 {
     let count = |state| record.runs.iter().filter(|run| run.state == state).count();
     let (done, failed) = (count(RunState::Completed), count(RunState::Failed));

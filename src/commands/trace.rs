@@ -1,8 +1,9 @@
 //! `--trace`: records one time line of a training or a profile. It shows when each rank ran which operator
 //! and which all-reduce.
 //!
-//! Each rank logs the start and end of this work, its spans, on its own clock. The clocks are compared before
-//! and after the recorded steps, so that rank 0 can put all spans on one time axis.
+//! Each rank logs spans on its own clock. A span is one operator or one all-reduce, with its start and end.
+//! The clocks are compared before and after the recorded steps, so that rank 0 can put all spans on one time
+//! axis.
 
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -41,7 +42,7 @@ pub fn check_writable(world: &World, args: &TraceArgs) -> anyhow::Result<()> {
     on_root(world, || TraceFile::check(path).with_context(|| cannot_write(path))).map(drop)
 }
 
-/// Checks a file name in the run directory `out`, which may not exist yet.
+/// Checks `path`, the file of `--trace` in the run directory `out`, which may not exist yet.
 ///
 /// # Errors
 /// If the file is in a folder of the run directory, or is a file that the run writes itself.

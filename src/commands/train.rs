@@ -90,8 +90,8 @@ fn phases(
         trainer.restore(checkpoint)?;
     }
     record.data = data_record(&trainer);
-    // Replace the old run as late as possible: checks of options, data and memory, and the connection of the
-    // transport can no longer fail. After this line, the start only writes files to the run directory.
+    // Replace the old run as late as possible. The checks of options, data and memory have passed, and the
+    // transport is connected. After this line, the start only writes files to the run directory.
     let emptied = match &begin.dir {
         Some(dir) if begin.replaces => dir.begin(&record).map(|()| *begun = Some(dir.clone())),
         _ => Ok(()),
@@ -220,7 +220,7 @@ fn train(
     let mut recorder = world.agree(Recorder::open(world, dir.clone(), start))?;
     if complete {
         // Do not write run.json. It has the measurements of the processes that trained, and this process has
-        // none.
+        // no measurements.
         if let Some(dir) = &dir {
             let shown = quoted(dir.path().display());
             let program = quoted(program());

@@ -275,7 +275,7 @@ impl ClassWeights {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum SamplesIn {
-    /// In memory if the samples need at most half of it, otherwise on disk.
+    /// In memory if the samples need at most half of the host's memory, otherwise on disk.
     #[default]
     Auto,
     /// In memory.

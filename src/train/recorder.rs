@@ -61,7 +61,7 @@ impl<'w> Recorder<'w> {
         }
     }
 
-    /// Calls `with` on rank 0, and returns its result on all ranks.
+    /// Calls `with` on rank 0, and returns the result of this call on all ranks.
     ///
     /// # Errors
     /// If rank 0 cannot write, or the transport fails.

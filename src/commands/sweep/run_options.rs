@@ -1,4 +1,5 @@
-//! The options of a sweep's runs: those in its file, and those typed after `--`, which apply to every run.
+//! Collects and checks the options of a sweep's runs. The sweep file has options for each run. The options
+//! that are typed after `--` apply to every run.
 
 use std::collections::BTreeSet;
 

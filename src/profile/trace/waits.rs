@@ -49,7 +49,8 @@ pub fn longest_wait(ranks: &[RankTrace]) -> Option<String> {
     ))
 }
 
-/// Returns the last rank to start a bucket, and when it did. `None` if some rank has not started the bucket.
+/// Returns the last rank that started a bucket, and the time of its start. `None` if some rank has not
+/// started the bucket.
 fn last(starts: &[BTreeMap<(usize, usize), i64>], bucket: (usize, usize)) -> Option<(usize, i64)> {
     let times: Option<Vec<i64>> = starts.iter().map(|rank| rank.get(&bucket).copied()).collect();
     times?.into_iter().enumerate().max_by_key(|(_, start)| *start)
