@@ -1,7 +1,7 @@
 //! Parses the values of options, and checks their bounds.
 //!
-//! Their errors say what the option accepts. The standard library's "invalid digit found in string" and
-//! clap's "is not in 1..=1000" do not tell the user what to type.
+//! The errors say what the option accepts. The standard library's "invalid digit found in string" and clap's
+//! "is not in 1..=1000" do not tell the user what to type.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -16,7 +16,8 @@ use serde::de::{Deserialize, Deserializer, Error};
 /// missing, and could not parse `none`.
 pub type Optional<T> = Option<T>;
 
-/// An option that is `on` or `off`. The alias makes clap expect a value; it would make a plain `bool` a flag.
+/// An option that is `on` or `off`. The alias makes clap expect a value; clap would make a plain `bool` a
+/// flag.
 pub type Switch = bool;
 
 /// Defines number types with bounds. Typed and stored values are checked alike. Code of this crate may
@@ -155,7 +156,7 @@ pub fn one_of_or_none<T: ValueEnum + Clone + Send + Sync + 'static>()
 /// Parses a value, or `none`.
 ///
 /// # Errors
-/// If `text` is neither.
+/// If `text` is not `none` and not a valid value.
 pub fn or_none<T: FromStr<Err: ToString>>(text: &str) -> Result<Optional<T>, String> {
     if text == "none" {
         Ok(None)
@@ -220,8 +221,8 @@ pub fn up_to(most: usize, reason: &'static str) -> impl Fn(&str) -> Result<usize
     }
 }
 
-/// Parses a whole number from `low` to `high`. The message does not mention `high` if it is the largest
-/// 64-bit number.
+/// Parses a whole number from `low` to `high`. The error for a text that is not a number, or for a number
+/// below `low`, does not mention `high` if `high` is the largest 64-bit number.
 fn whole<T: TryFrom<u64>>(text: &str, low: u64, high: u64) -> Result<T, String> {
     let digits = text.strip_prefix('+').unwrap_or(text);
     let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
@@ -239,7 +240,8 @@ fn too_large(high: u64) -> String {
     format!("must be at most {high}")
 }
 
-/// Parses a number of seconds above 0. At most a year, so that adding it to a clock's time cannot overflow.
+/// Parses a number of seconds above 0. The number is at most a year, so that adding it to a clock's time
+/// cannot overflow.
 ///
 /// # Errors
 /// If `text` is not such a number.

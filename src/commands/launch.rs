@@ -1,4 +1,5 @@
-//! `mpiburn launch`: starts a job on a topology and waits until it ends.
+//! `mpiburn launch`: starts a job on a topology (machines x processes per machine, such as 2x2) and waits
+//! until the job ends.
 
 mod training;
 

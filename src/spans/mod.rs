@@ -13,8 +13,8 @@
 //! backward of the identity runs just before the operator's own backward. It ends the span of the operator
 //! whose backward ran last, and begins the span of its own operator.
 //!
-//! **Gradients and collectives.** `GradientSync` reports its events ([`burn_mpi::SyncEvent`]) to a callback,
-//! which is set while spans are recorded.
+//! **Gradients and collectives.** `GradientSync` averages gradients over ranks. While spans are recorded, it
+//! reports its events ([`burn_mpi::SyncEvent`]) to a callback, which records them as spans.
 //!
 //! **Without a recorder**, a span costs one test of thread-local storage: no clock, no atomic operation, no
 //! identity operators. `mpiburn profile` measures the cost of a recorder by alternating batches with and

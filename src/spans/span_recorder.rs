@@ -51,12 +51,12 @@ const COLLECT: usize = 2;
 pub struct SpanRecorder {
     rows: Vec<Sums>,
     open: Vec<Span>,
-    /// Rows of buckets, by index.
+    /// Row of each bucket (a buffer of gradients with its own all-reduce), by the bucket's index.
     buckets: Vec<usize>,
     hidden: Vec<Duration>,
     /// Buckets in flight during backward, and when they started.
     pending: VecDeque<(usize, Instant)>,
-    /// Row of each site.
+    /// Row of each site, a part of a step that all networks have.
     sites: Vec<(&'static Site, usize)>,
     /// The operators of the network, in the order of forward. Each has a row for its forward and a row for
     /// its backward.

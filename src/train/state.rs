@@ -3,6 +3,8 @@
 //! A checkpoint stores the position next to the weights and the optimizer's moments, so a resumed run goes on
 //! as if it had not been interrupted. A value that differs between ranks is a list here, with one element per
 //! rank.
+//!
+//! A [`Tally`] has the number of samples, the number of correct samples, and the sum of losses.
 
 use std::sync::Arc;
 
@@ -47,8 +49,9 @@ pub struct Position {
     /// kept.
     pub best_step: Option<usize>,
     /// Number of finished epochs that early stopping and `--keep` ignore. A resumed run ignores all earlier
-    /// epochs if it changes the test set, because their tests are not comparable. It also ignores them if it
-    /// turns early stopping on or off, because their checkpoints may not have been kept.
+    /// epochs if it changes the test set, because the tests of these epochs are not comparable with later
+    /// tests. It also ignores them if it turns early stopping on or off, because the checkpoints of these
+    /// epochs may not have been kept.
     pub compared_from: usize,
     /// Completed steps at the end of the epoch with the highest test accuracy. `--keep` keeps its checkpoint.
     pub most_accurate_step: Option<usize>,
@@ -90,9 +93,9 @@ pub struct Position {
     pub phase_steps: usize,
 }
 
-/// Number of epochs by which the history's capacity grows. Their rows take about a megabyte, of which only
-/// the used pages count as memory. A vector that doubles its capacity would leave its smaller copies in the
-/// allocator.
+/// Number of epochs by which the history's capacity grows. The rows of these epochs take about a megabyte, of
+/// which only the used pages count as memory. If the vector doubled its capacity instead, its smaller copies
+/// would stay in the allocator.
 const ROOM: usize = 16_384;
 
 impl Position {

@@ -72,7 +72,8 @@ pub struct Trainer<'w> {
     kept_between: usize,
 }
 
-/// Observer of a training, such as a progress bar or a log.
+/// Observer of a training, such as a progress bar or a log. A [`Tally`] has the number of samples, the number
+/// of correct samples, and the sum of losses.
 pub trait Watch {
     /// Called after every step, with this rank's tally of the epoch.
     fn step(&mut self, position: &Position, epoch: &Tally);
@@ -402,8 +403,8 @@ impl<'w> Trainer<'w> {
     }
 
     /// Derives the int8 model of the current weights, and tests it on all ranks' shards. Returns `None`
-    /// without quantization. If the weights cannot be quantized, it logs a warning and returns `None`, and
-    /// the float training goes on.
+    /// without quantization. If the weights cannot be quantized, logs a warning and returns `None`, and the
+    /// float training goes on.
     fn test_int8(&self) -> Result<Option<TestedInt8>, TrainError> {
         let network = || self.learner.network.valid();
         let model = match (&self.learner.quantizer, &self.post_quantizer) {
@@ -485,7 +486,7 @@ impl<'w> Trainer<'w> {
         Err(self.ends(rank, what))
     }
 
-    /// Returns the error that ends the training because of `what` on rank `rank`; it names the last
+    /// Returns the error that ends the training because of `what` on rank `rank`. The error names the last
     /// checkpoint.
     fn ends(&self, rank: usize, what: String) -> TrainError {
         let checkpoint = match self.checkpoint_step {

@@ -363,7 +363,8 @@ impl StepReport {
         table::table(&header, 1, names.enumerate().map(row))
     }
 
-    /// Describes how much of the communication is hidden behind backward; `None` on one rank.
+    /// Describes how much of the communication is hidden behind backward, and how much is exposed: ranks wait
+    /// for it. `None` on one rank.
     fn communication(&self) -> Option<String> {
         let (on, off) = (&self.overlap_on, self.overlap_off.as_ref()?);
         let hidden = off.parts.exposed - on.parts.exposed;

@@ -26,7 +26,7 @@ use run_record::{Attempt, Change, Checkpoint, Intact, NamedRun, RunDir, Status, 
 pub struct Resumed {
     dir: RunDir,
     intact: Intact,
-    /// `run.json` as the previous attempt left it.
+    /// `run.json` as the previous attempt (the start of the run, or a `--resume`) left it.
     record: RunRecord,
     /// The options typed in addition to `--resume`.
     typed: Words,

@@ -103,7 +103,7 @@ impl Trainer<'_> {
     }
 
     /// Writes a checkpoint, with each rank's part of the position. A checkpoint that cannot be written ends
-    /// the run only if it is the last one.
+    /// the run only if it is the last checkpoint of this process.
     pub(super) fn checkpoint(
         &mut self,
         recorder: &mut Recorder<'_>,
