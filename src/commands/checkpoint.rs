@@ -98,7 +98,7 @@ impl Noted {
     /// `path`.
     ///
     /// # Errors
-    /// If the shape or the number of classes is 0, if the images are too small for the network, or if a
+    /// If the number of channels or classes is 0, if the images are too small for the network, or if a
     /// network of these dimensions has more parameters than the run's network.
     pub fn from_record(path: &Path, record: &RunRecord) -> anyhow::Result<Self> {
         let damaged =
@@ -279,7 +279,7 @@ pub fn load(path: &Path, layout: &ParamLayout) -> anyhow::Result<CheckpointWeigh
     Ok(best)
 }
 
-/// Loads the int8 model in the checkpoint's folder. It must have been made from these weights, and for
+/// Loads the int8 model in the checkpoint's folder. The model must have been made from these weights, and for
 /// `network`, the run's network.
 pub fn load_int8(
     weights: &CheckpointWeights,

@@ -17,9 +17,9 @@ use burn_mpi::World;
 use data::{Description, Element, SampleSource, Split, shard};
 use run_record::{Attempt, Change, DataRecord, Manifest, count, quoted};
 
-/// Checks the configuration in `record`, which is the `run.json` of the run directory `run`. It must be the
-/// configuration with which the checkpoint `folder` was written, plus the changes that the history has
-/// recorded since then.
+/// Checks the configuration in `record`, which is the `run.json` of the run directory `run`. This
+/// configuration must equal the configuration with which the checkpoint `folder` was written, plus the
+/// changes that the history has recorded since then.
 pub fn check(run: &Path, record: &RunRecord, folder: &Path, manifest: &Manifest) -> anyhow::Result<()> {
     let file = run.join("run.json");
     ensure!(

@@ -109,8 +109,9 @@ fn import(args: &ImportArgs) -> anyhow::Result<()> {
     if let Err(DataError::Stopped) = imported {
         end_of_signal(&stop);
     }
-    // If the source is a run directory, the error should say so. But a run directory may contain a table that
-    // the user wants to import, so this check comes only after the import has failed.
+    // If the source is a folder that this program wrote, such as a run directory, the error should say so.
+    // But such a folder may contain a table that the user wants to import, so this check comes only after the
+    // import has failed.
     let refused = |error| match product_at(&args.source) {
         Some(what) => {
             let source = args.source.display();

@@ -59,8 +59,9 @@ fn found(device: DeviceKind) -> Option<Result<usize, String>> {
     }
 }
 
-/// Returns the number of a rank's GPU, counted from 0: the number in `device` if it has one. If it has none,
-/// the ranks take the `found` GPUs in turn, by `local`, their index on the machine.
+/// Returns the number of a rank's GPU, counted from 0. If `device` contains a number, returns this number. If
+/// not, the ranks of a machine take its `found` GPUs in turn; `local` is the index of the rank on its
+/// machine.
 fn number(device: DeviceKind, local: usize, found: Result<usize, String>) -> Result<usize, String> {
     let (wanted, others) = match device {
         DeviceKind::TchCuda(wanted) => (Some(wanted), "--device tch"),

@@ -14,8 +14,8 @@ use launch::{
     Binding, EXIT_USAGE, Hosts, Launch, LauncherKind, MpiFlavour, StopRequest, Topology, hostfile, line,
 };
 
-/// Starts the job and returns its exit code. The ranks' command gets `verbosity`, the `-v` or `-q` of this
-/// command, unless it has one of these options already.
+/// Starts the job and returns its exit code. The ranks' command gets `verbosity`, the `-v` or `-q` of
+/// `mpiburn launch`, unless it has one of these options already.
 ///
 /// # Errors
 /// If the job does not start.

@@ -1,5 +1,5 @@
-//! Rejects networks and batches that cannot fit into memory, before the memory is allocated. The kernel would
-//! otherwise kill a rank without a message.
+//! Rejects networks and batches that cannot fit into memory, before the memory is allocated. If memory ran
+//! out during the job, the kernel would kill a rank without a message.
 //!
 //! All estimates are lower bounds: a job that might fit is not rejected.
 

@@ -310,8 +310,8 @@ fn print_details(history: &[EpochRow], results: &Results, sync: &SyncReport) {
     println!("peak memory of a rank: {:.0} MB resident{live}", results.peak_rss_mb);
 }
 
-/// Prints the confusion matrix if there are at most ten classes, otherwise the ten classes with the lowest
-/// recall.
+/// Prints the confusion matrix if there are at most ten classes. If there are more, prints the ten classes
+/// with the lowest recall.
 fn print_classes(by_class: &ByClass) {
     const MOST: usize = 10;
     let ByClass { balanced_accuracy, largest_class_accuracy, classes, confusion_matrix } = by_class;

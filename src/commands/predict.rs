@@ -75,7 +75,7 @@ struct Predictor {
     classes: Vec<String>,
     features: Vec<String>,
     fit: Fit,
-    /// Pictures that are not read yet. They are read in parallel when there are enough for a batch.
+    /// Pictures of the next batch. They are read together, in parallel.
     unread: Vec<PathBuf>,
 }
 

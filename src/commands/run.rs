@@ -1,9 +1,9 @@
 //! Runs a subcommand from start to end, in one process or as one rank of several.
 //!
-//! The hard part is the end of a failed job. If one rank fails alone, it must abort the others, which would
-//! wait for it forever. If all ranks have the same error, one of them prints it and all exit, because an
-//! abort would add the launcher's own lines. [`Ending`] names these cases; the type of the error decides
-//! which one applies.
+//! The hard part is the end of a failed job. If one rank fails alone, it must abort the other ranks, because
+//! they would wait for it forever. If all ranks have the same error, one rank prints it and all ranks exit
+//! without an abort, because an abort would add the launcher's own lines. [`Ending`] names these cases. The
+//! type of the error decides which case applies.
 
 use std::io::Write;
 

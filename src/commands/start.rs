@@ -1,7 +1,8 @@
 //! Checks that all ranks of a job run the same binary and the same subcommand with the same options.
 //!
 //! The comparison is the first collective of every process of a job. A process with an invalid command line
-//! takes part too, and sends its error text instead. Otherwise the other ranks would wait for it.
+//! takes part too, and sends its error text instead. If it did not take part, the other ranks would wait for
+//! it.
 
 use std::fs::File;
 use std::thread::JoinHandle;
@@ -51,8 +52,8 @@ pub fn has_peers() -> bool {
 
 /// Compares the subcommand, its options and the binary of this rank with those of the other ranks.
 ///
-/// Also makes all ranks use the highest SIMD level that all their processors have. Hosts may have different
-/// processors, and a run must give the same bits for any placement of its ranks.
+/// Also makes all ranks use the highest SIMD level that the processors of all ranks have. Hosts may have
+/// different processors, and a run must give the same bits for any placement of its ranks.
 ///
 /// # Errors
 /// If an option differs between ranks, or the transport fails.

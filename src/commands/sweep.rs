@@ -318,7 +318,7 @@ fn chosen(args: &SweepArgs, name: &str) -> bool {
     args.only.as_ref().is_none_or(|text| name.contains(text.as_str()))
 }
 
-/// Logs how many runs are completed, skipped and failed, and returns the exit code.
+/// Reports the completed, skipped and failed runs, and returns the exit code.
 fn closing(record: &SweepRecord, folder: &Path, stopped: bool) -> i32 {
     let count = |state| record.runs.iter().filter(|run| run.state == state).count();
     let (done, failed) = (count(RunState::Completed), count(RunState::Failed));

@@ -60,7 +60,7 @@ fn cannot_write(path: &Path) -> String {
     format!("--trace {}: cannot be written", path.display())
 }
 
-/// Returns the steps to record. They are after step `done`, and at most `total`. Returns `None` without
+/// Returns the steps to record: steps after step `done`, up to step `total`. Returns `None` without
 /// `--trace`.
 ///
 /// # Errors
@@ -159,8 +159,8 @@ impl Tracing {
         Ok(())
     }
 
-    /// Ends the time line of a training: writes the file if all ranks ended after the same step, and
-    /// otherwise warns that it is not written.
+    /// Ends the time line of a training. Writes the file if all ranks ended after the same step. If they did
+    /// not, warns that the file is not written.
     ///
     /// # Errors
     /// Returns the errors of [`finish`](Self::finish) if the training succeeded.

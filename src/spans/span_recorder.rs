@@ -63,8 +63,8 @@ pub struct SpanRecorder {
     layers: Vec<[usize; 2]>,
     /// Index in `layers` of the next operator; `None` outside of forward.
     pub(crate) next_layer: Option<usize>,
-    /// Whether the innermost span is part of a sequence, in which each span ends when the next one begins:
-    /// the backwards of operators, or the layers of an int8 model.
+    /// Whether the innermost span is part of a sequence, in which each span ends when the next span begins.
+    /// The backwards of operators are a sequence, and so are the layers of an int8 model.
     pub(crate) in_sequence: bool,
     pub(crate) paused: bool,
     /// Log of every span, for a time line.

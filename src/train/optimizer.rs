@@ -86,8 +86,8 @@ impl AveragedGradients for GradientSync {
 
 /// The optimizer of a run, with its moments.
 ///
-/// An update does the same as a PyTorch program that adds `l1 * sum |w|` and `l2 * sum w^2` over all its
-/// parameters to the loss, then calls `clip_grad_norm_`, then its optimizer.
+/// An update does the same as this PyTorch program: it adds `l1 * sum |w|` and `l2 * sum w^2` over all its
+/// parameters to the loss, calls `clip_grad_norm_`, and then calls its optimizer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Optimizer {
     kind: OptimizerKind,

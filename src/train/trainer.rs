@@ -179,8 +179,8 @@ impl<'w> Trainer<'w> {
     /// Trains to the end of the last epoch, or until early stopping ends it.
     ///
     /// # Errors
-    /// If a loss or a running statistic is NaN or infinite, weights or int8 models differ between ranks,
-    /// samples cannot be read, a file cannot be written or the transport fails. Returns
+    /// If a loss or a running statistic is NaN or infinite, or if weights or int8 models differ between
+    /// ranks. Also if samples cannot be read, a file cannot be written, or the transport fails. Returns
     /// [`TrainError::Stopped`] after a signal, once a checkpoint is written.
     pub fn run(&mut self, recorder: &mut Recorder<'_>, watch: &mut dyn Watch) -> Result<(), TrainError> {
         while !self.is_done() {

@@ -82,8 +82,8 @@ fn methods(names: Option<&str>) -> Result<Vec<AllReduceMethod>, ConfigError> {
     Ok(chosen)
 }
 
-/// Times every size with every method. Returns one row for each pair, ordered by size. If the user named no
-/// methods, and some rank has no GPU for a backend, leaves out that backend's methods.
+/// Times every size with every method. Returns one row for each size and method, ordered by size. If the user
+/// named no methods, and some rank has no GPU for a backend, leaves out that backend's methods.
 fn measure(
     world: &World,
     args: &AllreduceArgs,

@@ -1,6 +1,7 @@
 //! `mpiburn bench fused`: compares this project's fused convolution and ReLU with Burn's two separate
-//! operators, on each compute backend of this build. It trains a small network with each of them, and prints
-//! the step times and test accuracies.
+//! operators. The fused operator runs on Burn's backend flex. Burn's operators run on each compute backend of
+//! this build. The benchmark trains a small network with each of them, and prints step times and test
+//! accuracies.
 
 use std::time::{Duration, Instant};
 

@@ -24,8 +24,8 @@ use terminal::table::table;
 
 /// The batch sizes to time: numbers of images in one inference.
 const BATCHES: [usize; 3] = [1, 32, 128];
-/// Number of rounds of a batch size that run whatever their time is. A round is one timed inference of each
-/// model.
+/// Number of rounds of a batch size that the time limit [`MOST`] does not prevent. A round is one timed
+/// inference of each model.
 const LEAST: usize = 5;
 /// Time limit of a batch size. After it, no round starts, except the first [`LEAST`] rounds.
 const MOST: Duration = Duration::from_secs(10);

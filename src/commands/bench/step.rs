@@ -50,7 +50,7 @@ pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Checks and completes the options. Sets this rank's SIMD level, deadline, GPU and threads by them.
+/// Checks and completes the options, and applies them to this rank: SIMD level, deadline, GPU and threads.
 fn configure(world: &World, args: &StepArgs) -> anyhow::Result<RunConfig> {
     let config = args.config.clone().completed()?;
     if let Some(name) = &args.simd {
@@ -76,7 +76,7 @@ struct Measured {
     products: Vec<Duration>,
     /// Bytes of gradients that the rank sends in a step.
     gradient_bytes: usize,
-    /// The result of [`gather_ms`] for these bytes.
+    /// The result of [`gather_ms`] for `gradient_bytes` bytes.
     gather_ms: Option<f64>,
 }
 
@@ -151,9 +151,9 @@ impl TimedSteps {
     }
 }
 
-/// Returns this rank's median time in ms of an all-gather in which each rank receives the same number of
-/// bytes as in a ring all-reduce of `bytes` bytes: 2(n-1)/n times `bytes` on n ranks. `None` on one rank, or
-/// if `bytes` is 0. All ranks must call this function with the same `bytes`.
+/// Times an all-gather in which each rank receives the same number of bytes as in a ring all-reduce of
+/// `bytes` bytes: on n ranks, 2(n-1)/n times `bytes`. Returns this rank's median time in ms, or `None` on one
+/// rank or if `bytes` is 0. All ranks must call this function with the same `bytes`.
 fn gather_ms(world: &World, config: &RunConfig, bytes: usize) -> anyhow::Result<Option<f64>> {
     /// Number of untimed exchanges. The first opens connections. During the others, TCP's window grows.
     const WARM_UP: usize = 3;

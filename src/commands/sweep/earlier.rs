@@ -13,7 +13,7 @@ use run_record::{Change, RecordError, RunDir, Status};
 
 /// The state in which an earlier start left a run.
 pub enum Earlier {
-    /// There is no run, or a run without a checkpoint. It starts from the first step.
+    /// There is no run, or a run without a checkpoint. The run starts from the first step.
     Nothing,
     /// The run is complete. Contains the build that made it.
     Completed(String),

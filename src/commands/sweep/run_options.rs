@@ -81,8 +81,8 @@ pub fn check_typed(file: &SweepFile, args: &SweepArgs) -> anyhow::Result<()> {
                 "--{name} after `--`: {file} varies it, so the names of runs contain its values: choose runs with --only"
             )));
         }
-        // --quantized is a value of --quantize. Typed for all runs, it would quantize all of them, or
-        // conflict with the file.
+        // `--quantized` stands for a value of `--quantize`. If it were typed for all runs, all runs would be
+        // quantized, or the option would conflict with the file.
         if let (Some(name), Some(other)) =
             (names.iter().find(|name| QUANTIZE.contains(*name)), QUANTIZE.iter().find(varies))
         {

@@ -114,9 +114,9 @@ pub fn share(
 }
 
 /// Warns if a limit (`--train-samples` or `--test-samples`) exceeds the number of available samples. If
-/// `is_noted` is true, also lowers the limit to this number, which `run.json` then records. If it recorded
-/// the higher limit, a repetition of the run on a larger data set would use more samples. `is_noted` is false
-/// for a resumed run without typed changes, whose limits must stay as its checkpoints have them.
+/// `is_noted` is true, also lowers the limit to this number, which `run.json` then records. If `run.json`
+/// recorded the higher limit, a repetition of the run on a larger data set would use more samples. `is_noted`
+/// is false for a resumed run without typed changes, whose limits must stay as its checkpoints have them.
 pub(super) fn clip_limits(world: &World, config: &mut RunConfig, source: &SampleSource, is_noted: bool) {
     let typed = [("train-samples", config.data.train_samples), ("test-samples", config.data.test_samples)];
     let available = [Split::Train, Split::Test].map(|split| source.len(split));

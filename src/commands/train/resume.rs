@@ -223,8 +223,8 @@ fn unmet(typed: &Words, record: &RunRecord) -> Result<Words, ConfigError> {
     Ok(typed)
 }
 
-/// Whether the epochs before this change no longer count in the search for the best epoch: their test was
-/// different, or their checkpoints may not have been kept.
+/// Whether the epochs before this change no longer count in the search for the best epoch: the test of these
+/// epochs was different, or the checkpoints of these epochs may not have been kept.
 fn makes_another_test(Change { field, from, to }: &Change) -> bool {
     match field.as_str() {
         "data_root" | "test_samples" => true,
