@@ -7,9 +7,9 @@
 /// A picture counts as swapped only if its negative is closer to the training set's mean brightness than the
 /// picture itself, by more than this value. Brightness is scaled to 0..1.
 ///
-/// If the training set's mean is between 0.375 and 0.625, no picture can meet this condition. Networks that
-/// were trained on natural pictures therefore never cause a warning. None of MNIST's 70,000 digits meets the
-/// condition; the negative of every digit meets it.
+/// If the training set's mean is between 0.375 and 0.625, no picture can meet this condition. Sets of natural
+/// pictures have such a mean, so networks that were trained on them never cause a warning. None of MNIST's
+/// 70,000 digits meets the condition; the negative of every digit meets it.
 const CLOSER: f32 = 0.25;
 /// Minimum difference between a swapped picture's mean and the training set's mean, in standard deviations of
 /// the training set.

@@ -1,9 +1,10 @@
 //! Checks `run.json` and the data set against a checkpoint's manifest.
 //!
-//! The manifest contains the configuration and the digests of the samples with which the checkpoint was
-//! written. The history in `run.json` lists the attempts of the run (its start and each `--resume`), and the
-//! options that each attempt changed. The manifest's configuration, changed as the history says, must equal
-//! the configuration in `run.json`. Any other difference means that a file was edited or exchanged.
+//! The manifest (`manifest.json`) contains the configuration and the digests of the samples with which the
+//! checkpoint was written. The history in `run.json` lists the attempts of the run (its start and each
+//! `--resume`), and the options that each attempt changed. The manifest's configuration, changed as the
+//! history says, must equal the configuration in `run.json`. Any other difference means that a file was
+//! edited or exchanged.
 
 use std::path::Path;
 

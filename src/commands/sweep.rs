@@ -80,8 +80,8 @@ impl<'a> Sweep<'a> {
             let problem = format!("no run has this text in its name; names look like {}", runs[0].name);
             bail!(Refused(format!("--only {text}: {problem}")));
         }
-        // An unknown section counts as a scale, but may be a misspelt section. So the log mentions each
-        // unknown section.
+        // A scale is a section of options that `--scale` selects, such as [quick]. Any unknown section counts
+        // as a scale, but it may be misspelt. So the log mentions each unknown section.
         for name in file.scales.keys().filter(|name| **name != args.scale && *name != "quick") {
             log::info!("[{name}] in {} is a scale, used only with --scale {name}", args.file.display());
         }

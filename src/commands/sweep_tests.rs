@@ -32,7 +32,7 @@ fn typed(file: &Path) -> SweepArgs {
     SweepArgs::from_arg_matches(&matches).expect("valid arguments")
 }
 
-/// Returns the sweep's runs at `scale`, after a check that `train` accepts their options.
+/// Returns the sweep's runs with `--scale scale`, after a check that `train` accepts their options.
 fn runs(path: &Path, scale: &str) -> Result<(SweepFile, Vec<PlannedRun>), String> {
     let file = SweepFile::read(path, &options()).map_err(|error| error.to_string())?;
     let runs = plan(&file, scale).map_err(|error| error.to_string())?;
@@ -60,7 +60,7 @@ fn every_run_of_every_sweep_has_a_valid_configuration() {
                     path.display()
                 );
             }
-            // The errors of both scales are usually the same.
+            // The errors of the two scales are usually the same.
             (full, quick) => wrong.extend(BTreeSet::from([full.err(), quick.err()]).into_iter().flatten()),
         }
     }

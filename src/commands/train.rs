@@ -228,7 +228,7 @@ fn train(
         }
         return Ok(world.barrier()?);
     }
-    // Create the step file before run.json says that this process has started.
+    // Create the file of `--note-steps` before run.json says that this process has started.
     let noted = dir.as_ref().filter(|_| args.note_steps).map(|dir| StepFile::create(dir, step));
     let steps = world.agree(noted.transpose())?;
     // Write run.json only now, so that a rejected start leaves the run as it was.

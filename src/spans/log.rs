@@ -81,8 +81,8 @@ impl Log {
     }
 }
 
-/// Returns the name of the first parameter, and the number of the others. A bucket without parameters has
-/// control values.
+/// Returns the name of the first parameter, and the number of the others. A bucket without parameters
+/// contains only control values, such as stop requests.
 pub(crate) fn parameters(names: &[String]) -> String {
     match names {
         [] => "control values".into(),

@@ -1,4 +1,5 @@
-//! Evaluates a network on the whole test set. Each rank tests its own shard, so each sample is counted once.
+//! Evaluates a network on the whole test set. Each rank tests its own shard, a part of the test set. Each
+//! sample is in one shard, so it is counted once.
 
 use std::time::{Duration, Instant};
 
