@@ -60,7 +60,7 @@ impl TrainingProgress {
         Self { shown, bar, plan: *plan, epochs, started: Instant::now(), first_step, drawn: None, steps }
     }
 
-    /// Removes the bar and the step file after a completed training.
+    /// Removes the bar and the file of `--note-steps` after a completed training.
     pub fn complete(self) {
         self.remove_bar();
         if let Some(steps) = self.steps {

@@ -32,7 +32,7 @@ use ::launch::{EXIT_RESUMABLE, EXIT_USAGE, IN_USE, StopRequest};
 pub fn run(cli: Cli) -> Result<u8, CommandError> {
     let program = start::fingerprint();
     let stop = match &cli.command {
-        // Listen before MPI starts, so that a signal during its start also requests a checkpoint.
+        // Listen before MPI starts, so that a signal during the start of MPI also requests a checkpoint.
         Command::Train(args) => {
             if args.note_steps {
                 messages::tag_lines();
@@ -69,9 +69,9 @@ fn run_alone(cli: &Cli, program: Option<Fingerprint>) -> Result<u8, CommandError
             Ok(world) if world.size() > 1 => {
                 return run_as_rank(&world, cli, program, &StopRequest::default()).map(|()| 0);
             }
-            // Another MPI's launcher started these processes, so they cannot communicate. The launcher's rank
-            // 0 prints the error. The others exit with 0, because a failure before rank 0 has printed would
-            // end the job.
+            // The launcher of another MPI started these processes, so they cannot communicate. The launcher's
+            // rank 0 prints the error. The others exit with 0, because a failure before rank 0 has printed
+            // would end the job.
             Err(_) if launcher.leaves_printing_to_rank_0() => return Ok(0),
             Err(_) if launcher.has_started_this_process() => {
                 return Err(CommandError::own(start::in_one_process(&cli.name).into()));
@@ -106,7 +106,7 @@ fn run_alone(cli: &Cli, program: Option<Fingerprint>) -> Result<u8, CommandError
     ended.map(|code| u8::try_from(code).unwrap_or(1)).map_err(CommandError::own)
 }
 
-/// Returns what this rank will do, to compare it with the other ranks: the subcommand and its options, as
+/// Returns what this rank will do, for a comparison with the other ranks: the subcommand and its options, as
 /// `run.json` stores them. If a run is resumed or profiled, only the typed options are included.
 ///
 /// # Errors
@@ -239,7 +239,7 @@ impl CommandError {
 /// Whether the user's input is the cause: a wrong option, a network that has no int8 version, a file of the
 /// wrong kind.
 pub fn is_refusal(error: &anyhow::Error) -> bool {
-    // Only the outermost error counts: an option error inside another one may come from an edited run.json.
+    // Only the outermost error counts: an option error inside another error may come from an edited run.json.
     let is_option = error.chain().next().is_some_and(|error| {
         error.is::<ConfigError>()
             || error.is::<UsageError>()

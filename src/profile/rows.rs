@@ -97,7 +97,7 @@ impl MeasuredProfile {
 
 fn row(sums: &Sums, wall_ms: f64) -> ProfileRow {
     // The recorder's total for `rest` is the time of whole batches, which includes all operators. The table
-    // shows the self time in its place.
+    // shows the self time instead: the time outside of operators.
     let (total, total_bytes) = match sums.phase {
         Phase::Rest => (sums.own, sums.own_bytes),
         _ => (sums.total, sums.total_bytes),

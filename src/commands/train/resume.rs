@@ -192,8 +192,8 @@ fn say_changes(changed: &[Change], typed: &Words) {
 }
 
 /// Returns the typed options. Leaves out `--num-classes`, `--train-samples` or `--hidden` if the option only
-/// confirms what the run already has. `run.json` may record no value for the option, or another limit, so
-/// that the option would look like a change.
+/// confirms what the run already has. Without this, such an option would look like a change, because
+/// `run.json` may record no value for it, or another limit.
 ///
 /// # Errors
 /// If `--num-classes` differs from the run's number of classes.
