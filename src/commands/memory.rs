@@ -10,7 +10,7 @@ use crate::train::MixedPrecision;
 use burn_mpi::World;
 use run_record::byte_size;
 
-/// Checks that the training steps of all ranks of a host can fit into its memory.
+/// Checks that the training steps of all ranks of a host can fit into the host's memory.
 ///
 /// The estimate is a lower bound. It counts weights, gradients, the optimizer's moments and, on a CPU, half
 /// of the layers' outputs for `batch` samples. Only half of the outputs count, because operators with pooling
@@ -36,7 +36,7 @@ pub fn check_step(
     if config.device.is_cpu() { check_option(world, refused, &outputs, saves) } else { Ok(()) }
 }
 
-/// Checks that a training of the network can fit, before its weights are initialized.
+/// Checks that a training of the network can fit into memory, before the network's weights are initialized.
 ///
 /// # Errors
 /// Returns the errors of [`check_step`].
@@ -80,7 +80,7 @@ impl Least {
     }
 }
 
-/// Checks the network's size; the error names the option that sets it.
+/// Checks the network's size. The error names the option that sets this size.
 fn check(world: &World, config: &RunConfig, least: &Least, saves: bool) -> anyhow::Result<()> {
     let option = match config.network.hidden {
         Some(hidden) if config.model == ModelKind::Mlp => ("hidden", hidden.to_string()),

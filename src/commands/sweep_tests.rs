@@ -83,8 +83,8 @@ fn done(planned: &PlannedRun) -> Run {
     completed(&config, planned.topology, launcher)
 }
 
-/// If a file of published figures has a misspelt column or a value that no run has, the report's column
-/// `ours` would stay empty without a message.
+/// If a file of published figures had a misspelt column, or a value that no run has, the report's column
+/// `ours` would be empty, without a message.
 #[test]
 fn every_published_table_matches_runs_of_its_sweep() {
     let mut referred = BTreeSet::new();

@@ -124,8 +124,8 @@ fn agree(world: &World, args: &TrainArgs) -> anyhow::Result<Agreed> {
             source = noted.as_trained(world, &config, source)?;
         }
     }
-    // Computed from options, not from `resumed`, which only rank 0 has: the result must be equal on all
-    // ranks.
+    // `is_noted` must be equal on all ranks. So it is computed from options, not from `resumed`, which only
+    // rank 0 has.
     let is_noted = args.resume.is_none() || !args.typed.of_runs().0.is_empty();
     clip_limits(world, &mut config, &source, is_noted);
     let plan = config.plan(&source, Split::Train, world.size());

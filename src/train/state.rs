@@ -53,7 +53,8 @@ pub struct Position {
     /// tests. It also ignores them if it turns early stopping on or off, because the checkpoints of these
     /// epochs may not have been kept.
     pub compared_from: usize,
-    /// Completed steps at the end of the epoch with the highest test accuracy. `--keep` keeps its checkpoint.
+    /// Completed steps at the end of the epoch with the highest test accuracy. `--keep` keeps the checkpoint
+    /// of this step.
     pub most_accurate_step: Option<usize>,
     /// With quantization-aware training: ranges of weights and activations.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,7 +1,7 @@
 //! Writes the file of a time line in the Chrome trace event format, which Perfetto and chrome://tracing open.
 //!
 //! The format groups events by process and thread. Here, each rank is a process. Its first thread shows
-//! operators. The other threads show the all-reduces of buckets, the buffers of gradients. All-reduces that
+//! operators. The other threads show the all-reduces of buckets (buffers of gradients). All-reduces that
 //! overlap in time are on different threads.
 
 use std::cmp::Reverse;
@@ -47,7 +47,7 @@ fn is_time_line(path: &Path) -> io::Result<bool> {
 }
 
 impl TraceFile<'_> {
-    /// Checks that a file can be written at `path`, without leaving one there.
+    /// Checks that a file can be written at `path`. Leaves no file there.
     ///
     /// # Errors
     /// If the file cannot be written, or would replace a file that is not a time line.
