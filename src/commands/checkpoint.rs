@@ -151,9 +151,9 @@ impl Noted {
         })
     }
 
-    /// Prepares `source`, a data set other than the run's, for the run's network: it is normalised as the
-    /// run's data set was. Rejects a data set with another element type or other features, or with the run's
-    /// classes in another order.
+    /// Returns `source`, a data set other than the run's, with the normalisation of the run's data set.
+    /// Rejects a data set with another element type or other features, or with the run's classes in another
+    /// order.
     pub fn as_trained(
         &self,
         world: &World,
@@ -223,9 +223,9 @@ pub struct StoredRun {
     pub noted: Noted,
 }
 
-/// Reads `run.json` of the run in `folder`. If the file is damaged, the error says what to do. If the file
-/// can be read as soon as `config` may have any content, only `config` is wrong, and the error names a remedy
-/// for this case.
+/// Reads `run.json` of the run in `folder`. If the file is damaged, the error says what to do. To find out
+/// whether only `config` is wrong, reads the file again with any `config`. If this succeeds, the error says
+/// how to correct `config`.
 pub fn open_record(folder: &Path) -> Result<(RunDir, RunRecord), RecordError> {
     RunDir::open::<RunConfig>(folder).map_err(|error| match error {
         RecordError::Damaged { path, what } => {

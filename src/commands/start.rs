@@ -96,7 +96,8 @@ fn verdict(all: &[RankStart], hosts: &[&str], rank: usize) -> Result<Verdict, Co
     }
     if let Some(other) = does.iter().position(|does_other| does_other.command != does[0].command) {
         return refuse(format!(
-            "ranks run different subcommands: {} runs mpiburn {}, {} runs mpiburn {}; start all ranks with the same subcommand",
+            "ranks run different subcommands: {} runs mpiburn {}, {} runs mpiburn {}; start all ranks with \
+             the same subcommand",
             name(0),
             does[0].command,
             name(other),

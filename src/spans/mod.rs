@@ -10,8 +10,8 @@
 //!
 //! **Backward** runs inside Burn's autodiff, where nothing can be wrapped. While spans are recorded,
 //! [`layer`] therefore appends an identity operator to each operator ([`burn_fused::stamp_backward`]). The
-//! backward of the identity runs just before the operator's own backward. It ends the span of the operator
-//! whose backward ran last, and begins the span of its own operator.
+//! backward of the identity runs just before the operator's own backward. The identity's backward ends the
+//! span of the operator whose backward ran last, and begins the span of its own operator.
 //!
 //! **Gradients and collectives.** `GradientSync` averages gradients over ranks. While spans are recorded, it
 //! reports its events ([`burn_mpi::SyncEvent`]) to a callback, which records them as spans.
@@ -87,7 +87,7 @@ thread_local! {
 }
 
 impl SpanRecorder {
-    /// Makes this the thread's recorder.
+    /// Makes this recorder the recorder of the thread.
     pub fn start(self) {
         RECORDER.set(Some(self));
     }

@@ -87,7 +87,7 @@ impl SpanRecorder {
         Self { paused: true, ..Self::new(Some(log)) }
     }
 
-    /// Returns the row of `site`, and adds it if it is new.
+    /// Returns the row of `site`. Adds a row if the site is new.
     pub(crate) fn row_of(&mut self, site: &'static Site) -> usize {
         if let Some((_, row)) = self.sites.iter().find(|(known, _)| std::ptr::eq(*known, site)) {
             return *row;
@@ -136,7 +136,7 @@ impl SpanRecorder {
         self.rows.iter().filter(|row| row.calls > 0)
     }
 
-    /// Returns the sums of each bucket, and the time for which backward hid it.
+    /// Returns the sums of each bucket, and the time for which backward hid the bucket's all-reduce.
     pub(crate) fn buckets(&self) -> impl Iterator<Item = (&Sums, Duration)> {
         self.buckets.iter().map(|&row| &self.rows[row]).zip(self.hidden.iter().copied())
     }

@@ -43,8 +43,8 @@ impl<'w> Recorder<'w> {
         checkpoint: &Checkpoint<Position>,
     ) -> Result<bool, TrainError> {
         let step = checkpoint.position.step;
-        // `write` is also a barrier: a rank gets the result only after rank 0 has written and all others have
-        // arrived.
+        // `write` is also a barrier: a rank gets the result only after rank 0 has written and all other ranks
+        // have arrived.
         let saved = self.write(|writer| {
             let int8 = int8.map(|int8| int8.encode(Path::new(INT8_FILE))).transpose()?;
             let Position { best_step, most_accurate_step, .. } = checkpoint.position;

@@ -14,8 +14,8 @@ use crate::spans::{AUTODIFF_KIND, Logged, Operator, Phase, REST, SpanRecorder, p
 pub use file::TraceFile;
 pub use waits::longest_wait;
 
-/// A rank's clock, compared with rank 0's before and after the events. The drift between the two comparisons
-/// is assumed to be linear.
+/// A rank's clock, compared with rank 0's clock before and after the events. The drift between the two
+/// comparisons is assumed to be linear.
 #[derive(Debug, Clone, Copy)]
 pub struct Clock {
     /// Comparison before the first event.

@@ -13,7 +13,7 @@ use run_record::count;
 /// wait of one rank for another.
 ///
 /// An all-reduce cannot complete before the last rank has started it. A rank's call counts as waiting from
-/// its beginning until this start.
+/// the beginning of the call until the last rank has started the all-reduce.
 pub fn longest_wait(ranks: &[RankTrace]) -> Option<String> {
     // When each rank started each bucket, by step and bucket.
     let starts: Vec<BTreeMap<(usize, usize), i64>> = ranks
