@@ -46,7 +46,7 @@ pub(super) fn is_quiet() -> bool {
 
 /// Formats a log record as one printed line, with its level in `style`.
 pub fn line(record: &log::Record<'_>, style: Style) -> String {
-    // Lines of other ranks than 0 begin with the rank and its host.
+    // Lines of ranks other than 0 begin with the rank and its host.
     let who = match burn_mpi::identity() {
         Some((rank, _, host)) if rank > 0 => format!("[rank {rank} on {host}] "),
         _ => String::new(),

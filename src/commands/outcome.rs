@@ -86,7 +86,7 @@ fn versions(world: &World, config: &RunConfig) -> BTreeMap<String, String> {
     entries.map(|(name, version)| (name.to_owned(), version.to_owned())).into_iter().chain(gloo).collect()
 }
 
-/// Returns for each host the percentage of CPU time that other programs than the ranks used. If several host
+/// Returns for each host the percentage of CPU time that programs other than the ranks used. If several host
 /// names are one machine, the ranks under all of these names count as the machine's ranks.
 fn load_of_others(places: &[Place], times: &[CpuTime]) -> BTreeMap<String, f64> {
     let of_host = |place: &Place| {

@@ -85,8 +85,8 @@ fn check_inputs_stay(out: &Path, config: &RunConfig) -> Result<(), ConfigError> 
     Ok(())
 }
 
-/// Records in the `run.json` of a new run that it failed before its first step. Does nothing if the training
-/// has already recorded its end.
+/// Records in the `run.json` of a new run that the run failed before its first step. Does nothing if the
+/// training has already recorded its end.
 pub fn note_failure(dir: &RunDir, error: &anyhow::Error) {
     if !RunDirState::read(dir.path()).is_ok_and(|seen| seen.status == Some(Status::Running)) {
         return;
