@@ -14,7 +14,8 @@ use serde::{Deserialize, Serialize};
 
 /// Zero padding before a random crop, in pixels.
 const PADDING: i32 = 4;
-/// Maximum deviation of the factors for brightness, contrast and saturation from 1, in 1/256.
+/// Brightness, contrast and saturation change by factors from `1 - JITTER / 256` to `1 + JITTER / 256`: by up
+/// to about 20 %.
 const JITTER: i32 = 51;
 /// Maximum rotation in radians: 15 degrees.
 const TURN: f32 = 15.0 * std::f32::consts::PI / 180.0;
@@ -22,13 +23,14 @@ const TURN: f32 = 15.0 * std::f32::consts::PI / 180.0;
 /// A kind of augmentation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AugmentationKind {
-    /// Random crop of the image with 4 pixels of zero padding.
+    /// Random crop: the image gets 4 pixels of zero padding on each side, and an area of its original size is
+    /// cut out.
     Crop,
     /// Horizontal flip with probability 0.5.
     Flip,
-    /// Brightness, contrast and saturation, in this order, each by up to 20 %.
+    /// Random change of brightness, contrast and saturation, in this order, each by up to about 20 %.
     Jitter,
-    /// Rotation around the centre by up to 15 degrees, filled with black.
+    /// Random rotation around the centre by up to 15 degrees. Pixels from outside the image are black.
     Rotate,
 }
 
@@ -38,8 +40,8 @@ impl AugmentationKind {
         [(Self::Crop, "crop"), (Self::Flip, "flip"), (Self::Jitter, "jitter"), (Self::Rotate, "rotate")];
 }
 
-/// A set of augmentations. They are applied in the order of `AugmentationKind`, whatever order they were
-/// given in.
+/// A set of augmentations. They are applied in the order of `AugmentationKind`: the order in which the user
+/// lists them does not matter.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct Augmentation([bool; 4]);
@@ -96,12 +98,12 @@ impl Augmentation {
         key[..8].copy_from_slice(&seed.to_le_bytes());
         key[8..16].copy_from_slice(&epoch.to_le_bytes());
         key[16..24].copy_from_slice(&sample.to_le_bytes());
-        // Other modules also make keys from the seed of the run. This byte makes the key of augmentations,
-        // and so their random numbers, different.
+        // Other modules also make keys from the seed of the run. This byte makes the key of augmentations
+        // different, so that their random numbers are different too.
         key[31] = 1;
         let mut rng = ChaCha8Rng::from_seed(key);
-        // Draw the random numbers of all augmentations, even of those that are off. Switching one
-        // augmentation on therefore does not change the others.
+        // Draw random numbers for each kind of augmentation, even for kinds that are off. Switching one kind
+        // on therefore does not change the random numbers of the others.
         let mut below = |n: u32| ((u64::from(rng.next_u32()) * u64::from(n)) >> 32) as i32;
         for (change, _) in AugmentationKind::ALL {
             let draw = [below(2 * PADDING as u32 + 1), below(2 * PADDING as u32 + 1), below(1 << 24)];
@@ -122,8 +124,8 @@ impl Augmentation {
     }
 }
 
-/// Shifts the image: the pixel at row `down` and column `right` moves to the top left corner. Pixels from
-/// outside the image are 0.
+/// Shifts the image: the pixel at row `down` and column `right` moves to the top left corner. Both numbers
+/// may be negative. Pixels from outside the image are 0.
 fn crop(image: &mut [u8], [_, height, width]: [usize; 3], [down, right]: [i32; 2]) {
     let source = image.to_vec();
     let size = height * width;
@@ -143,8 +145,9 @@ fn flip(image: &mut [u8], [.., width]: [usize; 3]) {
     image.chunks_exact_mut(width).for_each(<[u8]>::reverse);
 }
 
-/// Changes brightness, contrast around the mean grey, and saturation, in this order. `factors` are in 1/256.
-/// Each step rounds to bytes, as if the image were stored after it.
+/// Changes brightness, then contrast (the distance of pixels from the mean grey), then saturation. `factors`
+/// has one factor for each, in 1/256. Pixels are rounded to bytes after each of the three changes. Saturation
+/// changes only in images of 3 channels.
 fn jitter(image: &mut [u8], [channels, height, width]: [usize; 3], factors: [i32; 3]) {
     let plane = height * width;
     let through = |image: &mut [u8], factor: i32, around: i32| {
@@ -167,12 +170,12 @@ fn jitter(image: &mut [u8], [channels, height, width]: [usize; 3], factors: [i32
     }
 }
 
-/// Returns `factor`/256 of `value` plus the remaining share of `other`. The result is clamped to a byte.
+/// Returns `(factor * value + (256 - factor) * other) / 256`, rounded and clamped to a byte.
 fn blend(value: i32, other: i32, factor: i32) -> u8 {
     ((value * factor + other * (256 - factor) + 128) >> 8).clamp(0, 255) as u8
 }
 
-/// Returns the luma of a pixel. The weights are those of ITU-R BT.601, in 1/256.
+/// Returns the luma of the pixel with the index `at`. The weights are those of ITU-R BT.601, in 1/256.
 fn grey(image: &[u8], plane: usize, at: usize) -> i32 {
     let [red, green, blue] = [at, plane + at, 2 * plane + at].map(|byte| i32::from(image[byte]));
     (77 * red + 150 * green + 29 * blue + 128) >> 8

@@ -35,7 +35,7 @@ fn augmentation_depends_on_seed_epoch_and_sample_only() {
     for other in [changed(all, 2, 2, 3), changed(all, 1, 3, 3), changed(all, 1, 2, 4)] {
         assert_ne!(base, other);
     }
-    // An FNV-1a checksum fails if the same seed gives other images than before.
+    // The FNV-1a checksum guards against a change of the images that a seed gives.
     let mut ramp: Vec<u8> = (0..3072).map(|at| (at * 7 % 251) as u8).collect();
     all.parse::<Augmentation>().unwrap().apply(&mut ramp, SHAPE, 1, 2, 3);
     let sum = ramp.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, &byte| {
@@ -112,7 +112,8 @@ fn rotations_keep_the_centre_and_go_both_ways() {
     let back: Vec<u8> = [6, 3, 0, 7, 4, 1, 8, 5, 2].to_vec();
     let forth: Vec<u8> = [2, 5, 8, 1, 4, 7, 0, 3, 6].to_vec();
     assert!(quarter == back || quarter == forth, "{quarter:?}");
-    // Rotate a horizontal bar through the centre. Its right end goes up in some samples and down in others.
+    // Rotate images of a horizontal bar at half height. The right end of the bar goes up in some samples and
+    // down in others.
     let mut bar = vec![0; 1024];
     bar[16 * 32..17 * 32].fill(255);
     let ends: Vec<bool> = (0..40)

@@ -12,7 +12,7 @@ use crate::{DataError, Element, SampleSource, Split};
 const COLUMNS: usize = 12;
 /// Maximum number of classes in a sheet.
 const ROWS: usize = 512;
-/// Number of sheet pixels, in each direction, for one pixel of a sample.
+/// Width and height, in pixels of the sheet, of one pixel of a sample.
 const ZOOM: usize = 2;
 /// Gap between samples, in pixels.
 const GAP: usize = 2;
@@ -20,8 +20,8 @@ const GAP: usize = 2;
 /// Draws the first 12 training samples of each class, one row for each class, and writes the picture to the
 /// PNG file `path`. An existing file is replaced. Only the first 512 classes are drawn.
 ///
-/// A feature vector is drawn as a grey rectangle. In each sample, the lowest feature is black and the highest
-/// is white.
+/// A feature vector is drawn as a grey rectangle with one pixel for each feature. The lowest feature of the
+/// vector is black, and the highest is white.
 ///
 /// # Errors
 /// When the samples cannot be read, `path` does not end in `.png`, the file cannot be written, or the build
@@ -37,7 +37,7 @@ pub fn draw(path: &Path, source: &SampleSource) -> Result<(), DataError> {
     replace_file(path, &png).map_err(|error| failed(&error))
 }
 
-/// Returns the width of the picture and its pixels, row by row from the top.
+/// Returns the width of the sheet in pixels, and the pixels of the sheet, row by row from the top.
 fn sheet(source: &SampleSource) -> Result<(usize, Vec<[u8; 3]>), DataError> {
     let description = source.description();
     let [tile_width, tile_height] = tile(description.shape);
@@ -58,8 +58,8 @@ fn sheet(source: &SampleSource) -> Result<(usize, Vec<[u8; 3]>), DataError> {
     Ok((width, pixels))
 }
 
-/// Returns width and height of a sample in the sheet, before [`ZOOM`]. A feature vector is drawn in rows of
-/// 32.
+/// Returns the width and height of a sample's drawing in pixels, before they are multiplied by [`ZOOM`]. A
+/// feature vector is drawn in rows of 32 features.
 fn tile([_, height, width]: [usize; 3]) -> [usize; 2] {
     match height {
         1 => [32, width.div_ceil(32)],
@@ -82,7 +82,8 @@ fn choose(source: &SampleSource) -> Result<Vec<Vec<Vec<[u8; 3]>>>, DataError> {
 }
 
 /// Converts a sample to RGB pixels. If the sample has fewer than 3 channels, its last channel is repeated.
-/// Floats are scaled so that the sample's lowest value is 0 and its highest 255.
+/// Channels after the third are ignored. Floats are scaled so that the sample's lowest value is 0 and its
+/// highest 255.
 fn picture(bytes: &[u8], [channels, height, width]: [usize; 3], element: Element) -> Vec<[u8; 3]> {
     let scaled: Vec<u8>;
     let bytes = match element {

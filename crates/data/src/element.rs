@@ -11,12 +11,14 @@ use serde::{Deserialize, Serialize};
 pub enum Element {
     /// A byte, 0 to 255.
     U8,
-    /// Half precision. No import writes it.
+    /// Half precision. Only data sets of the format [`DataFormat::Npy`](crate::DataFormat::Npy) may contain
+    /// it.
     #[serde(skip_deserializing)]
     F16,
     /// Single precision.
     F32,
-    /// Double precision. No import writes it.
+    /// Double precision. Only data sets of the format [`DataFormat::Npy`](crate::DataFormat::Npy) may contain
+    /// it.
     #[serde(skip_deserializing)]
     F64,
 }
@@ -31,7 +33,7 @@ impl Element {
     /// All types.
     const ALL: [Self; 4] = [Self::U8, Self::F16, Self::F32, Self::F64];
 
-    /// Returns the type named `name`, or `None`.
+    /// Returns the type with this name, or `None` if the name is unknown.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|element| element.name() == name)
     }

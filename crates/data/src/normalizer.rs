@@ -1,24 +1,28 @@
-//! Normalisation: converts the bytes of samples to f32 values.
+//! Converts samples, as they are on disk, to normalised f32 values, the input of a network.
 
 use crate::{Description, Element};
 
-/// Converts the bytes of samples to f32 values, normalised with the means and standard deviations of the data
-/// set.
+/// Converts samples, as they are on disk, to f32 values. The values are normalised with the means and
+/// standard deviations of the data set.
 ///
-/// Bytes become `(byte / 255 - mean) / std`, taken from one lookup table for each channel. Each operation is
-/// rounded to f32, as in PyTorch. Floats are cast to f32 and normalised only if the data set has a mean and a
-/// standard deviation for each feature.
+/// A sample of an image consists of bytes. Each byte becomes `(byte / 255 - mean) / std`, which is looked up
+/// in a table for the channel. Each operation is rounded to f32, as in PyTorch.
+///
+/// A sample of features consists of floats, which are cast to f32. They become `(float - mean) / std` if the
+/// data set has a mean and a standard deviation for each feature. Otherwise they are not normalised.
 #[derive(Debug)]
 pub struct Normalizer {
     shape: [usize; 3],
     element: Element,
+    /// The normalised value of each byte, for each channel. Empty if samples are floats.
     tables: Vec<[f32; 256]>,
-    /// Mean and standard deviation of each feature.
+    /// Mean and standard deviation of each feature. Empty if samples are bytes, or if floats are not
+    /// normalised.
     features: Vec<[f32; 2]>,
 }
 
 impl Normalizer {
-    /// Computes the lookup tables of a data set.
+    /// Creates a normalizer for the samples that `description` describes.
     pub fn new(description: &Description) -> Self {
         let table =
             |(&mean, &std): (&f32, &f32)| std::array::from_fn(|byte| (byte as f32 / 255.0 - mean) / std);
@@ -52,7 +56,8 @@ impl Normalizer {
         values
     }
 
-    /// Normalises one or more whole samples of floats.
+    /// Normalises one or more whole samples of floats. Returns `values` unchanged if floats are not
+    /// normalised.
     pub fn floats(&self, mut values: Vec<f32>) -> Vec<f32> {
         if self.features.is_empty() {
             return values;

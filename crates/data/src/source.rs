@@ -1,4 +1,5 @@
-//! The samples of a data set, read in the same way from every format.
+//! Reads the samples of a data set in the same way from every file format. Each format implements
+//! `SplitReader`, and callers use [`SampleSource`].
 
 use std::sync::Arc;
 
@@ -53,10 +54,10 @@ pub struct Description {
     pub classes: usize,
     /// Name of each class.
     pub class_names: Vec<String>,
-    /// Mean of each channel if samples are bytes, scaled to [0, 1]; mean of each feature if they are floats.
-    /// Empty if floats are not normalised.
+    /// For bytes: mean of each channel, with bytes scaled to [0, 1]. For floats: mean of each feature, or
+    /// empty if floats are not normalised.
     pub mean: Vec<f32>,
-    /// Standard deviation of each channel or feature, in the units of `mean`.
+    /// Standard deviation of each channel or feature, in the units of `mean`. Empty if `mean` is empty.
     pub std: Vec<f32>,
 }
 
@@ -78,11 +79,12 @@ impl Description {
         self.shape.iter().product::<usize>() * self.element.bytes()
     }
 
-    /// Returns the digest (SHA-256, hexadecimal) of a split as a network sees it.
+    /// Returns a digest (SHA-256, hexadecimal) of everything that a network sees of a split.
     ///
     /// `samples` is the digest of the labels and of the sample bytes. The result also covers everything that
     /// turns labels and bytes into targets and inputs: shape, element type, normalisation, number and names
-    /// of the classes. The format is left out, so equal samples in different file formats have equal digests.
+    /// of the classes. The result does not cover the file format, so equal samples in different formats have
+    /// equal digests.
     pub fn digest(&self, samples: &str) -> String {
         let Self { kind: _, shape, element, classes, class_names, mean, std } = self;
         let text = format!("{samples} {shape:?} {element:?} {classes} {class_names:?} {mean:?} {std:?}");
@@ -90,7 +92,8 @@ impl Description {
     }
 }
 
-/// A data set. Samples are read or, for noise, drawn on request, in file order.
+/// A data set with a training split and a test split. A split's samples are read on request, in file order.
+/// Random samples ([`noise`](crate::generate::noise)) have no file and are drawn on request.
 pub struct SampleSource {
     description: Description,
     /// Contents of `dataset.json`, if `mpiburn data import` wrote the data set.
@@ -98,7 +101,7 @@ pub struct SampleSource {
     splits: [Box<dyn SplitReader>; 2],
 }
 
-/// Reads the samples of one split. Each format implements it.
+/// Reads the samples of one split. Each format implements this trait.
 pub(crate) trait SplitReader {
     /// Number of samples.
     fn len(&self) -> usize;
@@ -109,8 +112,8 @@ pub(crate) trait SplitReader {
     /// See [`SampleSource::labels`].
     fn labels(&self, limit: usize) -> Result<Vec<u16>, DataError>;
 
-    /// Returns the file that has one sample in each row, in the order of [`Self::for_each`], if the format
-    /// has one.
+    /// Returns the file that has one sample in each row, in the order of [`Self::for_each`]. Returns `None`
+    /// if the format has no such file.
     fn rows(&self) -> Option<Arc<NpyFile>> {
         None
     }
@@ -130,8 +133,8 @@ impl SampleSource {
         &self.description
     }
 
-    /// Returns the description for changes: for example, to normalise the samples with the mean and standard
-    /// deviation that a network was trained with.
+    /// Returns the description, so that the caller can change it. For example, samples for a trained network
+    /// must be normalised with the mean and standard deviation of the network's training data.
     pub fn description_mut(&mut self) -> &mut Description {
         &mut self.description
     }
@@ -141,8 +144,8 @@ impl SampleSource {
         self.imported.as_ref()
     }
 
-    /// Returns the digest that `dataset.json` records for all samples of `split`, if the data set was
-    /// imported.
+    /// Returns the digest that `dataset.json` records for all samples of `split`. Returns `None` if the data
+    /// set was not imported.
     pub(crate) fn recorded_digest(&self, split: Split) -> Option<&str> {
         Some(&self.imported.as_ref()?.split(split).sha256)
     }
@@ -152,7 +155,8 @@ impl SampleSource {
         self.splits[split as usize].len()
     }
 
-    /// Returns the file that has one sample of `split` in each row, if the data set was imported.
+    /// Returns the file that has one sample of `split` in each row. Returns `None` if the data set was not
+    /// imported.
     pub(crate) fn rows(&self, split: Split) -> Option<Arc<NpyFile>> {
         self.imported.as_ref().and_then(|_| self.splits[split as usize].rows())
     }
@@ -161,7 +165,7 @@ impl SampleSource {
     /// bytes are the little-endian numbers of type [`Description::element`], as `[channels, height, width]`.
     ///
     /// # Errors
-    /// When a file cannot be read to its end, or contains non-finite values.
+    /// When a file cannot be read, is damaged, or contains a value that is NaN or infinite.
     pub fn for_each_sample(
         &self,
         split: Split,
@@ -173,10 +177,10 @@ impl SampleSource {
             .map_err(|error| error.in_set(self.description.kind))
     }
 
-    /// Returns the labels of the first `limit` samples, each below the number of classes.
+    /// Returns the labels of the first `limit` samples. Each label is below the number of classes.
     ///
     /// # Errors
-    /// When the file cannot be read, or a label is out of range.
+    /// When the file cannot be read or is damaged, or when a label is not below the number of classes.
     pub fn labels(&self, split: Split, limit: usize) -> Result<Vec<u16>, DataError> {
         self.splits[split as usize].labels(limit).map_err(|error| error.in_set(self.description.kind))
     }

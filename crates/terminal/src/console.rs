@@ -1,9 +1,10 @@
-//! Console output of commands. A reader that closes the pipe does not end the command.
+//! Prints the output of commands. If the program that reads the output closes the pipe, the command
+//! continues.
 //!
 //! `mpiburn report | head` closes the pipe after ten lines. The standard library's `println!` then panics,
-//! and a panic of one rank aborts the whole job. With SIGPIPE's default action, the signal would end a
-//! training or its launcher in the middle of its work. Commands therefore use the macros `print!`, `println!`
-//! and `eprintln!` below: output to a closed pipe is dropped, and the command continues.
+//! and a panic of one rank aborts the whole job. SIGPIPE's default action would end the process instead, for
+//! example a training in the middle of its work. Commands therefore use the macros `print!`, `println!` and
+//! `eprintln!` below. They drop output to a closed pipe.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -31,20 +32,21 @@ macro_rules! eprintln {
 }
 
 thread_local! {
-    /// What this thread has printed to stdout and stderr, while its output is [captured](captured).
+    /// What this thread has printed to stdout (index 0) and stderr (index 1) while its output is
+    /// [captured](captured). `None` if its output is not captured.
     static CAPTURED: RefCell<Option<[String; 2]>> = const { RefCell::new(None) };
 }
 
-/// Runs `body`. Returns its result, and the text that it printed to stdout and stderr; this text is not
-/// written there. Only output of this thread is captured.
+/// Runs `body`, and captures what this thread prints with the functions of this module. Returns the result of
+/// `body`, and the captured texts of stdout and stderr. Captured text is not printed.
 pub fn captured<T>(body: impl FnOnce() -> T) -> (T, [String; 2]) {
     CAPTURED.set(Some(Default::default()));
     let result = body();
     (result, CAPTURED.take().unwrap_or_default())
 }
 
-/// Appends `text` to the captured stdout (0) or stderr (1). Returns false if this thread's output is not
-/// captured.
+/// If this thread's output is captured, appends `text` to the captured stdout (`stream` 0) or stderr (1), and
+/// returns true. Otherwise returns false.
 fn is_captured(stream: usize, text: &str) -> bool {
     CAPTURED.with_borrow_mut(|captured| match captured {
         Some(texts) => {
@@ -58,8 +60,9 @@ fn is_captured(stream: usize, text: &str) -> bool {
 /// Whether output to stdout was lost for a reason other than a closed pipe.
 static LOST: AtomicBool = AtomicBool::new(false);
 
-/// Replaces control characters in `text` by escapes, including those that change the writing direction. Names
-/// and messages from files that somebody else wrote must not control the terminal.
+/// Replaces control characters in `text` by escapes, except for line feeds and tabs. Characters that change
+/// the writing direction are replaced too. The text may come from a file that somebody else wrote, and such a
+/// text must not control the terminal.
 pub fn without_controls(text: &str) -> Cow<'_, str> {
     let turns =
         |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
@@ -82,7 +85,7 @@ pub fn message(text: &str) -> String {
     text.split_inclusive(char::is_whitespace).map(|word| shortened(word, MOST_OF_WORD)).collect()
 }
 
-/// Writes to stdout, or to the captured text.
+/// Writes `text` to stdout, or to the captured text if this thread's output is captured.
 pub fn out(text: Arguments<'_>) {
     let text = text.to_string();
     let text = without_controls(&text);
@@ -92,7 +95,8 @@ pub fn out(text: Arguments<'_>) {
     note_lost(io::stdout().lock().write_all(text.as_bytes()));
 }
 
-/// Records an error of writing to stdout, unless the pipe is closed. Reports the first error on stderr.
+/// Takes the result of a write to stdout. If the write failed, [`lost`] returns true from now on, and the
+/// first error is reported on stderr. A closed pipe does not count as a failure.
 pub fn note_lost(written: io::Result<()>) {
     if let Some(error) = failure(written) {
         // Report only once: a full disk stays full.
@@ -102,7 +106,8 @@ pub fn note_lost(written: io::Result<()>) {
     }
 }
 
-/// Writes to stderr, or to the captured text. Errors are ignored, because they cannot be reported.
+/// Writes `text` to stderr, or to the captured text if this thread's output is captured. Errors of the write
+/// are ignored, because they cannot be reported.
 pub fn err(text: Arguments<'_>) {
     let text = text.to_string();
     let text = without_controls(&text);
@@ -111,8 +116,8 @@ pub fn err(text: Arguments<'_>) {
     }
 }
 
-/// Writes an error to stderr as `NAME: TEXT`. With `colour`, the name is red. `tag` precedes the text and
-/// marks it for a program that reads the output.
+/// Writes an error to stderr as `NAME: TEXT`. If `colour` is true, the name is red. `tag` is written before
+/// the text, for programs that read the output.
 pub fn error(name: &str, tag: &str, text: &str, colour: bool) {
     let text = message(text);
     if !is_captured(1, &format!("{name}: {text}\n")) {
@@ -121,17 +126,19 @@ pub fn error(name: &str, tag: &str, text: &str, colour: bool) {
     }
 }
 
-/// Whether a terminal may show colour: NO_COLOR is not set, or is empty (no-color.org).
+/// Returns whether the user allows colour: the environment variable NO_COLOR is empty or not set
+/// (no-color.org).
 pub fn wants_colour() -> bool {
     std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// Whether the terminal can only print text: TERM is `dumb`, empty or not set.
+/// Returns whether the terminal can print only plain text: the environment variable TERM is `dumb`, empty or
+/// not set.
 pub fn is_dumb() -> bool {
     std::env::var_os("TERM").is_none_or(|kind| kind.is_empty() || kind == "dumb")
 }
 
-/// Whether output to stdout was lost, for example on a full disk.
+/// Returns whether output to stdout was lost, for example on a full disk. A closed pipe does not count.
 pub fn lost() -> bool {
     LOST.load(Ordering::Relaxed)
 }
@@ -141,9 +148,9 @@ fn failure(result: io::Result<()>) -> Option<io::Error> {
 }
 
 /// Catches SIGXFSZ, so that a write beyond the file size limit (`ulimit -f`) returns an error. By default,
-/// the signal ends the process. For the same reason, Rust's runtime ignores SIGPIPE.
+/// the signal ends the process.
 pub fn survive_large_files() {
-    // If the handler cannot be set, the signal still ends the process and names the cause.
+    // Ignore an error: the signal then ends the process, and the exit status of the process names the signal.
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
 }
 

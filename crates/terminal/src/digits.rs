@@ -1,4 +1,5 @@
-//! Number of digits for times. With two decimal places, two different short times may look equal.
+//! Formats times with enough digits. With only two decimal places, short times look equal: 0.001 and 0.004
+//! seconds would both be printed as 0.00.
 
 /// Returns the number of decimal places for a time. A time between 0 and 1 gets the places that three
 /// significant digits need, but at least `least`. Other times get `least`.
@@ -10,7 +11,8 @@ pub fn decimals(time: f64, least: usize) -> usize {
     }
 }
 
-/// Formats seconds with two decimal places, or with three significant digits below one second.
+/// Formats a time in seconds. A time below one second gets three significant digits, and other times get two
+/// decimal places.
 pub fn seconds(time: f64) -> String {
     format!("{time:.*}", decimals(time, 2))
 }

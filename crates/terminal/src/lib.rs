@@ -1,4 +1,5 @@
-//! Console output of the commands: lines, tables, and digits of times.
+//! Writes the output of mpiburn's commands to a terminal or a pipe: lines, tables, and times with enough
+//! digits.
 
 #![forbid(unsafe_code)]
 

@@ -3,7 +3,8 @@
 use comfy_table::presets::UTF8_FULL_CONDENSED;
 pub use comfy_table::{CellAlignment, Table};
 
-/// Shortens `name` to at most `room` characters: its beginning, `…` and its end.
+/// Shortens `name` to at most `room` characters. A longer name becomes its beginning, `…` and its end. `room`
+/// must be at least 1.
 pub fn shortened(name: &str, room: usize) -> String {
     let letters: Vec<char> = name.chars().collect();
     if letters.len() <= room {
@@ -14,8 +15,8 @@ pub fn shortened(name: &str, room: usize) -> String {
     before.iter().chain(&['…']).chain(after).collect()
 }
 
-/// Makes a table with the columns of `header`. The first `left` columns are text; the others are numbers,
-/// aligned right.
+/// Makes a table with the column names `header`. The first `left` columns contain text and are aligned left.
+/// The other columns contain numbers and are aligned right.
 pub fn table<S: ToString>(header: &[S], left: usize, rows: impl IntoIterator<Item = Vec<String>>) -> Table {
     let mut table = Table::new();
     table.load_preset(UTF8_FULL_CONDENSED).set_header(header.iter().map(ToString::to_string));
