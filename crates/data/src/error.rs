@@ -7,8 +7,8 @@ use run_record::{RecordError, quoted};
 
 use crate::DataFormat;
 
-/// Makes the calling function return [`DataError::Source`] for `$path`. The other arguments are those of
-/// `format!` and give the reason.
+/// Makes the calling function return [`DataError::Source`] for `$path`. The other arguments are a format
+/// string and its values, as for `format!`. They give the reason.
 macro_rules! bail {
     ($path:expr, $($what:tt)+) => {
         return Err($crate::DataError::source($path, format!($($what)+)))
@@ -31,16 +31,16 @@ pub enum DataError {
     /// A file or folder cannot be read.
     #[error("cannot read {path}: {reason}")]
     Read {
-        /// The file.
+        /// The file or folder.
         path: PathBuf,
         /// The I/O error. It is part of the message and therefore not this error's source: printing the
         /// source would repeat it.
         reason: std::io::Error,
     },
-    /// A data set cannot be written.
+    /// A file or folder cannot be written.
     #[error("cannot write {path}: {reason}")]
     Write {
-        /// The file.
+        /// The file or folder.
         path: PathBuf,
         /// The I/O error.
         reason: std::io::Error,
@@ -96,7 +96,7 @@ impl DataError {
         move |reason| Self::Read { path: path.to_owned(), reason }
     }
 
-    /// As [`Self::read`], for compressed files: an unexpected end or an error of the decoder becomes
+    /// As [`Self::read`], but an unexpected end of the file or an error of a decoder becomes
     /// [`Self::Damaged`].
     pub(crate) fn unpack(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
         move |reason| match damage(&reason) {
@@ -109,8 +109,8 @@ impl DataError {
         move |reason| Self::Write { path: path.to_owned(), reason }
     }
 
-    /// Returns the error for a folder `root` that contains two data sets. `first` and `second` are one file
-    /// of each.
+    /// Returns the error for a folder `root` that contains two data sets. `first` and `second` are names of
+    /// files, one file of each data set.
     pub(crate) fn several(root: &Path, [first, second]: [impl Display; 2]) -> Self {
         let root = root.display();
         Self::Files(format!(
@@ -119,8 +119,8 @@ impl DataError {
         ))
     }
 
-    /// Returns the error for a missing file of a data set of this format. `also` is put after "is missing":
-    /// for example, the name of another missing file.
+    /// Returns the error for a missing file of a data set of the format `kind`. `also` is written after "is
+    /// missing": for example, the name of another missing file.
     pub(crate) fn missing(path: &Path, also: &str, kind: DataFormat) -> Self {
         let (path, generator) = (path.display(), kind.generator());
         Self::Files(format!(
@@ -139,7 +139,8 @@ impl DataError {
         Self::source(path, format!("label {label} of {at} is outside 0 to {last}; {OTHER_SAMPLES}"))
     }
 
-    /// Adds advice to an error in a data set of this format: how to replace the damaged or unreadable file.
+    /// Adds advice to an error about a file of a data set of the format `kind`: how to replace the damaged or
+    /// unreadable file. Other errors stay as they are.
     pub(crate) fn in_set(self, kind: DataFormat) -> Self {
         Self::Files(match self {
             Self::Read { path, reason } if reason.kind() == std::io::ErrorKind::PermissionDenied => {
@@ -171,12 +172,12 @@ pub(crate) fn without(what: &str, feature: &str) -> String {
     format!("this build cannot read {what}; build with the feature {feature}")
 }
 
-/// Turns [`DataError::Stopped`] into success. A visitor returns that error to end a reading early.
+/// Turns [`DataError::Stopped`] into success. A visitor returns this error to end a reading early.
 pub(crate) fn until_stopped(read: Result<(), DataError>) -> Result<(), DataError> {
     if let Err(DataError::Stopped) = read { Ok(()) } else { read }
 }
 
-/// What [`damage`] says about contents that the decoder rejects.
+/// What [`damage`] returns for contents that the decoder rejects.
 pub(crate) const DAMAGED: &str = "is damaged";
 
 /// Describes why a decoder failed: the contents are truncated or damaged. Returns `None` for an error of the
@@ -189,7 +190,7 @@ pub(crate) fn damage(error: &std::io::Error) -> Option<&'static str> {
     }
 }
 
-/// Returns the folder of a file, as the user would type it.
+/// Returns the folder of a file, as the user would type it: `.` for a file name without a folder.
 pub(crate) fn parent(file: &Path) -> &Path {
     file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
@@ -210,7 +211,7 @@ fn instead(root: &Path) -> String {
             quoted(&folder)
         );
     }
-    // Check for runs and sweeps before tables: they contain .csv files, which are not samples.
+    // Check for runs and sweeps before tables: a run or a sweep contains .csv files, but no samples.
     for (file, what) in [("run.json", "run"), ("sweep.json", "sweep")] {
         if root.join(file).is_file() {
             return format!(

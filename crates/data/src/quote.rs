@@ -2,13 +2,13 @@
 
 use std::borrow::Cow;
 
-/// Maximum length of a text in characters.
+/// A text with more characters than this number is shortened.
 const MOST: usize = 80;
-/// Maximum length of a list in characters, without its last separator and the number of all names. The first
-/// name is always listed.
+/// Maximum number of characters of a list. The last separator and the number of all names are not counted.
 const MOST_OF_LIST: usize = 100;
 
-/// Lists names, as many as fit, and the number of all names if some are left out: `a, b, c, … (784 in all)`.
+/// Joins names with commas. A long list is cut, and ends with the number of all names: `a, b, c, … (784 in
+/// all)`.
 pub(crate) fn listed<T: AsRef<str>>(names: impl IntoIterator<Item = T>) -> String {
     let names: Vec<T> = names.into_iter().collect();
     let (mut text, mut shown) = (String::new(), 0);

@@ -1,8 +1,9 @@
-//! The training or test samples of one rank, in memory or read from disk for each step. The caller decides
-//! which samples these are.
+//! Holds the training or test samples of one rank (a process of an MPI job), in memory or on disk. The caller
+//! decides which samples belong to the rank.
 //!
-//! Ranks compare a digest of all samples that any rank uses. Every rank therefore reads all of these samples
-//! once, including the samples of other ranks.
+//! All ranks together use the first samples of a split, up to a limit. Each rank reads all of these samples
+//! once and computes their digest, including the samples of other ranks. By comparing digests, ranks check
+//! that they train on equal data.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -32,8 +33,8 @@ pub fn digest(source: &SampleSource, split: Split, samples: usize) -> Result<Str
     check_recorded(source, split, samples, files::hex(digest.finalize()))
 }
 
-/// Returns `digest`, or an error if it covers the whole split and differs from the digest that the import
-/// recorded.
+/// Returns `digest`. If `digest` covers the whole split and differs from the digest that the import recorded,
+/// returns an error instead.
 fn check_recorded(
     source: &SampleSource,
     split: Split,
@@ -57,8 +58,8 @@ fn check_recorded(
     }
 }
 
-/// Reads the rows `numbers` into `bytes`, in the order of `numbers`. Rows that are adjacent in the file are
-/// read at once.
+/// Reads the rows `numbers` into `bytes`, in the order of `numbers`. Rows that are adjacent both in `numbers`
+/// and in the file are read in one call.
 fn read_rows(file: &NpyFile, numbers: &[u32], mut bytes: &mut [u8]) -> Result<(), DataError> {
     file.file.check_unchanged()?;
     for run in numbers.chunk_by(|a, b| a.checked_add(1) == Some(*b)) {
@@ -75,13 +76,14 @@ type Visit<'a> = dyn FnMut(&[u8]) + 'a;
 /// Where the bytes of a shard's samples are.
 #[derive(Debug)]
 enum SampleBytes {
-    /// In memory, in the order of the shard.
+    /// In memory, in the order in which the rank uses the samples.
     Memory(Vec<u8>),
-    /// In a file with one sample in each row, in the order of the file.
+    /// In a file that contains all samples of the split, one in each row.
     File(Arc<NpyFile>),
 }
 
-/// The samples of one rank, as they are on disk, in the order in which the rank uses them.
+/// The samples of one rank, in the order in which the rank uses them. Their bytes are those on disk, without
+/// normalisation.
 #[derive(Debug)]
 pub struct Shard {
     split: Split,
@@ -89,12 +91,13 @@ pub struct Shard {
     samples: usize,
     bytes: SampleBytes,
     labels: Vec<u16>,
-    /// Index in the data set of each sample of this rank.
+    /// Index of each sample of this rank in the file order of the split.
     numbers: Vec<u32>,
     /// Size of a sample in bytes.
     sample_bytes: usize,
     /// Digest of the samples that all ranks together use.
     digest: String,
+    /// Number of samples of each class among the samples that all ranks together use.
     class_counts: Vec<usize>,
 }
 
@@ -115,8 +118,8 @@ impl Shard {
     /// first `samples` samples of the split, and the digest covers all of them.
     ///
     /// The rank's samples are read into memory. If `on_disk` is set and the source has a file with one sample
-    /// in each row, they stay in that file: this call reads the file once for the digest, and [`Shard::read`]
-    /// reads samples from it.
+    /// in each row, the samples stay in this file instead: `open` reads the file once for the digest, and
+    /// [`Shard::read`] reads samples when they are needed.
     ///
     /// # Errors
     /// When a file cannot be read, is invalid, or differs from what was imported.
@@ -153,7 +156,8 @@ impl Shard {
         Ok(shard)
     }
 
-    /// Replaces this rank's samples by those with the indices `numbers`. The data set must not have changed.
+    /// Replaces this rank's samples by the samples with the indices `numbers`. The files of the data set must
+    /// not have changed since [`Shard::open`].
     ///
     /// # Errors
     /// When a file cannot be read or is invalid.
@@ -164,8 +168,8 @@ impl Shard {
         self.fill(source, numbers, None)
     }
 
-    /// Loads the samples with the indices `numbers`. Calls `visit` with every sample that any rank uses, not
-    /// only with the samples of this rank.
+    /// Loads the samples with the indices `numbers`. If `visit` is given, also calls it with each sample that
+    /// all ranks together use.
     fn fill(
         &mut self,
         source: &SampleSource,
@@ -199,12 +203,12 @@ impl Shard {
         })
     }
 
-    /// Returns the digest of all samples in use, including those of other ranks.
+    /// Returns the digest of the samples that all ranks together use.
     pub fn digest(&self) -> &str {
         &self.digest
     }
 
-    /// Returns the number of samples of each class among all samples in use, including those of other ranks.
+    /// Returns the number of samples of each class among the samples that all ranks together use.
     pub fn class_counts(&self) -> &[usize] {
         &self.class_counts
     }
@@ -225,7 +229,8 @@ impl Shard {
         from..from.saturating_add(count).min(self.len())
     }
 
-    /// Returns bytes and labels of this rank's samples `from..from + count`, fewer at the end of the shard.
+    /// Returns the bytes and the labels of this rank's samples `from..from + count`. At the end of the shard,
+    /// there are fewer than `count` samples.
     ///
     /// # Errors
     /// When the samples are on disk and cannot be read, or their file was changed after it was opened.
@@ -251,8 +256,9 @@ impl Shard {
         size_of_val(&self.numbers[..])
     }
 
-    /// Returns the indices in the data set of this rank's samples `from..from + count`, fewer at the end of
-    /// the shard. An index means the same sample on every rank and in every order.
+    /// Returns the indices, in the file order of the split, of this rank's samples `from..from + count`. At
+    /// the end of the shard, there are fewer than `count` indices. An index stands for the same sample on
+    /// every rank and in every epoch.
     pub fn numbers(&self, from: usize, count: usize) -> &[u32] {
         &self.numbers[self.range(from, count)]
     }

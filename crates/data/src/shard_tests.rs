@@ -4,8 +4,8 @@ use super::*;
 use crate::error::names_all;
 use crate::generate::noise;
 
-/// Returns the sample indices of `rank`: of the order `first`, `first` + 1 and so on, every `world`-th index,
-/// beginning with the one at position `rank`.
+/// Returns the sample indices of `rank`. The order of all samples is `first`, `first + 1` and so on, modulo
+/// `samples`. The rank gets the indices at the positions `rank`, `rank + world` and so on.
 fn dealt(samples: usize, world: usize, rank: usize, first: usize) -> Vec<u32> {
     let order = (0..samples).map(|place| ((first + place) % samples) as u32);
     order.skip(rank).step_by(world).collect()

@@ -1,4 +1,4 @@
-//! CIFAR-10's binary files, and other data sets in their layout.
+//! Reads CIFAR-10's binary files, and other data sets with the same file names and the same file format.
 //!
 //! The format is described at <https://www.cs.toronto.edu/~kriz/cifar.html>. A file is a sequence of records.
 //! A record is a label of one byte, then the red, the green and the blue plane of a 32x32 image.
@@ -19,8 +19,8 @@ pub(crate) const IMAGE: usize = SHAPE[0] * SHAPE[1] * SHAPE[2];
 /// Bytes of a record: a label and an image.
 const RECORD: usize = 1 + IMAGE;
 const CLASSES: usize = 10;
-/// Mean and standard deviation by which the experiments normalise every channel. CIFAR-10's own pixels have
-/// other values.
+/// Mean and standard deviation with which every channel is normalised. The mean and the standard deviation of
+/// CIFAR-10's own pixels are different.
 const MEAN: f32 = 0.5;
 const STD: f32 = 0.5;
 const TEST: &str = "test_batch.bin";
@@ -43,7 +43,7 @@ fn batch(number: u32) -> String {
     format!("data_batch_{number}.bin")
 }
 
-/// Returns the number of the training batch that has this file name.
+/// Returns the number of the training batch that has this file name, or `None` for another file.
 fn number_of(name: &OsStr) -> Option<u32> {
     let number = name.to_str()?.strip_prefix("data_batch_")?.strip_suffix(".bin")?.parse().ok()?;
     // `data_batch_01.bin` is not the file of batch 1.
@@ -91,8 +91,8 @@ pub(super) fn open(root: &Path) -> Result<SampleSource, DataError> {
 }
 
 impl Records {
-    /// Calls `visit` for each of the first `limit` records, with the file, the index of the record in the
-    /// file and in the split, and the bytes of the record.
+    /// Calls `visit` for each of the first `limit` records of the split. Passes the file that has the record,
+    /// the record's index in the file and in the split, and the record's bytes.
     fn for_each_record(
         &self,
         limit: usize,
@@ -114,8 +114,8 @@ fn open_file(path: &Path) -> Result<DataFile, DataError> {
         (0, _) => "contains no images".to_owned(),
         (_, 0) => return Ok(file),
         (found, rest) => {
-            // Look for another format only if the length is wrong: in a valid file, dark pixels may look like the
-            // first bytes of another format.
+            // Look for another format only if the length is wrong: a valid file may begin like a file of
+            // another format, because of dark pixels.
             if let Some(kind) = files::foreign_file(path) {
                 bail!(path, "is {kind}");
             }

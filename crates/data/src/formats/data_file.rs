@@ -1,8 +1,9 @@
-//! Data files that are read by position (`pread`).
+//! Reads data files at given offsets, with `pread`.
 //!
-//! The files are not memory-mapped. While Rust code borrows the bytes of a map, another process could change
-//! or truncate the file, and a safe function must not allow that. Each byte is copied once from the page
-//! cache, which all ranks of a host share. A truncated file is an error instead of a SIGBUS.
+//! The files are not memory-mapped. While Rust code borrows the bytes of a memory map, another process could
+//! change or truncate the file, and a safe function must not allow such changes. With `pread`, each byte is
+//! copied once from the page cache, which all ranks of a host share. A truncated file gives an error. With a
+//! memory map, it would give a SIGBUS.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

@@ -1,4 +1,4 @@
-//! `dataset.json`, which describes an imported data set.
+//! Reads `dataset.json`, the file that describes a data set that `mpiburn data import` wrote.
 
 use std::path::{Path, PathBuf};
 
@@ -18,15 +18,15 @@ pub const FILE: &str = "dataset.json";
 /// - `SPLIT-labels.npy`: `[samples]` of u16, the index of each sample's class.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DataSet {
-    /// Version of the format, 1.
+    /// Version of the format of `dataset.json`. This program reads and writes version 1.
     pub version: u32,
-    /// Channels, height and width of a sample. For features: 1, 1 and their number.
+    /// Channels, height and width of a sample. For a feature vector: 1, 1 and the number of features.
     pub shape: [usize; 3],
     /// Type of the numbers that a sample consists of, u8 or f32.
     pub numbers: Element,
     /// Names of the classes.
     pub classes: Vec<String>,
-    /// Mean of each channel if samples are bytes, scaled to [0, 1]; mean of each feature if they are floats.
+    /// For bytes: mean of each channel, with bytes scaled to [0, 1]. For floats: mean of each feature.
     pub mean: Vec<f32>,
     /// Standard deviation of each channel or feature, in the units of `mean`.
     pub std: Vec<f32>,
@@ -34,15 +34,15 @@ pub struct DataSet {
     pub train: SplitRecord,
     /// The test split.
     pub test: SplitRecord,
-    /// Names of the features of a table, or empty.
+    /// Names of the features. Empty for pictures, and for features without names.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub features: Vec<String>,
     /// How pictures were fitted to the size that the user chose, or `None` if they kept their own size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fit: Option<Fit>,
-    /// Path of what was imported.
+    /// Path of the file or folder that was imported.
     pub source: PathBuf,
-    /// Seed from which the order of the samples and the test samples were drawn.
+    /// Seed for the order of the samples and for the choice of the test samples.
     pub seed: u64,
 }
 
@@ -84,7 +84,8 @@ impl DataSet {
     /// Reads `dataset.json` in `folder` and checks it.
     ///
     /// # Errors
-    /// When the file cannot be read, has another version, or contradicts itself.
+    /// When the file cannot be read, is not valid JSON of this format, has another version, or contradicts
+    /// itself.
     pub fn read(folder: &Path) -> Result<Self, DataError> {
         let path = folder.join(FILE);
         let text = run_record::files::read_text(&path).map_err(DataError::read(&path))?;
@@ -154,7 +155,7 @@ impl DataSet {
 }
 
 /// Converts labels to the bytes that the digest of a split covers: one byte for each label if there are at
-/// most 256 classes, otherwise two.
+/// most 256 classes, and two bytes otherwise.
 pub fn label_bytes(labels: &[u16], classes: usize) -> Vec<u8> {
     let bytes = if classes <= 256 { 1 } else { 2 };
     labels.iter().flat_map(|label| label.to_le_bytes().into_iter().take(bytes)).collect()

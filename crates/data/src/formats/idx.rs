@@ -1,4 +1,4 @@
-//! IDX files, the format of MNIST, plain or compressed with gzip.
+//! Reads IDX files, the file format of MNIST, plain or compressed with gzip.
 //!
 //! The format is described at <https://yann.lecun.com/exdb/mnist/>.
 
@@ -20,7 +20,7 @@ pub struct IdxFile {
     /// Whether the file is compressed with gzip. If so, the length of its contents is known only after
     /// decompressing it.
     is_packed: bool,
-    /// Number of items. For images, followed by rows and columns.
+    /// Number of items (images or labels). For images, the numbers of rows and columns of an image follow.
     pub shape: Vec<usize>,
 }
 
@@ -43,7 +43,8 @@ impl IdxFile {
             })?;
             Ok::<_, DataError>(u32::from_be_bytes(bytes))
         };
-        // The magic number is two zeros, the type of the numbers, and the number of dimensions.
+        // The magic number consists of two zero bytes, a byte for the type of the numbers, and the number of
+        // dimensions.
         let dimensions = match number()? {
             magic @ (0x0801 | 0x0803) => magic & 0xff,
             magic => {
@@ -63,8 +64,8 @@ impl IdxFile {
     /// Calls `visit` with the index and the bytes of each of the first `limit` items, in file order.
     ///
     /// # Errors
-    /// When the file cannot be read or ends before the last item, when all items of a compressed file are
-    /// read and more data follows, and errors that `visit` returns.
+    /// When the file cannot be read, is damaged or ends before the last item, and errors that `visit`
+    /// returns. If all items of a compressed file are read, data after the last item is an error too.
     pub fn for_each_item(
         &self,
         limit: usize,
@@ -80,8 +81,8 @@ impl IdxFile {
             })?;
             visit(number, &item)?;
         }
-        // The length of a compressed file is known only after decompressing it, which takes time. Check it
-        // only if the whole file is read anyway.
+        // The length of compressed contents is known only after decompressing them, which takes time. Check
+        // the length only if all items are read anyway.
         if self.is_packed && limit >= count {
             match contents.read(&mut [0u8]) {
                 Ok(0) => {}
@@ -145,7 +146,8 @@ impl IdxFile {
     }
 
     /// Returns the error for a file without a valid header. If the first bytes are those of another known
-    /// format, the error names the format. Otherwise it says that the file is damaged.
+    /// format, the error names the format. Otherwise the error describes the file as damaged, with the reason
+    /// `what`.
     fn other(&self, what: String) -> DataError {
         let is_expected = |kind: &FileKind| self.is_packed && kind.name.contains("gzip");
         match foreign_file(&self.path).filter(|kind| !is_expected(kind)) {

@@ -1,4 +1,4 @@
-//! Reader of data sets that `mpiburn data import` wrote: `.npy` files, described by `dataset.json`.
+//! Reads data sets that `mpiburn data import` wrote: `.npy` files, described by `dataset.json`.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use super::npy::NpyRows;
 use super::{DataSet, FILE, NpyFile};
 use crate::{DataError, DataFormat, Description, SampleSource, Split};
 
-/// Returns the name of the file that marks such a data set, if `root` contains it.
+/// Returns the name of the file that marks an imported data set, if `root` contains this file.
 pub(super) fn any_file(root: &Path) -> Option<String> {
     root.join(FILE).exists().then(|| FILE.to_owned())
 }

@@ -1,4 +1,4 @@
-//! Formats of data sets. A folder's format is detected from the names of its files.
+//! Detects the format of the data set in a folder from the names of the folder's files.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -21,7 +21,7 @@ pub enum DataFormat {
     Npy,
     /// The files that `mpiburn data import` writes.
     Imported,
-    /// Random samples, generated in memory: not a format on disk.
+    /// Random samples that are generated in memory. There are no files of this format.
     Noise,
 }
 
@@ -31,7 +31,8 @@ impl DataFormat {
     /// # Errors
     /// When the folder cannot be read, or contains no data set or more than one.
     pub fn of_folder(root: &Path) -> Result<Self, DataError> {
-        // If a folder may not be searched, its files look missing. Report the missing permission instead.
+        // Without the permission to search a folder, all its files seem to be missing. Report the missing
+        // permission instead.
         for folder in [root, &root.join("train_data"), &root.join("test_data")] {
             if let Err(error) = folder.join(".").try_exists()
                 && error.kind() == ErrorKind::PermissionDenied
@@ -53,8 +54,8 @@ impl DataFormat {
         }
     }
 
-    /// Returns the subcommand of `mpiburn data` that makes a data set of this format. For [`Self::Noise`],
-    /// which no subcommand makes, returns `digits`.
+    /// Returns the subcommand of `mpiburn data` that makes a data set of this format. No subcommand makes
+    /// [`Self::Noise`]: the result for this format is `digits`.
     pub fn generator(self) -> &'static str {
         match self {
             Self::Idx | Self::Noise => "digits",

@@ -1,4 +1,5 @@
-//! MNIST's four IDX files, and other data sets in their layout.
+//! Reads MNIST's four IDX files, and other data sets with the same file names, image size and number of
+//! classes.
 
 use std::path::Path;
 
@@ -32,8 +33,8 @@ pub(super) fn file_names() -> impl Iterator<Item = String> {
     names.flat_map(spellings)
 }
 
-/// Returns the spellings of the file name `name`: plain and compressed, with a dash or, as in some archives,
-/// a dot before `idx`.
+/// Returns the four spellings of a file name: with a dash or a dot before `idx`, and with or without `.gz`.
+/// Some archives have a dot.
 fn spellings(name: &str) -> [String; 4] {
     let dotted = name.replace("-idx", ".idx");
     [name.to_owned(), dotted.clone(), format!("{name}.gz"), format!("{dotted}.gz")]
@@ -47,8 +48,8 @@ pub(super) fn any_file(root: &Path) -> Option<String> {
 /// Opens the four files in `root` and checks that they match.
 ///
 /// # Errors
-/// When a file is missing or does not have the expected format, or when the number of labels differs from the
-/// number of images.
+/// When a file is missing, cannot be read or does not have the expected format, or when the number of labels
+/// differs from the number of images.
 pub(super) fn open(root: &Path) -> Result<SampleSource, DataError> {
     let pair = |(images, labels): (&str, &str)| -> Result<_, DataError> {
         let (images, labels) = (open_file(root, images, &SIDES)?, open_file(root, labels, &[])?);

@@ -1,4 +1,4 @@
-//! File formats of data sets. The readers serve both training and imports.
+//! Reads and writes the file formats of data sets. Training and imports use the same readers.
 
 pub(crate) mod cifar10;
 pub(crate) mod data_file;
@@ -24,8 +24,9 @@ use crate::{DataError, SampleSource};
 /// files.
 const INNER: [&str; 5] = ["MNIST/raw", "FashionMNIST/raw", "KMNIST/raw", "cifar-10-batches-bin", "raw"];
 
-/// Opens the data set in `root` after detecting its format. If `root` contains none, looks in the folders
-/// that torchvision would make below it.
+/// Detects the format of the data set in `root`, and opens the data set. If `root` contains no data set,
+/// looks in the inner folders that torchvision and the archives of MNIST and CIFAR-10 make, such as
+/// `MNIST/raw`.
 ///
 /// # Errors
 /// When there is no data set or more than one, or a file cannot be read or does not have the expected format.

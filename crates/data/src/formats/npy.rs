@@ -1,4 +1,5 @@
-//! `.npy`, the file format of NumPy, read in parts.
+//! Reads and writes `.npy` files, NumPy's file format for one array. Rows are read on request, so an array
+//! need not fit into memory.
 //!
 //! A file consists of a magic number, a version, the length of the header text, the header text, and the
 //! numbers. The header text is a Python dictionary with three entries: dtype, memory order and shape. The
@@ -58,12 +59,12 @@ impl NpyHeader {
             _ => return Err("is truncated inside its header".into()),
         };
         let text = after_magic[before..].get(..length).ok_or("is truncated inside its header")?;
-        // The text is Latin-1 before version 3, and UTF-8 in version 3. All supported entries are ASCII, so
-        // it is read as UTF-8.
+        // The text is Latin-1 before version 3, and UTF-8 in version 3. All supported dictionaries are ASCII,
+        // so the text is read as UTF-8 in every version.
         let text = std::str::from_utf8(text).map_err(|_| "has a header that is not text")?;
-        // A parser of Python literals would bring fifteen dependencies. The literals of a header differ from
-        // JSON only in quotation marks, brackets, commas and the case of booleans, so they are converted to
-        // JSON. Python 2 also wrote an L after long integers.
+        // A crate that parses Python literals would add fifteen dependencies. The literals of a header differ
+        // from JSON only in quotation marks, brackets, commas and the case of booleans, so the text is
+        // converted to JSON. Python 2 also wrote an L after long integers.
         let mut json = text.replace(|c: char| c.is_whitespace() || c == '\\', "");
         for (python, sign) in [
             ("'", "\""),
@@ -88,7 +89,7 @@ impl NpyHeader {
     }
 }
 
-/// Writes `values` as rows of `columns` floats to the file `path`, replacing it.
+/// Writes `values` as rows of `columns` floats to the file `path`. An existing file is replaced.
 ///
 /// # Errors
 /// When the file cannot be written.
@@ -104,7 +105,8 @@ pub fn write_npy(path: &Path, columns: usize, values: &[f32]) -> io::Result<()> 
 /// End of an error message about the shape of an array of features.
 pub const ONE_ROW: &str = ", but one row per sample is required: reshape it to (samples, features)";
 
-/// Maximum number of bytes that are read to parse the header. Every header of a single array is shorter.
+/// Maximum number of bytes that are read to parse the header. Only a dtype with very many record fields,
+/// which is not supported, makes a header longer.
 const MOST_OF_HEADER: usize = 1 << 20;
 
 /// An open `.npy` file with a valid header. Its first dimension counts the samples: a row is one sample.
@@ -201,7 +203,7 @@ impl NpyFile {
     /// Checks that `labels` has one label for each row, and that there is at least one row.
     ///
     /// # Errors
-    /// When the two files do not match, or there is no row.
+    /// When the two files do not match, or when there is no row or no column.
     pub(crate) fn check_labels(&self, labels: &Self) -> Result<(), DataError> {
         let (path, labels_path) = (&self.file.path, &labels.file.path);
         if labels.columns != 1 {
@@ -237,8 +239,8 @@ impl NpyFile {
         Ok(())
     }
 
-    /// Calls `visit` with the index and the bytes of each of the first `limit` rows, in row order, whatever
-    /// the memory order of the file is.
+    /// Calls `visit` with the index and the bytes of each of the first `limit` rows, in the order of the
+    /// rows. The file may be in Fortran order.
     ///
     /// # Errors
     /// When the file cannot be read to its end, and errors that `visit` returns.
@@ -273,7 +275,8 @@ impl NpyFile {
         Ok(())
     }
 
-    /// Reads the bytes of one row. The file must not be in Fortran order.
+    /// Reads one row into `bytes`, which must have the length of a row. The file must not be in Fortran
+    /// order.
     ///
     /// # Errors
     /// When the file has no such row, or cannot be read.
@@ -296,8 +299,8 @@ impl NpyFile {
         Ok(values)
     }
 
-    /// Reads all strings of a file that has one of the dtypes [`Self::STRINGS`]. Padding and blanks at both
-    /// ends are removed.
+    /// Reads all strings of a file that has one of the dtypes [`Self::STRINGS`]. The padding with zeros at
+    /// the end, and blanks at both ends, are removed.
     ///
     /// # Errors
     /// When the file cannot be read to its end.
@@ -330,7 +333,7 @@ impl NpyFile {
     }
 }
 
-/// A split of samples that are the rows of a file. Rows are read on request.
+/// A split whose samples are the rows of a file. Rows are read on request.
 pub(super) struct NpyRows {
     pub(super) file: Arc<NpyFile>,
     /// Class of each sample.

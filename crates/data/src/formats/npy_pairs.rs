@@ -1,4 +1,4 @@
-//! Feature vectors in pairs of `.npy` files: `train_data/train_x.npy` with one row for each sample,
+//! Reads feature vectors from pairs of `.npy` files: `train_data/train_x.npy` with one row for each sample,
 //! `train_data/train_y.npy` with the labels, and the same files for `test`.
 //!
 //! Labels may be any integers: they need not start at 0 and may have gaps. A class is the index of its label
@@ -22,8 +22,8 @@ pub(super) fn files(root: &Path) -> impl Iterator<Item = PathBuf> {
     Split::ALL.into_iter().flat_map(move |split| ['x', 'y'].map(|letter| path(root, split, letter)))
 }
 
-/// Returns the path, relative to `root`, of a file that belongs to a data set of this format, if there is
-/// one.
+/// Returns the path, relative to `root`, of a file that belongs to a data set of this format. Returns `None`
+/// if `root` has no such file.
 pub(super) fn any_file(root: &Path) -> Option<String> {
     let found = files(root).find(|file| file.exists())?;
     Some(found.strip_prefix(root).unwrap_or(&found).display().to_string())
@@ -55,7 +55,8 @@ impl OpenPair {
         Ok(Self { features, labels, values })
     }
 
-    /// Returns the index of each label in `classes`, which is sorted.
+    /// Returns the index of each label in the sorted list `classes`. A label that is not in the list is an
+    /// error.
     fn class_indices(&self, classes: &[i128]) -> Result<Vec<u16>, DataError> {
         let index_of = |(sample, value): (usize, &i128)| match classes.binary_search(value) {
             Ok(class) => Ok(class as u16),

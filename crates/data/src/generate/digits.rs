@@ -1,9 +1,10 @@
-//! Generated digits: a data set with MNIST's file layout and look, and about as difficult.
+//! Generates a data set of digits with the same files as MNIST. The digits look like MNIST's and are about as
+//! difficult to classify.
 //!
 //! A sample depends only on the seed, the split and its index, and its bytes are the same on every machine.
-//! To guarantee equal bytes, the arithmetic uses only addition, multiplication, division and square root,
-//! which IEEE 754 defines exactly. Sines come from `libm`, because the sines of the standard library differ
-//! between systems.
+//! To guarantee equal bytes, the arithmetic uses only the four basic operations and the square root, which
+//! IEEE 754 defines exactly. Sines come from `libm`, because the sines of the standard library differ between
+//! systems.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -18,8 +19,9 @@ use crate::Split;
 /// Height and width of an image in pixels.
 pub const SIDE: usize = 28;
 
-/// How far handwriting deviates from the skeletons of the digits. This sets the difficulty of the data set: a
-/// small convolutional network reaches about 98.4 % accuracy after three epochs of 60,000 samples.
+/// How far a sample deviates from its skeleton, the ideal lines of the digit. This number sets the difficulty
+/// of the data set: a small convolutional network reaches about 98.4 % accuracy after three epochs of 60,000
+/// samples.
 const SLOPPINESS: f32 = 0.92;
 
 /// Draws sample `index` of `split` in the data set of `seed`. Returns the image, row by row from the top with
@@ -47,9 +49,9 @@ pub fn draw(seed: u64, split: Split, index: u64) -> ([u8; SIDE * SIDE], u8) {
 struct Pen {
     /// Half the width of a stroke, in pixels.
     radius: f32,
-    /// Width of the soft edge of a stroke, in pixels.
+    /// Width of the soft edge of a stroke, in pixels. The ink fades from full to none across the edge.
     soft: f32,
-    /// Share of the radius that varies with pressure.
+    /// Maximum change of the radius by pressure, as a share of the radius.
     press: f32,
     /// Angular frequency of the pressure wave, in radians per pixel along the stroke.
     pace: f32,
@@ -130,7 +132,8 @@ fn develop(ink: &[f32; SIDE * SIDE], chance: &mut Chance) -> [u8; SIDE * SIDE] {
 /// Writes the data set of `seed` into the existing folder `out`, as the four files of MNIST, with `train`
 /// training samples and `test` test samples.
 ///
-/// After each sample, `progress` is called with the number of samples done, both splits together.
+/// After each sample, `progress` is called with the number of samples written so far, in both splits
+/// together.
 ///
 /// # Errors
 /// When a file cannot be written, when a number of samples does not fit into IDX's 32 bits, or when

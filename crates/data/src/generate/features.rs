@@ -1,9 +1,9 @@
-//! Generated feature vectors: a data set that resembles the activations of a large network's last hidden
+//! Generates feature vectors: a data set that resembles the activations of a large network's last hidden
 //! layer. Samples have 512 features and belong to 20 classes.
 //!
-//! Each class is an approximately Gaussian cluster in a space of 24 dimensions. A random linear map, the same
-//! for all samples, then noise and a ReLU turn a point of this space into 512 features. The clusters overlap,
-//! so at most about 88 % of the samples can be classified correctly.
+//! Each class is an approximately Gaussian cluster in a space of 24 dimensions. A point of this space becomes
+//! 512 features in three steps: a random linear map, which is the same for all samples, then noise, then a
+//! ReLU. The clusters overlap, so at most about 88 % of the samples can be classified correctly.
 //!
 //! A sample depends only on the seed, the split and its index, and its bytes are the same on every machine
 //! (see [`super::digits`]).
@@ -25,8 +25,8 @@ pub const CLASSES: usize = 20;
 
 /// Dimensions of the space that the clusters are in.
 const SPACE: usize = 24;
-/// Standard deviation of each coordinate of the cluster centres. The samples of a cluster have a standard
-/// deviation of 1 around their centre, so this number sets the difficulty of the data set.
+/// Standard deviation of each coordinate of the cluster centres. The coordinates of samples have a standard
+/// deviation of 1 around their cluster's centre, so this number sets the difficulty of the data set.
 const SPREAD: f32 = 0.69;
 /// Standard deviation of the noise that is added to each feature.
 const NOISE: f32 = 0.3;
@@ -76,7 +76,8 @@ impl FeatureSpace {
     }
 }
 
-/// Returns a class that has test samples but no training samples, if there is one.
+/// Returns a class that has test samples but no training samples, or `None` if there is no such class.
+/// `train` and `test` are the numbers of samples of the splits.
 pub fn unlearned(train: usize, test: usize, seed: u64) -> Option<usize> {
     let space = FeatureSpace::new(seed);
     let class = |split, index: usize| space.point(split, index as u64).0.0;
@@ -93,7 +94,8 @@ pub fn unlearned(train: usize, test: usize, seed: u64) -> Option<usize> {
 /// Writes the data set of `seed` into the existing folder `out`: `train_data/train_x.npy` with `train` rows
 /// of f32, `train_data/train_y.npy` with their labels as i64, and the same files for `test`.
 ///
-/// After each sample, `progress` is called with the number of samples done, both splits together.
+/// After each sample, `progress` is called with the number of samples written so far, in both splits
+/// together.
 ///
 /// # Errors
 /// When a file cannot be written, or when `progress` returns an error.

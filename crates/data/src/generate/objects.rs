@@ -1,11 +1,12 @@
-//! Generated objects: a data set with CIFAR-10's file layout, and about as difficult.
+//! Generates a data set of images of objects with the same files as CIFAR-10. It is about as difficult as
+//! CIFAR-10.
 //!
 //! Each image shows one main object on a coloured background, with smaller objects behind and in front of it,
-//! and with noise. The class is the outline of the main object. Its surface, its hue and the background
-//! correlate with the class, as the colour green correlates with frogs in photographs. In about a quarter of
-//! the images, the outline is drawn at random instead. The class of such an image can only be guessed from
-//! surface, hue and background, or memorised. A network that keeps training after it has learned everything
-//! else therefore overfits.
+//! and with noise. The outline of the main object is the class. The object's surface and hue, and the
+//! background, correlate with the class, as the colour green correlates with frogs in photographs. In about a
+//! quarter of the images, however, the outline is chosen at random. The class of such an image can only be
+//! guessed from surface, hue and background, or memorised. A network that keeps training after it has learned
+//! everything else therefore overfits.
 //!
 //! A sample depends only on the seed, the split and its index, and its bytes are the same on every machine
 //! (see [`super::digits`]).
@@ -30,11 +31,11 @@ pub const BYTES: usize = 3 * SIDE * SIDE;
 /// Number of training files, as in CIFAR-10.
 const BATCHES: usize = 5;
 
-/// Share of images with an outline drawn at random from all classes. It limits the accuracy that a network
-/// can reach.
+/// Share of images whose main object has an outline that is chosen at random from all classes. This share
+/// limits the accuracy that a network can reach.
 const AMBIGUOUS: f32 = 0.24;
-/// Share of images in which the surface is random instead of the class's. `ANY_HUE` and `ANY_GROUND` are the
-/// shares for the object's hue and for the background.
+/// Share of images in which the main object has a random surface instead of the surface of its class.
+/// `ANY_HUE` and `ANY_GROUND` are the shares of images with a random hue and with a random background.
 const ANY_SURFACE: f32 = 0.5;
 const ANY_HUE: f32 = 0.5;
 const ANY_GROUND: f32 = 0.3;
@@ -66,8 +67,9 @@ type Canvas = [Colour; SIDE * SIDE];
 fn ground(class: usize, chance: &mut Chance) -> Box<Canvas> {
     let own = !chance.happens(ANY_GROUND);
     let hue = if own { own_hue(class * 7 + 3, chance) } else { chance.between(0.0, 1.0) };
-    // Some classes have light backgrounds and some have dark ones. At first, deep networks learn little but
-    // this brightness. Without it, weight decay may prevent any learning.
+    // Some classes have light backgrounds and some have dark ones. At first, deep networks learn little
+    // except for this brightness. If all backgrounds had the same brightness, weight decay might prevent any
+    // learning.
     let light = if own { 0.15 + 0.075 * (class * 3 % CLASSES) as f32 } else { chance.between(0.3, 0.8) };
     let mut colours = || {
         let brightness = (light + chance.normal(0.1)).clamp(0.05, 1.0);
@@ -88,7 +90,7 @@ fn ground(class: usize, chance: &mut Chance) -> Box<Canvas> {
     canvas
 }
 
-/// Draws a hue near `tenth` tenths of the colour circle.
+/// Chooses a hue at random near `tenth` tenths of the colour circle.
 fn own_hue(tenth: usize, chance: &mut Chance) -> f32 {
     0.1 * (tenth % 10) as f32 + chance.normal(0.06)
 }
@@ -108,7 +110,7 @@ struct Thing {
 }
 
 impl Thing {
-    /// Draws the main object of an image of `class`.
+    /// Chooses the main object of an image of `class` at random.
     fn for_class(class: usize, chance: &mut Chance) -> Self {
         let mut thing = Self::any(chance);
         if !chance.happens(AMBIGUOUS) {
@@ -126,7 +128,7 @@ impl Thing {
         thing
     }
 
-    /// Draws a random object at a random position.
+    /// Chooses an object and its position at random.
     fn any(chance: &mut Chance) -> Self {
         let (shape, pattern, hue) = (chance.below(CLASSES), chance.below(SURFACES), chance.between(0.0, 1.0));
         let angle = chance.between(0.0, std::f32::consts::TAU);
@@ -179,7 +181,8 @@ fn develop(canvas: &Canvas, chance: &mut Chance) -> [u8; BYTES] {
 /// samples, divided among at most five files, and `test` test samples in one file. Training files that remain
 /// from an earlier, larger data set are removed.
 ///
-/// After each sample, `progress` is called with the number of samples done, both splits together.
+/// After each sample, `progress` is called with the number of samples written so far, in both splits
+/// together.
 ///
 /// # Errors
 /// When a file cannot be written, when an old file cannot be removed, or when `progress` returns an error.
@@ -199,8 +202,8 @@ pub fn write(out: &Path, train: usize, test: usize, seed: u64, progress: AfterSa
         }
         file.finish()
     };
-    // All files but the last have `each` samples. Few samples may fill fewer than five files: a file of
-    // CIFAR-10 is never empty.
+    // All files but the last have `each` samples. If there are few samples, fewer than five files are
+    // written, because a file of CIFAR-10 is never empty.
     let each = train.div_ceil(BATCHES);
     for number in 0..train.div_ceil(each) {
         let samples = number * each..train.min((number + 1) * each);

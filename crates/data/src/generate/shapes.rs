@@ -1,4 +1,4 @@
-//! Outlines, surfaces and colours of the generated objects.
+//! Outlines, surfaces and colours of the objects that [`super::objects`] draws.
 
 use std::f32::consts::TAU;
 
@@ -11,8 +11,9 @@ pub type Colour = [f32; 3];
 pub const NAMES: [&str; 10] =
     ["disc", "square", "triangle", "flower", "cross", "ring", "crescent", "bar", "angle", "dumbbell"];
 
-/// Returns the signed distance of the point (x, y) from outline `shape`, negative inside. Outlines have about
-/// unit radius. The distance is exact only near the edge, which is enough for antialiasing.
+/// Returns the signed distance of the point (x, y) from an outline. The distance is negative inside the
+/// outline. `shape` is the index of the outline in [`NAMES`]. Outlines have about unit radius. The distance
+/// is exact only near the edge, which is enough for antialiasing.
 pub fn outside(shape: usize, x: f32, y: f32) -> f32 {
     let round = |x: f32, y: f32| (x * x + y * y).sqrt();
     let boxed = |x: f32, y: f32| x.abs().max(y.abs());
@@ -39,12 +40,14 @@ pub const SURFACES: usize = 5;
 pub struct Surface {
     pattern: usize,
     colours: [Colour; 2],
+    /// Angular frequency of the pattern along x and y, in radians per pixel.
     pace: [f32; 2],
     phase: [f32; 2],
 }
 
 impl Surface {
-    /// Draws a surface with pattern `pattern` and colours near the hue `hue`.
+    /// Chooses a surface with this pattern at random. Its first colour has the hue `hue`, and its second
+    /// colour is lighter or darker.
     pub fn new(pattern: usize, hue: f32, chance: &mut Chance) -> Self {
         let first = colour(hue, chance.between(0.25, 0.95), chance.between(0.3, 1.0));
         let shift = chance.between(0.25, 0.6) * if chance.happens(0.5) { 1.0 } else { -1.0 };
@@ -74,15 +77,16 @@ impl Surface {
     }
 }
 
-/// Interpolates linearly: 0 for `part` gives `a`, 1 gives `b`.
+/// Interpolates linearly. The result is `a` if `part` is 0, and `b` if `part` is 1.
 pub fn mix(a: Colour, b: Colour, part: f32) -> Colour {
     [0, 1, 2].map(|i| a[i] + part * (b[i] - a[i]))
 }
 
-/// Converts a colour from HSV to RGB. `hue` repeats with period 1. The other parts are in 0 to 1.
+/// Converts a colour from HSV to RGB. `hue` repeats with period 1. `saturation` and `brightness` are from 0
+/// to 1.
 pub fn colour(hue: f32, saturation: f32, brightness: f32) -> Colour {
-    // Each channel is a clamped triangle wave of the hue. The waves are shifted by a third of the colour
-    // circle.
+    // Each channel is a clamped triangle wave of the hue. The three waves are shifted against each other by a
+    // third of the colour circle.
     [0.0, 2.0 / 3.0, 1.0 / 3.0].map(|lag| {
         let phase = hue + lag - (hue + lag).floor();
         let tent = ((6.0 * phase - 3.0).abs() - 1.0).clamp(0.0, 1.0);

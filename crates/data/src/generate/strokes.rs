@@ -8,7 +8,7 @@ use super::digits::SIDE;
 pub type Point = [f32; 2];
 
 /// The knots of one stroke, in hundredths of the digit's height. Each knot is written `x_yyy`: 38_100 is x
-/// 0.38, y 1. The curve through the knots is smooth except where a knot is repeated: a repeated knot is a
+/// 0.38, y 1. The curve through the knots is smooth except where a knot is repeated: a repeated knot makes a
 /// corner.
 type Stroke = &'static [u32];
 
@@ -96,8 +96,9 @@ const STYLES: [&[Style]; 10] = [
     ],
 ];
 
-/// Draws the strokes of `digit` in a random style, as polylines in units of the digit's height. Knots deviate
-/// by about `jitter`. The ends of a stroke deviate by twice as much, as in handwriting.
+/// Returns the strokes of `digit` in a random style, as polylines in units of the digit's height. Knots are
+/// moved at random by about `jitter`. The ends of a stroke are moved by about twice the distance, as in
+/// handwriting.
 pub fn trace(digit: usize, jitter: f32, chance: &mut Chance) -> Vec<Vec<Point>> {
     let styles = STYLES[digit];
     let style = styles[chance.below(styles.len())];
@@ -125,8 +126,8 @@ fn knots(stroke: Stroke, jitter: f32, chance: &mut Chance) -> Vec<Point> {
 }
 
 /// Computes a Catmull-Rom spline through the knots, as a polyline. Between two knots, the spline already
-/// bends towards the knot after them. If the second knot is a corner, the corner itself follows, repeated, so
-/// the curve does not bend before it reaches the corner.
+/// bends towards the knot that comes next. A corner is a repeated knot, so the knot that comes next is the
+/// corner itself. The curve therefore does not bend before it reaches a corner.
 fn line(knots: &[Point]) -> Vec<Point> {
     let mut out = vec![knots[0]];
     for i in 1..knots.len() {
@@ -176,7 +177,7 @@ pub fn warp(lines: &mut [Vec<Point>], slop: f32, chance: &mut Chance) {
 
 /// One wave of the elastic distortion.
 struct Wave {
-    /// Amplitude of the shift.
+    /// Amplitude of the shift along x and y.
     push: [f32; 2],
     /// Angular frequency along each axis, in radians per unit.
     pace: [f32; 2],
@@ -184,8 +185,9 @@ struct Wave {
     phase: f32,
 }
 
-/// Scales the lines to pixels for a pen of `radius`, so that the digit has the size of MNIST's digits. On
-/// average, the centre of mass is less than a pixel from the image's centre.
+/// Scales the lines to pixels and moves them to the centre of the image. With a pen of this radius, the digit
+/// has the size of MNIST's digits. On average, its centre of mass is less than a pixel from the image's
+/// centre.
 pub fn scale_and_centre(lines: &mut [Vec<Point>], radius: f32, chance: &mut Chance) {
     let (mut low, mut high) = ([f32::MAX; 2], [f32::MIN; 2]);
     let (mut sum, mut length) = ([0.0; 2], 1e-6);

@@ -1,4 +1,4 @@
-//! Random samples without meaning, to benchmark training steps without a data set.
+//! Generates random samples in memory, to benchmark training steps without a data set.
 
 use chacha20::ChaCha8Rng;
 use chacha20::rand_core::{Rng, SeedableRng};
@@ -16,8 +16,8 @@ struct Noise {
     classes: usize,
 }
 
-/// Returns a data set of random samples, which are generated when they are read: `samples` samples of `shape`
-/// in each split. Samples are bytes if they are images (height above 1), and f32 features otherwise.
+/// Returns a data set of random samples, with `samples` samples of `shape` in each split. They are generated
+/// when they are read. Samples with a height above 1 are images of bytes. Other samples are f32 features.
 pub fn noise(shape: [usize; 3], classes: usize, samples: usize) -> SampleSource {
     let is_image = shape[1] > 1;
     // Features are not normalised: they are drawn from -1 to 1.
