@@ -1,4 +1,4 @@
-//! Archives as the source of an import: recognising, unpacking, and paths in error messages.
+//! Recognises and unpacks an archive that is the source of an import, and makes errors name the archive.
 
 use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -31,7 +31,7 @@ fn kind(path: &Path) -> io::Result<Option<ArchiveKind>> {
     let bytes = beginning(&mut file)?;
     Ok(match &bytes[..] {
         [b'P', b'K', 3 | 5, ..] => Some(ArchiveKind::Zip),
-        // An error here does not matter: a damaged .gz file is reported when its table is read.
+        // Ignore an error: a damaged .gz file is read as a table later, and that reading reports the damage.
         [0x1f, 0x8b, ..] => {
             let inside = beginning(&mut MultiGzDecoder::new(BufReader::new(open_regular(path)?)));
             inside.is_ok_and(|bytes| is_tar(&bytes)).then_some(ArchiveKind::TarGz)
@@ -57,7 +57,7 @@ pub(crate) fn renamed(error: DataError, folder: &Path, archive: &Path) -> DataEr
         Ok(rest) => archive.join(rest),
         Err(_) => path,
     };
-    // The text may name another file of the archive.
+    // The text of the error may name another file of the archive.
     let named = |what: String| what.replace(&*folder.to_string_lossy(), &archive.to_string_lossy());
     match error {
         DataError::Read { path, reason } => DataError::Read { path: inside(path), reason },

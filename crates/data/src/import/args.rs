@@ -1,4 +1,4 @@
-//! Options of an import.
+//! Command-line options of `mpiburn data import`.
 
 use std::path::PathBuf;
 
@@ -97,7 +97,7 @@ pub enum Header {
 }
 
 impl ImportArgs {
-    /// Rejects options that are only for pictures.
+    /// Returns an error if an option is given that applies only to pictures.
     pub(super) fn refuse_those_of_pictures(&self) -> Result<(), DataError> {
         let given = [
             ("size", self.size.map(|size| size.to_string())),
@@ -108,7 +108,7 @@ impl ImportArgs {
         self.refuse(given, "pictures")
     }
 
-    /// Rejects options that are only for tables.
+    /// Returns an error if an option is given that applies only to tables.
     pub(super) fn refuse_those_of_tables(&self) -> Result<(), DataError> {
         let name = |header: Header| if header == Header::Yes { "yes" } else { "no" };
         let given = [
@@ -118,7 +118,8 @@ impl ImportArgs {
         self.refuse(given, "tables")
     }
 
-    /// Rejects the first of the `given` options that has a value.
+    /// Returns an error for the first of the `given` options that has a value. `what` is the kind of source
+    /// that these options apply to.
     fn refuse<const N: usize>(
         &self,
         given: [(&'static str, Option<String>); N],

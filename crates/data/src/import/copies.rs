@@ -8,21 +8,22 @@ use sha2::{Digest, Sha256};
 /// A sample: its split (0 for training, 1 for test) and its index in the split.
 type At = (usize, usize);
 
-/// Equal samples.
+/// A group of samples with equal bytes.
 struct Equal {
-    /// The first of them, and its label.
+    /// The sample that was added first. `label` is its label.
     first: At,
     label: u16,
+    /// Number of samples in the group.
     number: u32,
 }
 
-/// The samples so far, by their SHA-256 digests.
+/// The samples that were added, by their SHA-256 digests.
 #[derive(Default)]
 pub(crate) struct Copies {
     samples: HashMap<[u8; 32], Equal>,
     /// Number of test samples that equal a training sample.
     in_both: usize,
-    /// The first of them, and the training sample.
+    /// The first test sample that equals a training sample, and this training sample.
     first_in_both: Option<[At; 2]>,
     /// Digests of the samples that occur in several classes.
     in_two_classes: HashSet<[u8; 32]>,
@@ -46,7 +47,7 @@ impl Copies {
         }
     }
 
-    /// Returns the warnings about equal samples. `names` has the name of each sample, by split.
+    /// Returns the warnings about equal samples. `names` has the names of the samples of each split.
     pub(crate) fn warnings(&self, names: [&[String]; 2]) -> Vec<String> {
         let name = |(split, index): At| &names[split][index];
         let both = self.first_in_both.map(|[test, train]| {

@@ -1,9 +1,10 @@
 //! One import while it runs: its options, its temporary folder, and its progress.
 //!
 //! An import into `DIR` works in the folder `.DIR.part` beside it. Everything unfinished is in this folder:
-//! unpacked archives, the new data set until it is complete, and the old data set while it is replaced. A
-//! lock file keeps other imports out. If an import is killed, the next one into `DIR` removes the folder,
-//! after putting back an old data set that has not been replaced.
+//! unpacked archives, the new data set until it is complete, and the old data set while it is replaced. While
+//! an import runs, a lock file keeps other imports into `DIR` from starting. If an import is killed, the next
+//! import into `DIR` first moves back an old data set that has not been replaced, and then removes the other
+//! contents of the folder.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -16,7 +17,8 @@ use crate::DataError;
 use crate::formats::data_set::FILE;
 use crate::import::{ImportArgs, ImportProgress};
 
-/// Returns whether a folder is in an archive that an import has unpacked.
+/// Returns whether a folder comes from an unpacked archive: it is the folder [`UNPACKED`] of an import, or it
+/// is inside that folder.
 pub(crate) fn is_unpacked(folder: &Path) -> bool {
     folder.ancestors().any(|folder| {
         let parent = folder.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy();
@@ -26,9 +28,9 @@ pub(crate) fn is_unpacked(folder: &Path) -> bool {
 
 /// Number of rows between two reports of the progress.
 const TOGETHER: usize = 256;
-/// Name of the folder of an unpacked archive, in the import's folder.
+/// Name of the folder for an unpacked archive, in the import's folder `.DIR.part`.
 pub(crate) const UNPACKED: &str = "unpacked";
-/// Name of the data set that is being replaced, in the import's folder.
+/// Name of the folder for the data set that is being replaced, in the import's folder.
 pub(crate) const OLD: &str = "old";
 /// All names that an import creates in its folder, except for the lock file.
 const PARTS: [&str; 5] = [OLD, "set", UNPACKED, "pictures", crate::import::arrays::FOLDER];
@@ -101,8 +103,8 @@ impl<'a> Job<'a> {
         if (self.progress)(done, all).is_break() { Err(DataError::Stopped) } else { Ok(()) }
     }
 
-    /// Reports the progress as [`Self::step`] does, but only once in [`TOGETHER`] rows, because a row takes
-    /// little time.
+    /// Reports the progress as [`Self::step`] does, but only after every [`TOGETHER`] rows, because a row
+    /// takes little time.
     pub(crate) fn row(&self, done: usize, all: usize) -> Result<(), DataError> {
         if done.is_multiple_of(TOGETHER) { self.step(done, all) } else { Ok(()) }
     }
@@ -120,18 +122,19 @@ impl Drop for Job<'_> {
     }
 }
 
-/// Returns whether a folder contains nothing but files of an import.
+/// Returns whether a folder contains only files and folders with names that an import creates.
 fn is_of_import(folder: &Path) -> bool {
     let is_known = |name: &OsStr| name == LOCK || PARTS.iter().any(|part| name == *part);
     entries(folder).is_ok_and(|found| found.iter().all(|entry| is_known(&entry.file_name())))
 }
 
-/// If an import was killed between its two renames, `old` is the only data set. Moves it back to its place.
+/// Moves an old data set back. An import replaces a data set with two renames: the old one to `old`, and the
+/// new one to `out`. If the import was killed between the two renames, `old` is the only data set.
 fn put_back(args: &ImportArgs, out: &Path, old: &Path) -> Result<(), DataError> {
     if !old.exists() || out.join(FILE).exists() {
         return Ok(());
     }
-    // The rename also replaces an empty folder.
+    // If `out` is an empty folder, the rename replaces it.
     fs::rename(old, out).map_err(|error| {
         let what = format!(
             "cannot restore the data set that a killed import left in {} ({error}): move it to another folder",

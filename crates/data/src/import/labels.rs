@@ -1,8 +1,8 @@
-//! Labels as a source writes them, and the classes that they become.
+//! Converts the labels that a source contains to classes.
 //!
-//! All kinds of sources use the same rules. A source may name its classes: then a label is the name of a
-//! class or its index. Otherwise each different label is a class. Classes that are all whole numbers are
-//! sorted by number, others by name.
+//! All kinds of sources use the same rules. If a source lists the names of its classes, a label is one of
+//! these names or its index in the list. If there is no list, each different label is a class. Classes that
+//! are not from a list are sorted by number if all are whole numbers, and by name otherwise.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt::Display;
@@ -25,12 +25,12 @@ const UNLABELLED: &str = "-1";
 /// What to do with samples whose label is missing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum MissingLabels {
-    /// The import stops at the first.
+    /// The import stops at the first missing label.
     #[default]
     Error,
-    /// They are left out.
+    /// Samples without a label are left out.
     Drop,
-    /// Each marker becomes a class, such as NA.
+    /// Each word for a missing label, such as NA, becomes a class.
     Keep,
 }
 
@@ -48,16 +48,16 @@ impl ImportArgs {
     }
 }
 
-/// Returns the first of `names` that equals an earlier one.
+/// Returns the first of `names` that equals an earlier name, or `None` if all names differ.
 pub(crate) fn twin<T: Copy + Eq + Hash>(names: impl IntoIterator<Item = T>) -> Option<T> {
     let mut seen = HashSet::new();
     names.into_iter().find(|name| !seen.insert(*name))
 }
 
-/// Returns the name of the class that a label stands for, or `None` if the sample is to be left out.
+/// Returns the name of the class that a label stands for, or `None` if the sample must be left out.
 ///
-/// `number` is the value of the label if the label is a number. For an integer, it may be `None`. `place`
-/// says in an error where the label is.
+/// `number` is the value of a label that is a number, and `None` for a word. For an integer, `None` is
+/// allowed too. Errors begin with `place`, which says where the label is.
 pub(crate) fn class_name(
     place: impl Display,
     label: &str,
@@ -78,7 +78,7 @@ pub(crate) fn class_name(
              --missing-labels drop, or make them a class with --missing-labels keep"
         )),
         (_, Some(value)) if value.fract() == 0.0 => Ok(Some(whole(label, value))),
-        // With `--missing-labels keep`, NaN is the name of a class.
+        // NaN gets here only with `--missing-labels keep`, and becomes the name of a class.
         (_, Some(value)) if !value.is_nan() => {
             Err(format!("{place} is {}, but a class must be a word or a whole number", short(label)))
         }
@@ -86,7 +86,7 @@ pub(crate) fn class_name(
     }
 }
 
-/// Returns the number that a word stands for, if the number is finite. `inf` counts as a word.
+/// Returns the number that a word stands for, or `None` if the word is not a finite number.
 pub(crate) fn number_in(word: &str) -> Option<f64> {
     word.parse().ok().filter(|number: &f64| number.is_finite())
 }
@@ -100,8 +100,8 @@ fn whole(label: &str, value: f64) -> String {
     if is_respelled && value.abs() < 1e15 { format!("{}", value + 0.0) } else { label.to_owned() }
 }
 
-/// Returns the index of the class that a label stands for: the label itself if it is an index, or the index
-/// of the equal name.
+/// Returns the index of the class that a label stands for. A label is either an index of `names` or a name.
+/// Returns `None` for any other label.
 fn index_in(names: &[String], label: &str) -> Option<usize> {
     let place = label.parse().ok().filter(|place: &usize| *place < names.len());
     place.or_else(|| names.iter().position(|name| name == label))
@@ -117,24 +117,24 @@ pub(crate) struct Labels {
 }
 
 enum Known {
-    /// The number of each label, in the order of the first samples with the label.
+    /// The number of each label. Labels are numbered in the order in which they are found.
     Found(BTreeMap<String, u32>),
     /// Names of the classes, as the source lists them. The number of a label is the index of its class.
     Named(Vec<String>),
 }
 
 impl Labels {
-    /// Starts without labels. `names` are the names of the classes, if the source lists them.
+    /// Starts without any labels. `names` are the names of the classes, if the source lists them.
     pub(crate) fn with_names(names: Option<Vec<String>>, missing: MissingLabels) -> Self {
         let named = names.filter(|names| !names.is_empty()).map(Known::Named);
         Self { known: named.unwrap_or(Known::Found(BTreeMap::new())), missing, dropped: 0 }
     }
 
-    /// Returns the number of a label, or `None` if the sample is to be left out. A new label gets the next
+    /// Returns the number of a label, or `None` if the sample must be left out. A new label gets the next
     /// number.
     ///
-    /// `value` is the value of the label if the label is a number. For an integer, it may be `None`. `place`
-    /// says in an error where the label is.
+    /// `value` is the value of a label that is a number, and `None` for a word. For an integer, `None` is
+    /// allowed too. Errors begin with `place`, which says where the label is.
     pub(crate) fn number(
         &mut self,
         place: impl Display,
@@ -194,7 +194,8 @@ impl Labels {
         }
     }
 
-    /// Forgets the labels that do not have one of these numbers: labels that occur only in unused splits.
+    /// Keeps only the labels with these numbers. The other labels occur only in splits that are not used.
+    /// Names that the source lists are all kept.
     pub(crate) fn retain(&mut self, numbers: impl IntoIterator<Item = u32>) {
         let numbers: BTreeSet<u32> = numbers.into_iter().collect();
         if let Known::Found(found) = &mut self.known {

@@ -1,12 +1,13 @@
-//! Imports: data sets from pictures in folders, tables and arrays.
+//! Converts pictures in folders, tables and arrays to data sets for training: `mpiburn data import`.
 //!
 //! [`import`] writes one format, whatever the source is: `train-images.npy` and `train-labels.npy`, the same
 //! files for `test`, and [`DataSet`] in `dataset.json`. NumPy reads these files, and `mpiburn train` trains
 //! on them.
 //!
-//! The kind of a source is recognised from the names and contents of its files. An archive is unpacked first.
-//! A folder is then looked at in this order: CIFAR's python batches, IDX files, arrays of NumPy, a table that
-//! names pictures, tables of features, and last folders of pictures. The first kind that fits is imported.
+//! The kind of a source is recognised from the names and contents of its files. An archive is unpacked first
+//! and then treated as a folder. Any other file is read as a table. A folder is searched in this order:
+//! CIFAR's python batches, IDX files, arrays of NumPy, a table that names pictures, tables of features,
+//! folders of pictures. The first kind that is found is imported.
 
 mod archive;
 mod args;
@@ -63,15 +64,17 @@ pub struct Imported {
     pub counts: [Vec<usize>; 2],
 }
 
-/// Called with the number of steps done and the number of all steps. The import stops if it returns `Break`.
+/// Called with the number of steps done and the number of all steps. The import stops if the function returns
+/// `Break`.
 pub type ImportProgress<'a> = dyn Fn(usize, usize) -> ControlFlow<()> + Sync + 'a;
 
-/// Imports the source that `args` names. Afterwards the output folder contains the whole data set or, after
-/// an error, what it contained before. Remarks and warnings about the samples are logged.
+/// Imports the source that `args` names. After success, the output folder contains the whole data set. After
+/// an error, the folder contains the same as before. Remarks and warnings about the samples are logged.
 ///
 /// # Errors
-/// When the source cannot be read, when something in it cannot be imported, when the data set cannot be
-/// written, or when `progress` stops the import.
+/// When the source cannot be read, when something in it cannot be imported, when an option does not fit the
+/// source, when the data set cannot be written, when another import writes to the same folder, or when
+/// `progress` stops the import.
 pub fn import(args: &ImportArgs, progress: &ImportProgress<'_>) -> Result<Imported, DataError> {
     check_places(&args.source, &args.out)?;
     let job = Job::start(args, progress)?;
@@ -101,7 +104,7 @@ pub fn import(args: &ImportArgs, progress: &ImportProgress<'_>) -> Result<Import
     Ok(imported)
 }
 
-/// Lists the classes without samples in a split, in one line for each kind of problem.
+/// Returns warnings about classes that have no samples in a split: one line for each kind of problem.
 fn without_samples(Imported { set, counts: [train, test] }: &Imported) -> Vec<String> {
     type IsSo = fn(usize, usize) -> bool;
     let kinds: [(&str, IsSo); 3] = [
@@ -122,7 +125,8 @@ fn without_samples(Imported { set, counts: [train, test] }: &Imported) -> Vec<St
     kinds.into_iter().filter_map(line).collect()
 }
 
-/// Describes a file that is only a part of a data set, such as the images without the labels.
+/// Describes a file that is only a part of a data set, such as the images without the labels. Returns `None`
+/// for any other file.
 pub(crate) fn part_of_data_set(path: &Path) -> Option<&'static str> {
     if idx::is_idx(path) {
         Some("an IDX file")
@@ -135,8 +139,8 @@ pub(crate) fn part_of_data_set(path: &Path) -> Option<&'static str> {
     }
 }
 
-/// Imports the file or folder `source`. Archives often contain a single folder with the data set. If `source`
-/// contains only such a folder, the inner folder is imported.
+/// Imports the file or folder `source`. Archives often contain a single folder, and the data set is in this
+/// folder. If `source` contains only one folder, the inner folder is imported.
 fn from_source(source: &Path, job: &Job<'_>) -> Result<Imported, DataError> {
     let args = job.args;
     let tables = if source.is_dir() {
@@ -185,8 +189,8 @@ fn from_source(source: &Path, job: &Job<'_>) -> Result<Imported, DataError> {
     }
 }
 
-/// Checks that neither folder is inside the other, that `out` is not the current folder, and that the source
-/// is not a pipe.
+/// Checks that `source` and `out` are not inside each other, that `out` is not the current folder, and that
+/// `source` is not a pipe.
 fn check_places(source: &Path, out: &Path) -> Result<(), DataError> {
     if !source.is_dir() {
         // Reject pipes. The path of an unnamed pipe (`<(command)`) cannot be resolved, and reading a named
@@ -198,7 +202,7 @@ fn check_places(source: &Path, out: &Path) -> Result<(), DataError> {
     }
     let from = source.canonicalize().map_err(DataError::read(source))?;
     let to = std::path::absolute(out).map_err(DataError::write(out))?;
-    // Resolve links in the part of the path that exists.
+    // Resolve links in the part of the path of `out` that exists.
     let resolved = |part: &Path| Some(part.canonicalize().ok()?.join(to.strip_prefix(part).ok()?));
     let to = to.ancestors().find_map(resolved).unwrap_or(to.clone());
     if std::env::current_dir().is_ok_and(|here| to == here) {

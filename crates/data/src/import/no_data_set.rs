@@ -67,7 +67,7 @@ pub(crate) fn no_data_set(folder: &Path) -> DataError {
     )
 }
 
-/// Returns the error for a folder with pictures that are in no class's folder.
+/// Returns the error for a folder with pictures outside of class folders.
 pub(crate) fn unclassed(folder: &Path) -> Result<DataError, DataError> {
     let (folders, files) = inside(folder)?;
     let pictures: Vec<&PathBuf> = files.iter().filter(|file| is_picture(file)).collect();
@@ -88,7 +88,7 @@ pub(crate) fn unclassed(folder: &Path) -> Result<DataError, DataError> {
     } else {
         ""
     };
-    // A table that names the pictures would have been imported, so the tables here do not name them.
+    // The tables here do not name the pictures: a table that names them would have been imported.
     let in_source = split::of_name(&name(folder)).is_some();
     let beside = other_files.iter().filter(|_| in_source);
     let tables: Vec<String> = files
@@ -117,9 +117,9 @@ pub(crate) fn unclassed(folder: &Path) -> Result<DataError, DataError> {
 }
 
 /// Returns the words with which the file names of pictures begin, such as cat and dog for `cat.0.jpg` and
-/// `dog12.jpg`. Returns an empty set if the words do not look like classes: if a name does not begin with a
-/// letter, if all names begin with the same word, or if there are more words than half the number of
-/// pictures.
+/// `dog12.jpg`. Returns an empty set if the words do not look like classes. This is so if some name does not
+/// begin with a letter, if all names begin with the same word, or if there are fewer than two pictures for
+/// each word.
 fn classes_in_names(pictures: &[&PathBuf]) -> BTreeSet<String> {
     let first = |path: &&PathBuf| {
         let word: String = name(path).chars().take_while(|char| char.is_alphabetic()).collect();

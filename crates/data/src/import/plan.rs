@@ -6,13 +6,13 @@ use chacha20::rand_core::{Rng, SeedableRng};
 use crate::DataError;
 use crate::import::{ImportArgs, Order, same_class};
 
-/// Share of each class that becomes the test split if the source has none.
+/// Share of each class that becomes the test split if the source has no test split.
 const TEST_FRACTION: f64 = 0.2;
 
 /// Returns the training samples and the test samples, each in the order in which they are written. If `test`
 /// is `None`, a part of `train` becomes the test split.
 ///
-/// Also checks the classes, because all kinds of sources call this function.
+/// Also calls [`same_class::check`], because imports of all kinds of sources call this function.
 pub(crate) fn splits<T>(
     args: &ImportArgs,
     train: Vec<T>,
@@ -55,7 +55,7 @@ pub(crate) fn splits<T>(
     Ok(splits.map(|split| order(&mut rng, split, args.order)))
 }
 
-/// Says which samples became the test split.
+/// Says for the log which samples became the test split.
 fn describe(test: usize, all: usize, share: f64) -> String {
     format!(
         "the test split takes {test} of {all} samples: {share} of each class, but at least one sample; the last sample \
@@ -66,8 +66,8 @@ fn describe(test: usize, all: usize, share: f64) -> String {
 /// Shuffles the values (Fisher-Yates).
 fn shuffle<T>(rng: &mut ChaCha8Rng, values: &mut [T]) {
     for last in (1..values.len()).rev() {
-        // Multiply and take the high half: the result is below `last + 1`. It is practically uniform because
-        // `last + 1` is far below 2^64.
+        // Multiply a random u64 by `last + 1`, and take the high half of the product. The result is below
+        // `last + 1`. It is practically uniform because `last + 1` is far below 2^64.
         let other = ((u128::from(rng.next_u64()) * (last as u128 + 1)) >> 64) as usize;
         values.swap(last, other);
     }
@@ -81,9 +81,9 @@ fn order<T>(rng: &mut ChaCha8Rng, mut samples: Vec<T>, order: Order) -> Vec<T> {
     samples
 }
 
-/// Divides samples into training and test split. The test split takes `share` of each class, rounded: at
-/// least one sample of a class with two or more, and never all samples of a class. Both splits keep the order
-/// of `samples`.
+/// Divides samples into training and test split. The test split takes `share` of the samples of each class,
+/// rounded. It takes at least one sample of a class, but always leaves one for training. It therefore takes
+/// none of a class with one sample. Both splits keep the order of `samples`.
 fn divide<T>(
     rng: &mut ChaCha8Rng,
     samples: Vec<T>,

@@ -1,4 +1,5 @@
-//! Reads pictures and tables for predictions, in the form of the data set that a network was trained on.
+//! Reads pictures and tables for `mpiburn predict`, and converts them to the form of the data set that a
+//! network was trained on.
 
 use std::path::{Path, PathBuf};
 
@@ -51,12 +52,12 @@ pub fn picture(path: &Path, [channels, height, width]: [usize; 3], fit: Fit) -> 
         .map_err(|what| DataError::source(path, what))
 }
 
-/// Calls `visit` for each row of the table `path`, with its line number (for Parquet, its row number) and its
-/// `features` values.
+/// Calls `visit` for each row of the table `path`, with the row's line number (for Parquet, its row number)
+/// and the values of its features. `features` is the number of features.
 ///
-/// If the table has a header and `names` is not empty, columns are found by name, in any spelling, and other
-/// columns are ignored. Otherwise the table must have exactly `features` columns, in the order of the
-/// features.
+/// `names` are the names of the features. If the table has a header and `names` is not empty, columns are
+/// found by name, in any spelling, and other columns are ignored. If the table has no header, or `names` is
+/// empty, the table must have exactly `features` columns, in the order of the features.
 ///
 /// # Errors
 /// When the table cannot be read or does not have the columns. An error in a single row is passed to `visit`.
@@ -67,11 +68,11 @@ pub fn rows(
     mut visit: impl FnMut(u64, Result<Vec<f32>, DataError>),
 ) -> Result<(), DataError> {
     if path.is_dir() {
-        bail!(path, "is a folder, but the run was trained on a table: name files of tables");
+        bail!(path, "is a folder, but the run was trained on a table: name table files instead");
     }
     let kind = foreign_file(path).filter(|kind| kind.advice.is_empty() && !is_parquet(path));
     if let Some(kind) = kind {
-        bail!(path, "is {kind}, but the run was trained on a table: name files of tables");
+        bail!(path, "is {kind}, but the run was trained on a table: name table files instead");
     }
     let known: Vec<&str> = names.iter().map(String::as_str).collect();
     let mut table = TableFile::open(&TableFiles::one(path), None, &known, features.min(2), &|_, _| Ok(()))?;

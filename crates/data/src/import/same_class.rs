@@ -14,14 +14,14 @@ use crate::quote::{listed, quoted};
 /// beside them.
 const INVISIBLE: [char; 4] = ['\u{ad}', '\u{200b}', '\u{2060}', '\u{feff}'];
 
-/// Returns the form that all spellings of a name have in common: NFC, lower case, without invisible
-/// characters and repeated spaces.
+/// Returns the normal form of a name, which is the same for all its spellings: NFC, lower case, no invisible
+/// characters, no repeated spaces.
 pub(crate) fn key(name: &str) -> String {
     composed(&composed(name).to_lowercase())
 }
 
-/// Returns a function that finds the index of a name in `names`: the equal name or, if there is none, the
-/// only name that differs in spelling alone (see [`key`]). The function returns `None` if no name or several
+/// Returns a function that finds the index of a name in `names`. The function looks first for an equal name,
+/// and then for a name that differs only in spelling (see [`key`]). It returns `None` if no name or several
 /// names fit.
 pub(crate) fn finder<T: AsRef<str>>(names: &[T]) -> impl Fn(&str) -> Option<usize> {
     let (mut exact, mut alike) = (HashMap::new(), HashMap::new());
@@ -70,12 +70,12 @@ pub(crate) fn check(
     );
 }
 
-/// Rejects two classes that are spellings of one name: a network would learn the one and be tested on the
+/// Rejects two classes that are spellings of one name: a network would learn one class and be tested on the
 /// other.
 ///
-/// The two classes are not merged: the name determines the number of the class, and which spelling is the
-/// right name would be a guess. Names that differ in capitals are accepted with a warning in two cases: if
-/// they are single letters, or if both names occur in both splits.
+/// The two classes are not merged. The name of a class determines its number, and the program would have to
+/// guess which spelling is right. Names that differ only in capitals are accepted with a warning in two
+/// cases: if they are single letters, or if both names occur in both splits.
 fn check_spellings(
     args: &ImportArgs,
     classes: &[String],

@@ -1,6 +1,7 @@
 //! Recognises splits by name: which folder, table or array is for training and which is for testing.
 
-/// What a split is for. The test split is chosen in this order.
+/// What a split is for. If a source has several splits besides the training split, those that come first here
+/// are preferred as the test split.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum SplitKind {
     Train,
@@ -48,7 +49,7 @@ const WORDS: [(&str, SplitKind); 16] = [
     ("dev", SplitKind::Development),
 ];
 
-/// Words for the files of a split. A folder with such a name is not a class.
+/// Words for pictures and files. A folder with such a name is not a class.
 const FILES: [&str; 20] = [
     "data", "dataset", "datasets", "file", "files", "folder", "image", "images", "img", "imgs", "jpeg",
     "jpegs", "jpg", "photo", "photos", "pic", "pics", "picture", "pictures", "png",
@@ -107,8 +108,7 @@ fn parse(name: &str) -> Option<(SplitKind, Vec<String>)> {
     splits.sort_unstable();
     splits.dedup();
     let split = match splits[..] {
-        // `train_val`, as in VOC, is training and validation data together: a training split beside a test
-        // split.
+        // `train_val`, as in VOC, is training and validation data together. It counts as the training split.
         [one] | [one @ SplitKind::Train, SplitKind::Validation] => one,
         _ => return None,
     };

@@ -1,4 +1,4 @@
-//! Unnamed temporary files, for contents that are decompressed or converted while a table is read.
+//! Makes unnamed temporary files, for the decompressed or converted contents of a table that is being read.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
@@ -14,8 +14,8 @@ pub(crate) fn file() -> Result<File, DataError> {
     tempfile::tempfile().map_err(failed)
 }
 
-/// Returns the error for a temporary file that cannot be written. It names the folder, and the variable that
-/// chooses another folder.
+/// Returns the error for a temporary file that cannot be written. The error names the folder, and the
+/// environment variable that chooses another folder.
 pub(crate) fn failed(error: io::Error) -> DataError {
     let folder = std::env::temp_dir();
     let what = format!(

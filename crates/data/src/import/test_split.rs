@@ -8,18 +8,19 @@ use crate::import::same_class::key;
 use crate::import::split;
 use crate::quote::{listed, short};
 
-/// Chooses the test split. `names` are the splits of `source` other than the training split, the preferred
-/// ones first.
+/// Chooses the test split. `names` are the names of the splits of `source` other than the training split.
+/// Splits that are preferred for the test come first.
 ///
-/// With `wanted`, the test split is the split of that name, and an error is returned if there is none.
-/// Without `wanted`, it is the first split that shares a class with `train`. If no split shares a class, it
-/// is the first split with any class: [`same_class`](crate::import::same_class) then rejects it with a
-/// message that lists the classes of both splits.
+/// If `wanted` is given, the test split is the split with this name, and a missing split is an error. If
+/// `wanted` is `None`, the test split is the first split that shares a class with `train`, the classes of the
+/// training split. If no split shares a class, it is the first split that has any class.
+/// [`same_class`](crate::import::same_class) then rejects this split, with a message that lists the classes
+/// of both splits.
 ///
 /// Returns the index of the test split in `names`, or `None` if no split has a class.
 ///
-/// `classes` reads the classes of a split. With `wanted`, it is not called. Without `wanted`, it is called
-/// for one split after the other until a split shares a class with `train`.
+/// `classes` reads the classes of the split with this index. It is not called if `wanted` is given. Otherwise
+/// it is called for one split after the other until a split shares a class with `train`.
 pub(crate) fn choose(
     source: &Path,
     wanted: Option<&str>,

@@ -15,8 +15,8 @@ use crate::DataError;
 use crate::error::damage;
 use crate::quote::short;
 
-/// Unpacks the source, an archive of this kind, and returns the folder. Only regular files are unpacked, and
-/// no file is written outside of the folder.
+/// Unpacks the source, which is an archive of this kind, and returns the folder of its files. Only regular
+/// files are unpacked, and no file is written outside of the folder.
 pub(super) fn into_folder(kind: ArchiveKind, job: &Job<'_>) -> Result<PathBuf, DataError> {
     let path = &*job.args.source;
     let folder = job.folder(UNPACKED)?;
@@ -31,7 +31,7 @@ pub(super) fn into_folder(kind: ArchiveKind, job: &Job<'_>) -> Result<PathBuf, D
         ArchiveKind::TarGz => target.tar(MultiGzDecoder::new(file))?,
     }
     if target.links > 0 {
-        log::warn!("left out: {} in the archive, which are not followed", count(target.links, "link"));
+        log::warn!("left out: {} in the archive: links are not followed", count(target.links, "link"));
     }
     if let [first, ..] = &target.outside[..] {
         let number = count(target.outside.len(), "file");

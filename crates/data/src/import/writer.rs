@@ -1,5 +1,5 @@
-//! Writes data sets: `.npy` files in the import's folder, which is moved to its place when all files are
-//! complete.
+//! Writes data sets. The files are written to a temporary folder of the import. When all files are complete,
+//! the folder is moved to the place of the data set.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
@@ -15,13 +15,13 @@ use crate::import::job::{Job, OLD};
 use crate::import::{Fit, ImportArgs, Imported};
 use crate::{DataError, DataFormat, Element};
 
-/// Sums over the training samples, from which mean and standard deviation are computed.
+/// Sums over the training samples, to compute their means and standard deviations.
 #[derive(Debug, Default)]
 struct Moments {
     /// For bytes: exact sums of the values and of their squares, for each channel.
     sums: Vec<[u64; 2]>,
-    /// For floats: running mean and sum of squared differences of each feature, by Welford (Technometrics 4,
-    /// 1962).
+    /// For floats: running mean and running sum of squared differences from the mean, for each feature, by
+    /// Welford's method (Technometrics 4, 1962).
     running: Vec<[f64; 2]>,
     samples: u64,
     values: u64,
@@ -73,7 +73,7 @@ struct SplitFiles {
     moments: Moments,
 }
 
-/// Writes a data set into the import's folder, and moves it to its place when it is complete.
+/// Writes a data set to a temporary folder, and moves the complete data set to its place.
 pub(crate) struct Writer {
     folder: PathBuf,
     shape: [usize; 3],
@@ -83,8 +83,8 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    /// Creates a writer for samples of `shape`. Returns an error if `samples` samples do not fit on the disk,
-    /// or if `--mean` or `--std` does not fit the samples.
+    /// Creates a writer for `samples` samples of this shape. Returns an error if the samples do not fit on
+    /// the disk, or if `--mean` or `--std` does not fit the samples.
     pub(crate) fn create(
         job: &Job<'_>,
         shape: [usize; 3],
@@ -192,7 +192,7 @@ impl Writer {
         let json =
             serde_json::to_vec_pretty(&set).map_err(io::Error::from).map_err(DataError::write(&path))?;
         run_record::files::write_synced(&path, &json).map_err(DataError::write(&path))?;
-        // Check again: somebody may have put a file there in the meantime.
+        // Check the output folder again: somebody may have put a file there during the import.
         check_free(&job.out, job.args.overwrite)?;
         put(&folder, job).map_err(DataError::write(&job.out))?;
         Ok(Imported { set, counts })
@@ -260,8 +260,8 @@ fn digest(path: &Path, labels: &[u8]) -> io::Result<String> {
     sha256_with(labels, file)
 }
 
-/// Checks that `out` does not exist, is an empty folder, or contains only a data set that `--overwrite` may
-/// replace.
+/// Checks that an import may write to `out`: the path does not exist, or it is an empty folder, or
+/// `overwrite` is set and it is a folder with only an imported data set.
 pub(crate) fn check_free(out: &Path, overwrite: bool) -> Result<(), DataError> {
     let refuse = |problem: String| Err(DataError::option("out", out.display(), problem));
     if !out.exists() && out.symlink_metadata().is_err() {
@@ -291,8 +291,8 @@ pub(crate) fn check_free(out: &Path, overwrite: bool) -> Result<(), DataError> {
     }
 }
 
-/// Moves the folder `new` to the place of the data set. An old data set is moved into the import's folder
-/// first, and is removed with it.
+/// Moves the folder `new` to the place of the data set. First, an old data set is moved into the import's
+/// temporary folder, and is later removed with that folder.
 fn put(new: &Path, job: &Job<'_>) -> io::Result<()> {
     let (out, old) = (&job.out, job.folder.join(OLD));
     let is_replaced = job.args.overwrite && out.exists();

@@ -1,4 +1,4 @@
-//! CIFAR-10's and CIFAR-100's python batches: pickles of pixels and labels, which are converted to arrays.
+//! Converts CIFAR-10's and CIFAR-100's python batches, which are pickles of pixels and labels, to arrays.
 //!
 //! The format is described at <https://www.cs.toronto.edu/~kriz/cifar.html>.
 
@@ -90,7 +90,7 @@ pub(crate) fn find(source: &Path, job: &Job<'_>) -> Result<Option<Arrays>, DataE
     Ok(Some(Arrays::made(&folder, source, [train, test].map(|files| [files.clone(), files]), names)))
 }
 
-/// Says which of CIFAR-10's training batches are missing, or that the test batch is.
+/// Says which of CIFAR-10's training and test batches are missing. Returns `None` if none is missing.
 fn missing(batches: &[&PathBuf], has_test: bool) -> Option<String> {
     let has = |name: &String| batches.iter().any(|batch| batch.ends_with(name));
     let mut missing: Vec<String> = (1..=5).map(|number| format!("data_batch_{number}")).collect();
@@ -123,7 +123,8 @@ fn dictionary(path: &Path) -> Result<BTreeMap<HashableValue, Value>, DataError> 
 /// The nesting opcodes.
 const NESTING: &[u8] = b"Rabdelostu\x81\x85\x86\x87\x90\x91\x92";
 
-/// Returns the number of nesting opcodes. Counts until the pickle ends or an argument is incomplete.
+/// Returns the number of nesting opcodes in a pickle. Counts until the pickle ends or the argument of an
+/// opcode is incomplete.
 ///
 /// All opcodes and their arguments are in <https://github.com/python/cpython/blob/main/Lib/pickletools.py>.
 fn nested(mut pickle: &[u8]) -> usize {
@@ -178,7 +179,8 @@ fn take(entries: &mut BTreeMap<HashableValue, Value>, name: &str) -> Option<Valu
     keys.iter().find_map(|key| entries.remove(key))
 }
 
-/// Reads the pixels and the labels of a batch. `all` are the batches of the source.
+/// Reads the pixels and the labels of a batch. `all` are the batches of the source: an error names one that
+/// has labels with the wanted name.
 fn read(path: &Path, label: &str, all: &[&PathBuf]) -> Result<(Vec<u8>, Vec<i64>), DataError> {
     let mut entries = dictionary(path)?;
     let keys: Vec<String> = entries.keys().filter_map(|key| text(&key.clone().into_value())).collect();

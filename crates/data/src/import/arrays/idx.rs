@@ -1,4 +1,4 @@
-//! IDX files with pictures of any size and any classes, such as EMNIST's. They are converted to arrays.
+//! Converts IDX files with pictures of any size and any classes, such as EMNIST's, to arrays.
 
 use std::fs::File;
 use std::io::Write;
@@ -18,7 +18,7 @@ pub(crate) fn is_idx(path: &Path) -> bool {
     ["idx1-ubyte", "idx3-ubyte"].iter().any(|end| name.trim_end_matches(".gz").ends_with(end))
 }
 
-/// Converts the IDX files in `source` to arrays. Returns `None` if there is no such file.
+/// Converts the IDX files in `source` to arrays. Returns `None` if there is no IDX file.
 pub(crate) fn find(source: &Path, job: &Job<'_>) -> Result<Option<Arrays>, DataError> {
     let (_, files) = folder::inside(source)?;
     let files: Vec<PathBuf> = files.into_iter().filter(|path| is_idx(path)).collect();

@@ -46,11 +46,12 @@ struct Pair {
     labels: PathBuf,
     /// The files that the samples come from.
     files: Rows,
-    /// The folder of the files that the arrays were converted from, and the files of the labels.
+    /// If the arrays were converted from other files: the folder of these files, and the files that the
+    /// labels come from. `None` if the user's source contains the arrays.
     converted: Option<(PathBuf, Rows)>,
 }
 
-/// The first row that comes from a file, and the name of the file, for each file.
+/// For each file: the index of the first row that comes from it, and its name.
 pub(crate) type Rows = Vec<(usize, String)>;
 
 /// Returns the file of a row, and the index of the row in this file.
@@ -83,8 +84,9 @@ impl Pair {
 /// The arrays of a source.
 pub(crate) struct Arrays {
     train: Pair,
-    /// The other splits by name, the preferred ones for the test first. If samples or labels of a split are
-    /// missing, the split has an error instead, which ends the import only if the split is chosen.
+    /// The other splits, with their names. Splits that are preferred for the test come first. If samples or
+    /// labels of a split are missing, the split has an error instead of arrays. This error ends the import
+    /// only if the split is chosen as the test split.
     others: Vec<(String, Result<Pair, DataError>)>,
     /// Names of the classes, if the source has them.
     names: Option<Vec<String>>,
@@ -99,8 +101,8 @@ fn words(path: &Path) -> Vec<String> {
 }
 
 /// Returns whether an array contains the names of the classes. An array named `classes` contains labels
-/// instead if it has numbers, or if there are no other labels. An array that the user names as `label` also
-/// contains labels.
+/// instead if it has numbers, or if there are no other labels. The array `label`, which the user names with
+/// `--label`, also contains labels.
 fn has_class_names(path: &Path, has_other_labels: bool, label: Option<&str>) -> bool {
     let name = path.file_stem().unwrap_or_default().to_string_lossy().to_lowercase();
     CLASS_NAMES.contains(&&*name)
@@ -138,8 +140,8 @@ struct Candidates<'a> {
 }
 
 impl Candidates<'_> {
-    /// Returns whether an array contains labels. A name typed by the user stands for the labels of all
-    /// splits.
+    /// Returns whether an array contains labels. A name given with `--label` stands for the labels of all
+    /// splits: `y_train` also for `y_test`.
     fn is_label(&self, path: &Path) -> bool {
         match self.label {
             Some(wanted) => {
@@ -273,8 +275,8 @@ fn labels_file(pair: &Pair) -> Result<NpyFile, DataError> {
     NpyFile::open(&pair.labels, &[&numbers()[..], &NpyFile::STRINGS].concat())
 }
 
-/// Calls `visit` with each label as text. Also passes the number that the label stands for, except for
-/// integers, whose text is already the name of a class.
+/// Calls `visit` with each label as text. Also passes the number that the label stands for, or `None` if the
+/// label is a word or an integer. The text of an integer is already the name of a class.
 fn for_each_label(
     file: &NpyFile,
     mut visit: impl FnMut(&str, Option<f64>) -> Result<(), DataError>,
@@ -374,7 +376,7 @@ impl Arrays {
         let chosen = test_split::choose(source, wanted, &known, &names, |at| {
             others[at].as_ref().map_or(Ok(BTreeSet::new()), |pair| classes(pair, &labels))
         })?;
-        // If no split has classes, open the first one: its error says what is missing.
+        // If no other split has classes, open the first one: the error about it says what is missing.
         let test = (!others.is_empty()).then(|| others.swap_remove(chosen.unwrap_or(0)));
         let test = test.map(|pair| SplitArrays::open(&pair?, &mut labels)).transpose()?;
         let (classes, class) = labels.classes(&job.args.source)?;

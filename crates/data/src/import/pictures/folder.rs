@@ -26,7 +26,7 @@ const PICTURES: [&str; 16] = [
     "apng", "bmp", "dib", "gif", "jfif", "jpe", "jpeg", "jpg", "pbm", "pgm", "png", "pnm", "ppm", "tif",
     "tiff", "webp",
 ];
-/// Maximum number of entries below a folder that are searched for a picture.
+/// Maximum number of files and folders below a folder that are searched for a picture.
 const MOST_LOOKED_AT: usize = 1000;
 
 /// A picture of a source.
@@ -43,7 +43,7 @@ pub(crate) struct Picture {
 pub(crate) struct Found {
     pub(crate) classes: Vec<String>,
     pub(crate) train: Vec<Picture>,
-    /// `None` if the source has only one split.
+    /// `None` if the source has only a training split.
     pub(crate) test: Option<Vec<Picture>>,
 }
 
@@ -92,8 +92,8 @@ pub(crate) fn name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// What was left out: for each extension, the number of files and the first file; and the number of links to
-/// an enclosing folder.
+/// What was left out. `endings` has, for each extension, the number of files and the first file. `loops` is
+/// the number of links to an enclosing folder.
 #[derive(Default)]
 pub(crate) struct LeftOut {
     pub(crate) endings: BTreeMap<String, (usize, PathBuf)>,
@@ -130,7 +130,7 @@ impl LeftOut {
 }
 
 /// Returns the folder of the data set: `source`, or the only folder in `source` if there is nothing to import
-/// beside that folder. Archives often contain such a folder, or several inside each other.
+/// beside it. Archives often contain a single folder, or several folders inside each other.
 pub(crate) fn below(source: &Path) -> Result<PathBuf, DataError> {
     let mut folder = source.to_owned();
     loop {
@@ -157,8 +157,8 @@ pub(crate) fn below(source: &Path) -> Result<PathBuf, DataError> {
     }
 }
 
-/// Returns whether `only`, the only folder in `folder`, belongs to the tables beside it: it has nothing to
-/// import, or the tables list its pictures.
+/// Returns whether `only`, the only folder in `folder`, belongs to tables in `folder`. This is so if there
+/// are tables, and `only` has nothing to import or the tables list its pictures.
 fn belongs(only: &Path, folder: &Path, files: &[PathBuf]) -> bool {
     files.iter().any(|file| is_table(file)) && (recognised(only).is_none() || listing::is_in(folder))
 }
@@ -207,7 +207,8 @@ pub(crate) struct Classes {
     names: BTreeSet<String>,
     /// Path, name and class of each picture.
     pictures: Vec<(PathBuf, String, String)>,
-    /// Whether a file names the classes. Such classes are sorted by number if all are whole numbers.
+    /// Whether a metadata file names the classes. Classes from such a file are sorted by number if all are
+    /// whole numbers.
     pub(crate) is_listed: bool,
 }
 
@@ -219,12 +220,12 @@ impl Classes {
 }
 
 /// Finds the pictures of `split`, which is `source` or a folder in it. If `split` or `source` contains a
-/// metadata file, the file lists the pictures and their classes. Otherwise the folders in `split` are the
-/// classes.
+/// metadata file, the file lists the pictures and their classes. Without a metadata file, the folders in
+/// `split` are the classes.
 ///
-/// If `split` is not the training split and the file gives none of its pictures a class, the split counts as
-/// having no pictures. Otherwise a missing class is an error, unless `label` says to leave out pictures
-/// without a class.
+/// If `split` is not the training split, and the metadata file gives no picture of the split a class, the
+/// split counts as empty. In all other cases, a missing class is an error, unless `label` says to leave out
+/// pictures without a class.
 pub(crate) fn classes(
     source: &Path,
     split: &Path,
@@ -282,7 +283,8 @@ pub(crate) fn classes(
     Ok(classes)
 }
 
-/// Finds the pictures of `split` among those that `file` lists. Leaves out pictures without a class.
+/// Returns the pictures of `split`, which are `listed` in the metadata file `file`. Leaves out pictures
+/// without a class.
 fn listed_classes(
     source: &Path,
     split: &Path,
@@ -352,8 +354,8 @@ pub(crate) fn walk(folder: &Path, left_out: &mut LeftOut) -> Result<Vec<PathBuf>
     Ok(pictures)
 }
 
-/// Returns whether a link leads to an enclosing folder. `WalkDir` finds loops only within the folder that it
-/// walks, and the enclosing folder may be above the folder of the class.
+/// Returns whether a link leads to an enclosing folder. `WalkDir` finds loops only inside the folder that it
+/// walks, but the link may lead to a folder above that folder.
 fn leads_back(link: &Path) -> bool {
     let place = link.parent().unwrap_or(Path::new(".")).canonicalize();
     link.canonicalize().is_ok_and(|target| place.is_ok_and(|place| place.starts_with(target)))

@@ -1,4 +1,4 @@
-//! Checks the folders inside the folders of classes.
+//! Checks whether the folders inside the folders of classes look like splits or classes themselves.
 //!
 //! All pictures below the folder of a class belong to the class, as in torchvision's ImageFolder. This rule
 //! goes wrong if the user named a folder other than the one with the classes: the pictures of `cat/train` and
@@ -44,14 +44,15 @@ impl Class {
     }
 }
 
-/// Checks the folders of classes in `root`. Rejects folders that are whole data sets. Warns if the splits in
-/// the folders of classes are mixed, and tells the user if all classes have the same inner folders.
+/// Checks the folders of classes in `root`. Rejects folders that are whole data sets. Warns if folders of
+/// classes contain splits, because their pictures are mixed. Logs a remark if all classes have the same inner
+/// folders.
 pub(crate) fn check(root: &Path) -> Result<(), DataError> {
     let mut classes = Vec::new();
     for folder in inside(root)?.0.iter().filter(|folder| holds_pictures(folder)) {
         let (folders, files) = inside(folder)?;
-        // Nearly all folders of classes have pictures directly in them. If this one has, return early instead
-        // of reading all folders once more.
+        // Nearly all folders of classes have pictures directly in them. If this folder has, return early:
+        // then not all folders are read once more.
         if files.iter().any(|file| is_picture(file)) {
             return Ok(());
         }

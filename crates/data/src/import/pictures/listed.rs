@@ -1,5 +1,5 @@
-//! A table that names pictures: finds the column with the names, the column with the classes, and whether the
-//! classes are the folders of the pictures instead.
+//! Reads the structure of a table that names pictures: the column with the names, and the column with the
+//! classes. If the pictures are in folders, the folders may be the classes instead.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -66,8 +66,8 @@ impl Listed {
         Some(Self { table, names, split, within: within.to_owned() })
     }
 
-    /// Returns the column of the classes: the `wanted` one, one with a known name, or the only one beside the
-    /// column of the names. Returns `None` if there is no other column.
+    /// Returns the column of the classes: the column `wanted`, a column with a known name such as `label`, or
+    /// the only column beside the column of the names. Returns `None` if there is no column beside the names.
     pub(crate) fn class(&self, wanted: Option<&str>) -> Result<Option<usize>, DataError> {
         if let Some(wanted) = wanted {
             return self.table.column("label", wanted).map(Some);
@@ -101,9 +101,10 @@ impl Listed {
     /// Compares the table with the folders of the pictures below `root`, and returns the name of the column
     /// that has the same classes as the folders.
     ///
-    /// A column with a known name that has other classes is an error. If no column has the classes of the
-    /// folders, warns with a list of the columns and returns `None`. If the table `may_have_splits`, another
-    /// warning names a column of splits, which is not used.
+    /// A column with a known name, such as `label`, is an error if its classes are not those of the folders.
+    /// If there is no such column and no column has the classes of the folders, warns with a list of the
+    /// columns and returns `None`. If a column has these classes and `may_have_splits` is true, warns about a
+    /// column that names splits, because this column is not used.
     pub(crate) fn compare_folders(
         &mut self,
         root: &Path,
@@ -172,7 +173,7 @@ impl Listed {
     fn say_folders_are_classes(&self, folders: &BTreeSet<&str>) -> Result<(), DataError> {
         let columns = (0..self.table.columns).filter(|&column| column != self.names);
         let columns = listed(columns.map(|column| self.table.column_name(column)));
-        // Archives of many pictures come in numbered parts.
+        // Archives of many pictures come in parts, and each part makes a numbered folder.
         let stems: BTreeSet<&str> =
             folders.iter().map(|folder| folder.trim_end_matches(|c: char| c.is_ascii_digit())).collect();
         if folders.len() > 1 && stems.len() == 1 && !stems.contains("") {
@@ -216,9 +217,9 @@ fn sample(table: &mut TableFile, most: usize) -> Vec<ByteRecord> {
 
 /// Returns the number of pictures that a column names, or `None` if it does not contain names of pictures.
 ///
-/// At least half of the cells must name pictures. If most of these names have no extension, at least nine
-/// tenths of them must name different pictures. Otherwise the classes 0 and 1 would be taken for the pictures
-/// 0.png and 1.png.
+/// At least half of the cells must name pictures. If most of these names have no extension, the number of
+/// different pictures must be at least nine tenths of the number of names. Without this rule, a column of the
+/// classes 0 and 1 would be taken for names of the pictures 0.png and 1.png.
 fn score(rows: &[ByteRecord], column: usize, within: &Path, pictures: &PictureNames) -> Option<usize> {
     let (mut found, mut named, mut with_ending) = (BTreeSet::new(), 0, 0);
     for cell in rows.iter().map(|row| cell(row, column)) {
@@ -232,9 +233,9 @@ fn score(rows: &[ByteRecord], column: usize, within: &Path, pictures: &PictureNa
     (named > 0 && 2 * named >= rows.len() && is_name).then_some(found.len())
 }
 
-/// Returns whether a table has features rather than names of pictures. In such a table, the column that seems
-/// to name pictures (such as 1.png) contains numbers, and so do all other columns except for at most one, the
-/// class.
+/// Returns whether a table has features rather than names of pictures. In a table of features, the column
+/// `names` contains numbers, although it seems to name pictures (1 for 1.png). All other columns contain
+/// numbers too, except for at most one column, the class.
 fn has_features(rows: &[ByteRecord], names: usize) -> bool {
     let is_number =
         |column: usize| rows.iter().all(|row| cell(row, column).replace(',', ".").parse::<f64>().is_ok());

@@ -1,8 +1,8 @@
-//! Pictures with classes in the user's own table, as in many competitions: `labels.csv` with `id,breed`
-//! beside `train/`, or `train.csv` and `test.csv` beside `images/`.
+//! Reads pictures whose classes are in the user's own table, as in many competitions: `labels.csv` with
+//! `id,breed` beside `train/`, or `train.csv` and `test.csv` beside `images/`.
 //!
-//! A table is such a listing if one of its columns names pictures of the folder. [`metadata`] reads
-//! `metadata.csv` instead.
+//! A table lists pictures if one of its columns names pictures of the folder. A file named `metadata.csv` is
+//! read by [`metadata`] instead.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -104,8 +104,8 @@ fn tables(source: &Path, sides: &[SplitFolder]) -> Result<Vec<(PathBuf, Option<S
 }
 
 /// Removes the table of the training split from `tables` and returns it. It is the table whose name contains
-/// the training split or, if there is none, the table whose name contains no split. Of several, it is the
-/// only one with a column of classes.
+/// the training split or, if there is no such table, the table whose name contains no split. If there are
+/// several, the only table with a column of classes is taken. Returns `None` if there is no training table.
 fn training(source: &Path, tables: &mut Vec<Listed>, args: &ImportArgs) -> Result<Option<Listed>, DataError> {
     for split in [Some(SplitKind::Train), None] {
         let mut places: Vec<usize> = (0..tables.len()).filter(|&at| tables[at].split == split).collect();
@@ -146,8 +146,8 @@ fn folder_of_classes(source: &Path, sides: &[SplitFolder]) -> Result<PathBuf, Da
     }
 }
 
-/// Returns whether pictures are in several folders of `root`, and none are directly in `root`. Folders of
-/// splits do not count.
+/// Returns whether several folders in `root` contain pictures, while no picture is directly in `root`.
+/// Folders of splits do not count.
 fn has_class_folders(root: &Path, sides: &[SplitFolder]) -> Result<bool, DataError> {
     let (folders, files) = inside(root)?;
     let classes = folders.iter().filter(|folder| !sides.iter().any(|side| side.folder == **folder));
@@ -155,8 +155,8 @@ fn has_class_folders(root: &Path, sides: &[SplitFolder]) -> Result<bool, DataErr
         && classes.filter(|folder| holds_pictures(folder)).count() > 1)
 }
 
-/// Warns about a table that has the classes of a split but is not used, if the split has no folders of
-/// classes. `class` is the name of the column of the classes.
+/// Warns about each split that has no folders of classes, although a table has its classes: the table is not
+/// used. `class` is the name of the column of the classes.
 fn say_unused(tables: &[Listed], sides: &[SplitFolder], class: &str) -> Result<(), DataError> {
     for side in sides.iter().filter(|side| side.split != SplitKind::Train && holds_pictures(&side.folder)) {
         let has_class = |table: &&Listed| {
@@ -186,8 +186,8 @@ struct ListingReader<'a> {
     pictures: PictureNames,
 }
 
-/// Pictures in the order of a table, as indices of files, each with the number of its label. A picture that
-/// is left out because it has no class has `None`.
+/// Pictures in the order of a table, as indices of files, each with the number of its label. A picture
+/// without a class, which is left out, has `None` instead.
 type LabelledPictures = Vec<(usize, Option<u32>)>;
 
 /// The kind and the name of a split. The training split may occur under several names.
@@ -243,8 +243,8 @@ impl ListingReader<'_> {
         Ok(Listing::Pictures(Found { train: pictures(train_split), test: test.map(pictures), classes }))
     }
 
-    /// Returns the pictures in the table of the training split, by split. This table may also have the
-    /// pictures of other splits: a column names the splits, or the pictures are in folders of splits.
+    /// Returns the pictures in the table of the training split, by split. This table may also list the
+    /// pictures of other splits. A column then names the splits, or the pictures are in folders of splits.
     fn training_table(
         &self,
         train: &mut Listed,
@@ -398,7 +398,7 @@ impl ListingReader<'_> {
         }
     }
 
-    /// Returns the pictures of splits in which no picture has a class. The training split is not among them.
+    /// Returns the pictures of all splits in which no picture has a class, except for the training split.
     fn unlabelled(
         &self,
         listed: &mut Listed,
@@ -476,7 +476,7 @@ impl ListingReader<'_> {
 struct SkippedRows {
     /// Number of rows that name a picture of an earlier row.
     again: usize,
-    /// Number of rows with a name that no picture has. `first_absent` describes the first of them.
+    /// Number of rows with a name that no picture has. `first_absent` describes the first such row.
     absent: usize,
     first_absent: Option<String>,
 }

@@ -1,5 +1,5 @@
-//! `metadata.csv`, `.jsonl` or `.parquet` beside pictures: names the pictures and their classes, as in
-//! Hugging Face's imagefolder.
+//! Reads `metadata.csv`, `metadata.jsonl` or `metadata.parquet`. The file is beside pictures and lists the
+//! pictures and their classes, as in Hugging Face's imagefolder.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
@@ -28,10 +28,10 @@ const NAMES: [&str; 3] = ["metadata.csv", "metadata.jsonl", "metadata.parquet"];
 const FILE_NAME: &str = "file_name";
 
 /// The path of a picture and its class. The class is `None` if it is missing and `--missing-labels drop`
-/// leaves the picture out. Otherwise, a missing class is the inner error.
+/// leaves the picture out. Without this option, the inner error says that the class is missing.
 pub(crate) type Classed = (PathBuf, Result<Option<String>, String>);
 
-/// A line of the file: its number, and the columns that contain text, a number or a boolean.
+/// A line of the file: its number, and the cells that contain text, a number or a boolean, by column.
 type Line = (u64, BTreeMap<String, String>);
 
 /// Returns whether a file has the name of a metadata file, in any case.
@@ -53,7 +53,7 @@ pub(crate) fn read(path: &Path, options: LabelOptions<'_>) -> Result<Option<Vec<
     if lines.is_empty() {
         bail!(path, "lists no pictures");
     }
-    // Collect the columns from all lines: a line of JSON may lack columns that others have.
+    // Collect the columns from all lines: a line of JSON may lack columns that other lines have.
     let columns: BTreeSet<&str> =
         lines.iter().flat_map(|(_, line)| line.keys().map(String::as_str)).collect();
     let folder = path.parent().unwrap_or(Path::new("."));
@@ -101,8 +101,9 @@ pub(crate) fn read(path: &Path, options: LabelOptions<'_>) -> Result<Option<Vec<
     without_repeats(path, pictures).map(Some)
 }
 
-/// Returns the column of the classes among all `columns`: the `wanted` one, one with a known name, or the
-/// only one beside the paths if folders are not the classes. Returns `None` if there is no such column.
+/// Returns the column of the classes: the column `wanted`, a column with a known name such as `label`, or the
+/// only column beside the paths of the pictures if the folders are not the classes. Returns `None` if there
+/// is no such column.
 fn class_column<'l>(
     path: &Path,
     folder: &Path,
@@ -140,7 +141,7 @@ fn class_column<'l>(
     Ok(Some(label))
 }
 
-/// Removes pictures that an earlier line names too. Both lines must name the same class.
+/// Removes lines that name the picture of an earlier line. Both lines must give the picture the same class.
 fn without_repeats(path: &Path, lines: Vec<Classed>) -> Result<Vec<Classed>, DataError> {
     let mut pictures: Vec<Classed> = Vec::new();
     let (mut classes, mut again) = (HashMap::new(), 0);

@@ -1,5 +1,4 @@
-//! Imports pictures: finds the size and the number of channels that all pictures get, and converts each
-//! picture.
+//! Imports pictures: chooses one size and one number of channels for all pictures, and converts each picture.
 //!
 //! Pictures are read twice. The first pass reads the headers, to choose the size and the channels. The second
 //! pass decodes the pictures in parallel, 128 at a time, and writes them in the order of the data set.
@@ -40,8 +39,8 @@ const TOGETHER: usize = 128;
 /// Maximum number of sizes that a message lists.
 const LISTED: usize = 3;
 
-/// Imports the pictures of `found`. If the pictures come from an imported data set and were scaled for it,
-/// `known_fit` says how.
+/// Imports the pictures of `found`. If the source is itself an imported data set, `known_fit` says how its
+/// pictures were fitted to their size.
 pub(crate) fn import(found: Found, known_fit: Option<Fit>, job: &Job<'_>) -> Result<Imported, DataError> {
     let args = job.args;
     args.refuse_those_of_tables()?;
@@ -91,8 +90,8 @@ pub(crate) fn import(found: Found, known_fit: Option<Fit>, job: &Job<'_>) -> Res
 
 type SeenPicture = (Picture, PictureInfo);
 
-/// Reads the header of each picture. With `--skip-broken`, decodes the whole picture, so that a broken
-/// picture has no influence on the common size.
+/// Reads the header of each picture. With `--skip-broken`, decodes each whole picture, so that broken
+/// pictures do not influence the common size.
 fn look(
     train: Vec<Picture>,
     test: Vec<Picture>,
@@ -179,7 +178,7 @@ fn log_special<'p>(pictures: impl Iterator<Item = (&'p str, &'p PictureInfo)>) {
     }
 }
 
-/// Number of files that cannot be read as pictures.
+/// Number of pictures that cannot be read.
 #[derive(Default)]
 struct Broken(usize);
 

@@ -44,8 +44,8 @@ impl FromStr for Size {
     }
 }
 
-/// How a picture with another aspect ratio is brought to a size. Scaling is bilinear over all pixels that a
-/// new pixel covers.
+/// How a picture is fitted to a size with another aspect ratio. Scaling is bilinear over all old pixels that
+/// a new pixel covers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Fit {

@@ -12,8 +12,8 @@ use crate::import::same_class::key;
 pub(crate) struct PictureNames {
     root: PathBuf,
     pub(crate) files: Vec<PathBuf>,
-    /// For each name of pictures, without extension and in the form of [`key`]: the indices of the pictures
-    /// in `files`.
+    /// For each file name without its extension, in the normal form of [`key`]: the indices in `files` of the
+    /// pictures with this name.
     places: HashMap<String, Vec<usize>>,
 }
 
@@ -39,9 +39,9 @@ impl PictureNames {
         Ok(Self { root: root.to_owned(), files, places })
     }
 
-    /// Returns the picture with this name in the folder `within`. The name may have no folders, the last
-    /// folders of the picture's path, all of them, or further folders before them, as in an absolute path on
-    /// another machine.
+    /// Returns the picture with this name in the folder `within`. The name may be without folders, or may
+    /// begin with the last folders or all folders of the picture's path. Further folders may come before
+    /// them, as in an absolute path on another machine.
     pub(crate) fn find(&self, wanted: &str, within: &Path) -> Named {
         let path = wanted.replace('\\', "/");
         let parts = path.split('/').filter(|part| !["", "."].contains(part));
@@ -56,7 +56,7 @@ impl PictureNames {
         let with_ending = if is_picture(Path::new(last)) { self.at(&stem(last)) } else { &[] };
         let same_ending =
             with_ending.iter().copied().filter(|&place| key(&name(&self.files[place])) == key(last));
-        // What looks like an extension may also be a part of the name, as in 1.png.jpg.
+        // What looks like an extension may also be a part of the name: 1.png may stand for 1.png.jpg.
         let any_ending = self.at(last).iter().copied();
         let mut found: Vec<usize> = same_ending
             .chain(any_ending)

@@ -12,7 +12,7 @@ use crate::import::pictures::picture::{PictureInfo, Size, TRANSPARENT};
 pub(crate) enum Place {
     /// In a picture file, such as a JPEG.
     Encoded(Encoded),
-    /// In this row of an array.
+    /// In the row of an array that has this index.
     Row(Arc<Pixels>, usize),
 }
 
@@ -21,7 +21,7 @@ pub(crate) enum Place {
 pub(crate) enum Encoded {
     /// A whole file.
     File(PathBuf),
-    /// A part of another file, `bytes` long.
+    /// The `bytes` bytes of another file that begin at the offset `start`.
     Part { file: Arc<DataFile>, start: usize, bytes: usize },
 }
 
@@ -36,8 +36,8 @@ pub(crate) struct Pixels {
 }
 
 impl Pixels {
-    /// Takes the pictures of an array. If `is_planar`, the channels are known to come before height and
-    /// width. Otherwise the shape decides.
+    /// Takes the pictures of an array. If `is_planar` is true, the channels come before height and width. If
+    /// it is false, the shape shows where the channels are.
     pub(crate) fn from_npy(npy: NpyFile, is_planar: bool) -> Result<Self, DataError> {
         /// Maximum number of channels: red, green, blue and transparency.
         const MOST: usize = 4;

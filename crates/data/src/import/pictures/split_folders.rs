@@ -1,4 +1,4 @@
-//! Splits of pictures in folders: which folder is for training and which for testing.
+//! Finds the training split and the test split of pictures in folders.
 
 use std::path::{Path, PathBuf};
 
@@ -25,7 +25,7 @@ struct CandidateSplit {
 /// What a folder contains.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Holds {
-    /// Folders, or a file that names the classes of pictures.
+    /// Folders, or a metadata file that names the classes of pictures.
     Classes,
     /// Only pictures: their number.
     Pictures(usize),
@@ -124,8 +124,8 @@ pub(crate) fn find(
     collect(source, found, test)
 }
 
-/// Returns the folders in `source` that may be splits, and the other folders. The training split comes first,
-/// and then the splits that are preferred for the test.
+/// Returns the folders in `source` that may be splits, and the other folders. The training split comes first.
+/// The splits that are preferred for the test come next.
 fn candidates(
     source: &Path,
     test_split: Option<&str>,
@@ -140,13 +140,13 @@ fn candidates(
             others.push(folder);
         }
     }
-    // Of several folders for a split, the one with the shortest name comes first: `train` is before
-    // `training_set`.
+    // If several folders are for the same split, the folder with the shortest name comes first: `train` is
+    // before `training_set`.
     sides.sort_by_key(|side| (side.split.is_none(), side.split, side.name.len(), side.name.clone()));
     Ok((sides, others))
 }
 
-/// Returns the splits that have classes. Warns about each of the others.
+/// Returns the splits that have classes. Warns about each other split.
 fn with_classes(sides: Vec<CandidateSplit>) -> Vec<CandidateSplit> {
     let (with_classes, others): (Vec<CandidateSplit>, Vec<CandidateSplit>) =
         sides.into_iter().partition(|side| side.holds == Holds::Classes);
@@ -163,9 +163,9 @@ fn with_classes(sides: Vec<CandidateSplit>) -> Vec<CandidateSplit> {
     with_classes
 }
 
-/// Checks that the folder of the training split is not a class named like a split. It may be a class if there
-/// are folders of pictures and no other split beside it, and if it has pictures outside of folders or only
-/// one folder of pictures.
+/// Rejects a folder of the training split that may be a class with the name of a split. The folder may be a
+/// class if folders of pictures, but no other splits, are beside it. It must also have pictures outside of
+/// folders, or only one folder of pictures.
 fn check_train(
     train: &CandidateSplit,
     found: &Classes,
@@ -195,13 +195,14 @@ fn check_train(
     )
 }
 
-/// Returns whether a folder with pictures, beside the folder of a split, may be a class.
+/// Returns whether a folder beside the folder of a split may be a class: it contains pictures, and its name
+/// may be the name of a class.
 fn is_class(folder: &Path) -> bool {
     !split::is_no_class(&name(folder)) && holds_pictures(folder)
 }
 
-/// Checks a source in which no training split has folders of classes. Rejects the source if its folders are
-/// splits rather than classes.
+/// Checks a source without a training split that has folders of classes. Rejects the source if its folders
+/// are splits rather than classes.
 fn check_no_split(
     source: &Path,
     sides: &[CandidateSplit],

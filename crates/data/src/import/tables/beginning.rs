@@ -1,5 +1,5 @@
-//! Finds how a text table begins: the separator, the decimal sign, where the header is, and which row is the
-//! first sample.
+//! Finds out how a text table begins: its separator, its decimal sign, its header, and the row of its first
+//! sample.
 //!
 //! Real tables rarely begin with a plain header. They have a title or comments before it, a line `sep=;` for
 //! Excel, a row of units after it, or names of rows without a column name. This module reads the first rows
@@ -26,7 +26,7 @@ const SAMPLE: usize = 1000;
 const MOST_OF_TITLE: usize = 10;
 /// Beginnings of comments: in tables of NumPy and R, of Weka and MATLAB, and of other programs.
 const COMMENTS: [&str; 3] = ["#", "%", "//"];
-/// Maximum number of bytes of the first line that are read.
+/// Number of bytes at the beginning of a file in which the first line is read.
 const BEGINNING: usize = 1 << 12;
 
 /// How the cells of a table are written.
@@ -48,8 +48,7 @@ impl CellFormat {
         parsed.ok().filter(|value: &f64| value.is_finite())
     }
 
-    /// Returns the value of a feature's cell: a number, or 1 and 0 for True and False, as pandas and R write
-    /// them.
+    /// Returns the value of a feature's cell. True is 1, and False is 0: pandas and R write these words.
     pub(crate) fn value(self, cell: &[u8]) -> Option<f64> {
         let is = |word: &str| cell.trim_ascii().eq_ignore_ascii_case(word.as_bytes());
         if is("true") {
@@ -129,8 +128,7 @@ pub(crate) struct Hints<'a> {
 struct FirstRows {
     format: CellFormat,
     rows: Vec<ByteRecord>,
-    /// Most frequent number of cells in a row, and (`alike`) the number of rows that have this number of
-    /// cells.
+    /// Most frequent number of cells in a row. `alike` is the number of rows that have this number of cells.
     width: usize,
     alike: usize,
 }
@@ -172,6 +170,8 @@ impl FirstRows {
         Ok(Self { format, width, alike: alike(width), rows })
     }
 
+    /// Returns how well the separator fits: the number of rows of equal width, the number of cells with
+    /// numbers, and the number of cells in a row. Scores are compared in this order.
     fn score(&self) -> (usize, usize, usize) {
         let numbers = self.rows.iter().flatten().filter(|cell| self.format.number(cell).is_some()).count();
         (self.alike, numbers, self.width)
@@ -183,7 +183,8 @@ impl FirstRows {
         let is_before = |row: &ByteRecord| is_comment(row) || self.is_title(row, hints);
         let Some(first) = (from..self.rows.len()).find(|&at| !is_before(&self.rows[at])) else { return from };
         let titles = self.rows[from..first].iter().filter(|row| !is_comment(row)).count();
-        // NumPy writes a header as a comment, with as many cells as the rows of numbers below it.
+        // NumPy writes a header as a comment. It has the same number of cells as the rows of numbers below
+        // it.
         if first > from
             && is_comment(&self.rows[first - 1])
             && self.rows[first - 1].len() == self.rows[first].len()
@@ -210,8 +211,8 @@ impl FirstRows {
             && row.get(0).is_none_or(|cell| self.format.value(cell).is_none() && !is_known(cell, hints))
     }
 
-    /// Returns whether a row is a header: it has a known name, or counts the columns, or has only words while
-    /// the row below has a number or is a row of units.
+    /// Returns whether a row is a header: it has a known name, or it counts the columns, or it has no number
+    /// while the row below has a number or is a row of units.
     fn is_header(&self, at: usize, hints: &Hints<'_>) -> bool {
         let Some(row) = self.rows.get(at) else { return false };
         // Infinite values and NaN are not names either.
@@ -225,11 +226,12 @@ impl FirstRows {
             || (!row.iter().any(is_number) && (below(1) || self.are_units(at + 1)))
     }
 
-    /// Returns whether a row has the units of the columns. Each of its words is in brackets or above a
-    /// number.
+    /// Returns whether a row has the units of the columns: each of its words is in brackets, or is above a
+    /// number in the next row.
     ///
-    /// If a word in brackets is above a number, the row cannot be a sample, which would have a number there.
-    /// The other words may then be any words. Empty cells and `-` are allowed everywhere.
+    /// If a word in brackets is above a number, the row cannot be a sample, because a sample would have a
+    /// number in this column. In such a row, the other cells may have any words. Empty cells and `-` are
+    /// always allowed.
     fn are_units(&self, at: usize) -> bool {
         let [Some(row), Some(below)] = [at, at + 1].map(|at| self.rows.get(at)) else { return false };
         let is_bracketed = |word: &str| word.starts_with(['(', '[']) && word.ends_with([')', ']']);
@@ -396,7 +398,8 @@ impl Beginning {
             let rows = &read[*at];
             rows.width > 1 && rows.rows.get(first_row(rows)).is_some_and(|row| row.len() > 1)
         };
-        // Of separators with equal scores, take the first one: `max_by_key` returns the last, hence `rev`.
+        // If separators have equal scores, take the first of them. `max_by_key` returns the last, hence
+        // `rev`.
         let best = (0..read.len()).rev().filter(is_usable).max_by_key(|&at| read[at].score());
         let rows = match best {
             Some(best) => read.swap_remove(best),
@@ -425,7 +428,8 @@ fn named_separator(text: &str) -> Option<u8> {
     separator.bytes().next().filter(u8::is_ascii)
 }
 
-/// Returns why a text cannot be read, if it is empty or begins like LIBSVM's sparse format.
+/// Returns why a text cannot be read if it is empty or begins like LIBSVM's sparse format, and otherwise
+/// `None`.
 fn other_text(text: &str) -> Option<String> {
     let mut words = text.trim_start().lines().next().unwrap_or_default().split_whitespace();
     let Some(label) = words.next() else { return Some("is empty".into()) };

@@ -1,9 +1,9 @@
-//! Finds the tables in a folder: which file, or which parts of a Parquet table, are the training and the test
-//! table.
+//! Finds the training table and the test table in a folder.
 //!
-//! A table is one text file, one Parquet file, or several Parquet files (parts), as Spark, Hugging Face and
-//! other tools write them. The split of a table is recognised from its name (`train.csv`,
-//! `test-00000-of-00001.parquet`). Without a training table, the folder must contain exactly one table.
+//! A table is one text file, one Parquet file, or several Parquet files. The several files are the parts of
+//! the table; Spark, Hugging Face and other tools write tables in parts. The split of a table is recognised
+//! from its name (`train.csv`, `test-00000-of-00001.parquet`). If no table has the name of a training table,
+//! the folder must contain exactly one table.
 
 pub(crate) mod beginning;
 pub(crate) mod missing;
@@ -43,7 +43,7 @@ pub(crate) fn is_parquet(path: &Path) -> bool {
         && first == PARQUET
 }
 
-/// The files of one table. Only a Parquet table may have several.
+/// The files of one table. Only a Parquet table may have several files.
 #[derive(Debug)]
 pub(crate) struct TableFiles {
     /// Folder of the table. A folder below it with a name such as `class=low` gives the value of a column.
@@ -79,7 +79,7 @@ impl TableFiles {
 #[derive(Debug)]
 pub(crate) struct Tables {
     pub(crate) train: TableFiles,
-    /// Tables of the other splits, the preferred ones for the test first.
+    /// Tables of the other splits. Tables that are preferred for the test come first.
     pub(crate) others: Vec<Other>,
 }
 
@@ -98,9 +98,9 @@ impl Tables {
     }
 
     /// Chooses the test table by the classes `train` of the training table, and returns its index in
-    /// `others`. If no other table has classes, returns the first one: the error about its missing classes
-    /// tells the user what to do. Returns `None` if there is no other table. `classes` reads the classes of a
-    /// table.
+    /// `others`. If no table in `others` has classes, returns index 0: the error about the missing classes of
+    /// this table tells the user what to do. Returns `None` if there is no other table. `classes` reads the
+    /// classes of a table.
     pub(crate) fn test(
         &self,
         args: &ImportArgs,
@@ -153,21 +153,21 @@ impl Table {
     }
 }
 
-/// Finds the tables in a folder: `train.csv` or the like and the tables of other splits, or a single table.
-/// Returns `None` if the folder has no tables to import.
+/// Finds the tables in a folder: a training table such as `train.csv` and the tables of other splits, or a
+/// single table. Returns `None` if the folder has no tables to import.
 pub(crate) fn tables(folder: &Path, args: &ImportArgs) -> Result<Option<Tables>, DataError> {
     let has_pictures = holds_pictures(folder);
     let mut found = found(folder)?;
     let names: Vec<String> = found.iter().map(|table| table.name.clone()).collect();
-    // Beside pictures, a table such as `train_log.csv` is not a data set: accept only plain names such as
-    // `train.csv`.
+    // In a folder with pictures, a table such as `train_log.csv` is not a data set: accept only plain names
+    // such as `train.csv`.
     let splits = if has_pictures {
         names.iter().map(|name| plain_split(name)).collect()
     } else {
         split::of_names(&names)
     };
     let mut splits: Vec<(Table, Option<SplitKind>)> = found.drain(..).zip(splits).collect();
-    // Of several tables of a split, the one with the shortest name comes first: it has the plainest name.
+    // If a split has several tables, the table with the shortest name comes first: it has the plainest name.
     splits.sort_by_key(|(table, split)| (split.is_none(), *split, table.is_folder, table.name.len()));
     if splits.first().is_none_or(|(_, split)| *split != Some(SplitKind::Train)) {
         let tables: Vec<Table> = splits.into_iter().map(|(table, _)| table).collect();
@@ -333,8 +333,8 @@ fn say_parts(folder: &Path, files: &[PathBuf]) {
     }
 }
 
-/// Returns the only one of `folders` that has tables, if there is one. Several are an error, for example the
-/// configurations of a Hugging Face data set.
+/// Returns the only folder in `folders` that has tables, or `None` if no folder has tables. Several folders
+/// with tables are an error, for example the configurations of a Hugging Face data set.
 fn data_set_in<'f>(
     folder: &Path,
     folders: &'f [PathBuf],
@@ -427,8 +427,9 @@ fn found(folder: &Path) -> Result<Vec<Table>, DataError> {
     Ok(tables)
 }
 
-/// Returns the files of the table in a folder: Parquet parts, also those in folders of partitions, or else
-/// the only text table.
+/// Returns the files of the table in a folder: its Parquet parts, including the parts in partition folders.
+/// In a folder without Parquet and without pictures, a single text table is the table. In all other cases,
+/// the list is empty.
 fn in_folder(folder: &Path) -> Vec<PathBuf> {
     let (folders, files) = folder::inside(folder).unwrap_or_default();
     let is_part =
@@ -472,8 +473,8 @@ fn part(path: &Path) -> Option<(String, u64, Option<usize>)> {
     Some((words[0].to_owned(), words.get(1)?.parse().ok()?, all))
 }
 
-/// Removes from the name of a part what differs between parts: numbers and UUIDs. DuckDB writes `data_0`,
-/// Polars `00000000`, and pyarrow a UUID.
+/// Returns a name that all parts of a table have in common: without numbers and UUIDs. DuckDB writes
+/// `data_0`, Polars `00000000`, and pyarrow a UUID.
 fn alike(name: &str) -> String {
     let is_number = |word: &str| {
         word.bytes().all(|byte| byte.is_ascii_hexdigit()) && word.contains(|c: char| c.is_ascii_digit())
@@ -508,12 +509,12 @@ fn is_hidden(name: &str) -> bool {
     name.starts_with('_')
 }
 
-/// Returns whether a table is the sample submission of a competition. Its classes are invented.
+/// Returns whether a table is the sample submission of a competition, in which the classes are invented.
 pub(crate) fn is_submission(path: &Path) -> bool {
     folder::name(path).to_lowercase().contains("submission")
 }
 
-/// Returns whether a file has the name of a table with samples.
+/// Returns whether a file has the name of a table, and not of a metadata file.
 pub(crate) fn is_table(path: &Path) -> bool {
     stem(path).is_some() && !metadata::is_file_name(path)
 }

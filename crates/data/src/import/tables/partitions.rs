@@ -1,5 +1,5 @@
-//! Columns of a partitioned table: their values are in the names of folders, as in
-//! `year=2020/class=low/part-0.parquet`, and not in the files.
+//! Reads the columns of a partitioned table whose values are in the names of folders instead of in the files,
+//! as in `year=2020/class=low/part-0.parquet`.
 //!
 //! Hive, Spark, Dask, Polars, DuckDB and pyarrow write such tables:
 //! <https://cwiki.apache.org/confluence/display/Hive/LanguageManual+DDL#LanguageManualDDL-PartitionedTables>

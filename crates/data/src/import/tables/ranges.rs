@@ -5,14 +5,14 @@ use run_record::count;
 
 use crate::quote::listed;
 
-/// Minimum number of f32 values in the range of a feature. With fewer, different values may become equal as
-/// f32.
+/// Minimum number of f32 values between the lowest and the highest value of a feature. With fewer f32 values,
+/// different values of the feature may become equal as f32.
 const FEW: f64 = 1000.0;
 /// 2^53: above it, f64 cannot represent every whole number.
 const INEXACT: f64 = (1u64 << 53) as f64;
 
-/// Minimum number of rows in which a feature counts up by 1 to be taken for a row number. In fewer rows, this
-/// may be chance.
+/// Minimum number of values of a feature that is taken for a row number, because it counts up by 1. Fewer
+/// values may count up by chance.
 const COUNTED: usize = 20;
 
 /// Ranges of the values of all features.
@@ -24,11 +24,11 @@ struct FeatureRange {
     first: Option<Box<[u8]>>,
     low: f64,
     high: f64,
-    /// Whether the bytes of some value differ from those of the first. Numbers that differ in the source may
-    /// be equal as f64.
+    /// Whether the bytes of some value differ from the bytes of the first value. Numbers that differ in the
+    /// source may be equal as f64.
     differ: bool,
     last: f64,
-    /// Number of values, and (`breaks`) number of values that are not equal to the previous value plus 1.
+    /// Number of values. `breaks` is the number of values that are not equal to the previous value plus 1.
     values: usize,
     breaks: usize,
 }
@@ -57,7 +57,7 @@ impl FeatureRange {
         } else if high - low < FEW * step {
             Some(Problem::FewInF32)
         } else if self.values >= COUNTED && self.breaks <= 1 {
-            // One break is allowed, because a test table may start counting again.
+            // One break is allowed, because the count may start again in the test table.
             Some(Problem::Counts)
         } else {
             None

@@ -107,7 +107,7 @@ fn open_train(files: &TableFiles, job: &Job<'_>) -> Result<(SplitTable, Option<V
     };
     let mut dropped: Vec<usize> =
         args.drop.iter().map(|column| file.columns("drop", column)).collect::<Result<Vec<_>, _>>()?.concat();
-    // An index of pandas says where a row was, and nothing about the sample.
+    // Leave out an index of pandas: it says where a row was, and nothing about the sample.
     for column in (0..file.columns).filter(|&column| file.is_parquet && column != label) {
         if file.column_name(column).starts_with("__index_level_") {
             log::info!("left out: {}, an index of pandas", file.column_name(column));
@@ -161,7 +161,7 @@ fn choose_test<'t>(
     Ok(Some((other, file)))
 }
 
-/// Finds the columns of `train` in the table of the split `other`.
+/// Finds the columns of the training table in `file`, the table of the split `other`.
 fn with_columns_of(train: &SplitTable, other: &Other, file: TableFile) -> Result<SplitTable, DataError> {
     let Some(label) = column_of_classes([&train.file, &file], train.label) else {
         return Err(other.without_classes(&train.file.column_name(train.label)));
@@ -171,8 +171,7 @@ fn with_columns_of(train: &SplitTable, other: &Other, file: TableFile) -> Result
     Ok(SplitTable { file, label, features })
 }
 
-/// Writes the samples of both splits. If there is no test table, the samples of both splits are rows of
-/// `train`.
+/// Writes the samples of both splits. If `test` is `None`, the samples of both splits are rows of `train`.
 fn write(
     mut train: SplitTable,
     mut test: Option<SplitTable>,
@@ -344,14 +343,15 @@ fn check_names(table: &TableFile, features: &[usize]) -> Result<(), DataError> {
 fn column_of_classes([train, test]: [&TableFile; 2], label: usize) -> Option<usize> {
     match (&train.header, &test.header) {
         (Some(_), Some(names)) => finder(names)(&train.column_name(label)),
-        // Without headers, a table with exactly one column fewer lacks the classes. Any other difference is
-        // an error later.
+        // Unless both tables have headers, a test table with exactly one column fewer than the training table
+        // lacks the classes. Any other difference is an error later.
         _ => Some(label).filter(|_| train.columns != test.columns + 1),
     }
 }
 
-/// Returns the columns of the features in the table `test`. They are found by name, in any order and
-/// spelling, or by position if neither table has a header. `label` is the column of the classes in `test`.
+/// Returns the columns of the features in the table `test`. If both tables have headers, columns are found by
+/// name, in any order and spelling. If no table has a header, they are found by position. `label` is the
+/// column of the classes in `test`.
 fn same_columns(
     [train, test]: [&TableFile; 2],
     label: usize,

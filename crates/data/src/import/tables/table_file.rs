@@ -1,8 +1,8 @@
 //! Opens table files, finds their columns, and reads their rows.
 //!
-//! Text tables may be compressed with gzip or written in UTF-16, and Parquet tables may have several files.
-//! All are converted to one text file in UTF-8 before they are read. Errors nevertheless name lines or rows
-//! of the user's file.
+//! A text table may be compressed with gzip or written in UTF-16, and a Parquet table may have several files.
+//! Every table is converted to one text file in UTF-8 before its rows are read. Errors nevertheless name
+//! lines or rows of the user's files.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
@@ -49,7 +49,7 @@ pub(crate) struct TableFile {
     pub(crate) notes: Vec<String>,
     /// Whether the table is Parquet: messages then count rows instead of lines.
     pub(crate) is_parquet: bool,
-    /// For Parquet: names of columns without single values, and what they contain instead.
+    /// For Parquet: names of columns whose cells are not single values, and a description of the cells.
     without_values: Vec<(String, String)>,
 }
 
@@ -69,8 +69,9 @@ pub(crate) fn open(files: &TableFiles, least: usize, job: &Job<'_>) -> Result<Ta
 impl TableFile {
     /// Opens a table of at least `least` columns.
     ///
-    /// If `header` is `None`, the first row is the header if it looks like one, for example if it contains
-    /// one of the `known` names. Converting Parquet takes time: `tell` is called meanwhile.
+    /// `header` says whether the first row is the header. If it is `None`, the first row is the header if it
+    /// looks like a header, for example if it contains one of the `known` names. `tell` is called while
+    /// Parquet is converted, which takes time.
     pub(crate) fn open(
         files: &TableFiles,
         header: Option<Header>,
@@ -190,8 +191,8 @@ impl TableFile {
         }
     }
 
-    /// Returns the column of a cell that seems to contain whole rows, because a quotation mark is missing or
-    /// surplus, and the number of its lines after the first.
+    /// Finds a cell that seems to contain whole rows, because a quotation mark is missing or surplus. Returns
+    /// the cell's column, and the number of the cell's lines after the first.
     ///
     /// In such a cell, the first line ends a row, the last line begins a row, and the lines between are whole
     /// rows. A cell of only two lines is not reported: texts may have matching numbers of commas by chance.
@@ -325,7 +326,8 @@ impl TableFile {
         }
     }
 
-    /// Returns the column of the classes: the `wanted` one, or the only one with a name in [`LABELS`].
+    /// Returns the column of the classes: the column `wanted` or, if `wanted` is `None`, the only column with
+    /// a name in [`LABELS`].
     pub(crate) fn label(&self, wanted: Option<&str>) -> Result<usize, DataError> {
         if let Some(wanted) = wanted {
             return self.column("label", wanted);
@@ -382,8 +384,8 @@ struct TableText {
     without_values: Vec<(String, String)>,
 }
 
-/// Decompresses and converts the file of a table, if it is not plain UTF-8 text. Converting Parquet takes
-/// time: `tell` is called meanwhile.
+/// Decompresses and converts the file of a table, if it is not plain UTF-8 text. `tell` is called while
+/// Parquet is converted, which takes time.
 fn contents(files: &TableFiles, header: Option<Header>, tell: &Tell<'_>) -> Result<TableText, DataError> {
     let path = &*files.files[0];
     let mut file = run_record::files::open_regular(path).map_err(DataError::read(path))?;

@@ -50,7 +50,7 @@ pub(crate) enum Column {
     Bytes(Vec<Vec<u8>>, i16),
     /// Lists of at least one number each.
     Lists(Vec<Vec<f64>>),
-    /// This many missing values, written with this definition level.
+    /// A number of missing values, and the Parquet definition level that they are written with.
     Missing(usize, i16),
 }
 

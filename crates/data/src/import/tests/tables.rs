@@ -134,12 +134,12 @@ fn names_of_features_tell_a_header_whatever_they_look_like() {
     assert_eq!(rows(&["0", "1", "2"], "2,1,0\n7,8,9\n").unwrap(), (vec![vec![9.0, 8.0, 7.0]], 0));
     assert_eq!(rows(&["a"], "a\n5\n").unwrap(), (vec![vec![5.0]], 0));
     assert_eq!(rows(&[], "5\n6\n").unwrap(), (vec![vec![5.0], vec![6.0]], 0));
-    // A row with another number of cells fails alone.
+    // A row with another number of cells is an error. The other rows are still read.
     assert_eq!(rows(&["a", "b"], "a,b\n1,2\n3\n4,5\n").unwrap(), (vec![vec![1.0, 2.0], vec![4.0, 5.0]], 1));
     let three = "1,2,3\n4,5,6\n";
     assert!(names_all(&rows(&["a"], three).unwrap_err(), "3 columns | 1 feature | remove"));
     assert!(names_all(&rows(&["a", "b", "c", "d"], three).unwrap_err(), "3 columns | 4 features | add"));
-    // In a table without a header, features are found by position.
+    // Features without names are found by position, so the table must have no other column.
     assert!(names_all(&rows(&[], "x,label\n4,1\n").unwrap_err(), "rows.csv: | 2 columns | 1 feature"));
 
     let classes = |contents: &str, options: &[&str]| {

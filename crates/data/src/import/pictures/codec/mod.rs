@@ -24,8 +24,8 @@ use super::picture::{Fit, PictureInfo, Size, TRANSPARENT, Target};
 use super::place::{Encoded, Pixels, Place};
 use crate::error::damage;
 
-/// Maximum number of pixels of a picture. A picture with more is rejected as a decompression bomb. Pillow has
-/// the same limit.
+/// Maximum number of pixels of a picture. A picture with more pixels is rejected as a decompression bomb.
+/// Pillow has the same limit.
 const MOST_PIXELS: u64 = 2 * 89_478_485;
 
 /// The bytes of a picture file.
@@ -73,8 +73,8 @@ fn open(file: &Encoded) -> Result<(impl ImageDecoder + use<>, ImageFormat, Orien
     check_pixels(decoder.dimensions())?;
     let mut orientation = decoder.orientation().map_err(reason)?;
     if format == ImageFormat::Png && orientation == Orientation::NoTransforms {
-        // The decoder has read only the chunks before the pixels. The orientation may be in a chunk after
-        // them.
+        // The decoder has read only the chunks before the pixels. The orientation may be in a chunk after the
+        // pixels.
         let late = png_chunk(file, *b"eXIf").and_then(|exif| Orientation::from_exif_chunk(&exif));
         orientation = late.unwrap_or(orientation);
     }
@@ -183,7 +183,8 @@ fn frames_and_palette(file: &Encoded, format: ImageFormat) -> Option<[bool; 2]> 
     })
 }
 
-/// Returns the contents of the first chunk of this type in a PNG file.
+/// Returns the contents of the first chunk of the type `wanted` in a PNG file, or `None` if there is no such
+/// chunk.
 fn png_chunk(file: &Encoded, wanted: [u8; 4]) -> Option<Vec<u8>> {
     let mut contents = file.contents().ok()?;
     // A chunk is its length, its type, its contents and a checksum. The first chunk follows the signature of
@@ -259,9 +260,10 @@ fn fitted<P: Pixel<Subpixel = u8> + 'static>(picture: &Bytes<P>, target: Target)
         return picture.clone();
     }
     let scaled = |width: u32, height: u32| imageops::resize(picture, width, height, FilterType::Triangle);
-    // Both functions keep the aspect ratio. One takes the target's height, and the other the target's width.
-    // `rounded` is added to the dividend of the other side: 0 rounds the side down, and half of the divisor
-    // rounds it to the nearest pixel.
+    // Both functions return a size with the aspect ratio of the picture. `by_height` takes the target's
+    // height and computes the width. `by_width` takes the target's width and computes the height. `rounded`
+    // is added to the dividend of the computed side: 0 rounds the side down, and half of the divisor rounds
+    // it to the nearest pixel.
     let wide = u64::from(old_width) * u64::from(height);
     let high = u64::from(old_height) * u64::from(width);
     let by_height = |rounded: u64| (((wide + rounded) / u64::from(old_height)).max(1) as u32, height);
@@ -271,7 +273,8 @@ fn fitted<P: Pixel<Subpixel = u8> + 'static>(picture: &Bytes<P>, target: Target)
         Fit::Crop => {
             let (new_width, new_height) = if wide >= high { by_height(0) } else { by_width(0) };
             let scaled = scaled(new_width, new_height);
-            // If the remainder is odd, torchvision rounds half of it to the nearest even number.
+            // If the number of pixels to cut off is odd, torchvision rounds half of it to the nearest even
+            // number.
             let half = |rest: u32| (f64::from(rest) / 2.0).round_ties_even() as u32;
             let (left, top) = (half(new_width - width), half(new_height - height));
             imageops::crop_imm(&scaled, left, top, width, height).to_image()

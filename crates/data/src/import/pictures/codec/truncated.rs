@@ -1,9 +1,9 @@
-//! Finds truncated pictures that their decoders accept. Without this check, the missing pixels would be grey
-//! or wrong.
+//! Finds truncated pictures, because decoders of JPEG and WebP accept them. Without this check, the missing
+//! pixels would be grey or wrong.
 //!
 //! Other data may follow a picture in its file: phones append a film (motion photos), and 3D cameras a second
-//! picture (MPO). This module therefore follows the structure of the picture from its beginning to its own
-//! end, as Pillow and browsers do, and ignores what comes after it.
+//! picture (MPO). This module therefore follows the structure of the picture from its beginning to the end of
+//! the picture itself, as Pillow and browsers do, and ignores what comes after it.
 
 use image::ImageFormat;
 
