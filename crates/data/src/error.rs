@@ -33,8 +33,8 @@ pub enum DataError {
     Read {
         /// The file or folder.
         path: PathBuf,
-        /// The I/O error. It is part of the message and therefore not this error's source: printing the
-        /// source would repeat it.
+        /// The I/O error. The message contains it, so `Error::source` does not return it: a program that
+        /// prints the source would repeat it.
         reason: std::io::Error,
     },
     /// A file or folder cannot be written.
@@ -71,7 +71,7 @@ pub enum DataError {
         /// What was found and what was expected.
         what: String,
     },
-    /// Another process holds the lock of the import's folder, or its lock file cannot be opened.
+    /// Another process holds the lock of the import's folder, or the lock file cannot be opened.
     #[error(transparent)]
     Record(#[from] RecordError),
     /// The caller stopped the import.
@@ -220,7 +220,8 @@ fn instead(root: &Path) -> String {
         }
     }
     if let Some(what) = crate::import::recognised(root) {
-        // `.`, `..` and `/` have no file name to derive the name of the output folder from.
+        // Propose an output folder named after the source. `.`, `..` and `/` have no file name: propose `DIR`
+        // for them.
         let root = root.components().as_path();
         let out = root.file_name().map_or("DIR".into(), |_| quoted(format!("{}-set", root.display())));
         return format!(

@@ -2,9 +2,9 @@
 //! continues.
 //!
 //! `mpiburn report | head` closes the pipe after ten lines. The standard library's `println!` then panics,
-//! and a panic of one rank aborts the whole job. SIGPIPE's default action would end the process instead, for
-//! example a training in the middle of its work. Commands therefore use the macros `print!`, `println!` and
-//! `eprintln!` below. They drop output to a closed pipe.
+//! and a panic of one rank aborts the whole job. With the default action of SIGPIPE, a closed pipe would end
+//! the process, for example a training in the middle of its work. Commands therefore use the macros `print!`,
+//! `println!` and `eprintln!` below. They drop output to a closed pipe.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -150,7 +150,8 @@ fn failure(result: io::Result<()>) -> Option<io::Error> {
 /// Catches SIGXFSZ, so that a write beyond the file size limit (`ulimit -f`) returns an error. By default,
 /// the signal ends the process.
 pub fn survive_large_files() {
-    // Ignore an error: the signal then ends the process, and the exit status of the process names the signal.
+    // If the handler cannot be set, the signal still ends the process, and the exit status of the process
+    // names the signal.
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
 }
 

@@ -1,4 +1,4 @@
-//! Tables on the console.
+//! Makes tables for the console, and shortens names.
 
 use comfy_table::presets::UTF8_FULL_CONDENSED;
 pub use comfy_table::{CellAlignment, Table};

@@ -1,9 +1,9 @@
 //! Reads data files at given offsets, with `pread`.
 //!
 //! The files are not memory-mapped. While Rust code borrows the bytes of a memory map, another process could
-//! change or truncate the file, and a safe function must not allow such changes. With `pread`, each byte is
-//! copied once from the page cache, which all ranks of a host share. A truncated file gives an error. With a
-//! memory map, it would give a SIGBUS.
+//! change or truncate the file. This would be undefined behaviour, so memory maps need `unsafe` code, which
+//! this crate forbids. With `pread`, each byte is copied once from the page cache, which all ranks of a host
+//! share. A truncated file gives an error. With a memory map, it would give a SIGBUS.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

@@ -22,7 +22,8 @@ use crate::{DataError, Element};
 /// Magic number at the beginning of a `.npy` file.
 pub(crate) const MAGIC: &[u8] = b"\x93NUMPY";
 
-/// Size in bytes of each header that [`npy_header`] writes. It does not depend on the number of samples.
+/// Size in bytes of each header that [`npy_header`] writes. The size does not depend on the number of
+/// samples.
 pub(crate) const HEADER: usize = 128;
 
 /// Returns a `.npy` header of version 1.0 for numbers of `dtype` in row-major order, 128 bytes long.

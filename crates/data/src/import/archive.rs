@@ -31,7 +31,8 @@ fn kind(path: &Path) -> io::Result<Option<ArchiveKind>> {
     let bytes = beginning(&mut file)?;
     Ok(match &bytes[..] {
         [b'P', b'K', 3 | 5, ..] => Some(ArchiveKind::Zip),
-        // Ignore an error: a damaged .gz file is read as a table later, and that reading reports the damage.
+        // A damaged .gz file does not count as an archive. It is read as a table later, and then the damage
+        // is reported.
         [0x1f, 0x8b, ..] => {
             let inside = beginning(&mut MultiGzDecoder::new(BufReader::new(open_regular(path)?)));
             inside.is_ok_and(|bytes| is_tar(&bytes)).then_some(ArchiveKind::TarGz)

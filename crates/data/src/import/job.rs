@@ -1,10 +1,10 @@
 //! One import while it runs: its options, its temporary folder, and its progress.
 //!
-//! An import into `DIR` works in the folder `.DIR.part` beside it. Everything unfinished is in this folder:
-//! unpacked archives, the new data set until it is complete, and the old data set while it is replaced. While
-//! an import runs, a lock file keeps other imports into `DIR` from starting. If an import is killed, the next
-//! import into `DIR` first moves back an old data set that has not been replaced, and then removes the other
-//! contents of the folder.
+//! An import into `DIR` works in the folder `.DIR.part` beside `DIR`. Everything unfinished is in
+//! `.DIR.part`: unpacked archives, the new data set until it is complete, and the old data set while it is
+//! replaced. While an import runs, a lock file keeps other imports into `DIR` from starting. If an import is
+//! killed, the next import into `DIR` first moves back an old data set that has not been replaced, and then
+//! removes the other contents of `.DIR.part`.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -64,8 +64,8 @@ impl<'a> Job<'a> {
         let folder = parent.join(format!(".{name}.part"));
         let is_left = match fs::create_dir(&folder) {
             Ok(()) => false,
-            // Take over only a real folder that contains nothing but files of an import. A link, or a folder
-            // with anything else in it, may belong to somebody.
+            // Take over a folder only if it is a real folder and contains only files of an import. A link, or
+            // a folder with other files, may belong to somebody.
             Err(_)
                 if folder.symlink_metadata().is_ok_and(|found| found.is_dir()) && is_of_import(&folder) =>
             {

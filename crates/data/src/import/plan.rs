@@ -40,7 +40,7 @@ pub(crate) fn splits<T>(
             };
             bail!(
                 &args.source,
-                "{each} has one sample, but a test split needs another one: check that these are the classes, \
+                "{each} has one sample, but a test split needs a second sample: check that these are the classes, \
                  or add samples"
             );
         }

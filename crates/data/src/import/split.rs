@@ -1,7 +1,7 @@
 //! Recognises splits by name: which folder, table or array is for training and which is for testing.
 
-/// What a split is for. If a source has several splits besides the training split, those that come first here
-/// are preferred as the test split.
+/// What a split is for. If a source has several splits besides the training split, the kind that comes first
+/// in this list is preferred as the test split.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum SplitKind {
     Train,

@@ -72,8 +72,8 @@ fn inside(name: &str) -> Option<PathBuf> {
     (is_file && !is_drive && !replaced.starts_with('/') && !replaced.contains('\0')).then_some(path)
 }
 
-/// Returns the name of an entry. A name that is valid UTF-8 is read as UTF-8, even without the flag for it,
-/// which macOS does not set. Other names are in code page 437.
+/// Returns the name of an entry. A name that is valid UTF-8 is read as UTF-8, even if the entry's flag for
+/// UTF-8 is not set. macOS does not set this flag. Other names are in code page 437.
 fn name<R: Read + ?Sized>(entry: &zip::read::ZipFile<'_, R>) -> String {
     let raw = entry.name_raw();
     let name = std::str::from_utf8(raw).ok().map(str::to_owned);

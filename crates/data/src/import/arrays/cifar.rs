@@ -179,8 +179,8 @@ fn take(entries: &mut BTreeMap<HashableValue, Value>, name: &str) -> Option<Valu
     keys.iter().find_map(|key| entries.remove(key))
 }
 
-/// Reads the pixels and the labels of a batch. `all` are the batches of the source: an error names one that
-/// has labels with the wanted name.
+/// Reads the pixels and the labels of a batch. `all` are the batches of the source. If this batch has no
+/// labels named `label`, the error names another batch that has them.
 fn read(path: &Path, label: &str, all: &[&PathBuf]) -> Result<(Vec<u8>, Vec<i64>), DataError> {
     let mut entries = dictionary(path)?;
     let keys: Vec<String> = entries.keys().filter_map(|key| text(&key.clone().into_value())).collect();

@@ -242,7 +242,7 @@ pub(crate) fn classes(
             return listed_classes(source, split, is_train, &file, listed);
         }
         let file = name_below(source, &file);
-        log::info!("{file} has no column label, class or target: the folders are the classes");
+        log::info!("{file} has no column label, class, target or species: the folders are the classes");
     } else if let Some(label) = label.column.filter(|_| holds_pictures(split)) {
         let problem = "applies only to tables and metadata.csv, but SOURCE contains pictures in folders: leave the \
                        option out";

@@ -27,8 +27,8 @@ const NAMES: [&str; 3] = ["metadata.csv", "metadata.jsonl", "metadata.parquet"];
 /// Column with the path of a picture, relative to the folder of the metadata file.
 const FILE_NAME: &str = "file_name";
 
-/// The path of a picture and its class. The class is `None` if it is missing and `--missing-labels drop`
-/// leaves the picture out. Without this option, the inner error says that the class is missing.
+/// The path of a picture and its class. A missing class is `None` if `--missing-labels drop` leaves the
+/// picture out. Without this option, a missing class is the inner error.
 pub(crate) type Classed = (PathBuf, Result<Option<String>, String>);
 
 /// A line of the file: its number, and the cells that contain text, a number or a boolean, by column.

@@ -1,4 +1,4 @@
-//! Size and properties of a picture.
+//! Types for the size and the properties of a picture, and for the ways to fit a picture to a size.
 
 use std::fmt;
 use std::path::Path;

@@ -12,7 +12,7 @@ use crate::import::pictures::picture::{PictureInfo, Size, TRANSPARENT};
 pub(crate) enum Place {
     /// In a picture file, such as a JPEG.
     Encoded(Encoded),
-    /// In the row of an array that has this index.
+    /// In a row of an array. The number is the index of the row.
     Row(Arc<Pixels>, usize),
 }
 

@@ -17,7 +17,7 @@ use crate::quote::{listed, short};
 struct CandidateSplit {
     name: String,
     split: Option<SplitKind>,
-    /// The folder that contains its classes.
+    /// The folder that contains the classes of the split.
     root: PathBuf,
     holds: Holds,
 }

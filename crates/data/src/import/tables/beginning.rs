@@ -104,7 +104,7 @@ pub(crate) struct Beginning {
     pub(crate) format: CellFormat,
     /// Names of the columns, if the table has a header.
     pub(crate) header: Option<Vec<String>>,
-    /// Number of columns, without empty ones at the end.
+    /// Number of columns, without empty columns at the end.
     pub(crate) columns: usize,
     /// Position of the first row of samples.
     pub(crate) start: Position,
@@ -143,7 +143,7 @@ struct TableLayout {
     has_units: bool,
     has_row_names: bool,
     first_sample: usize,
-    /// Number of columns, without empty ones at the end.
+    /// Number of columns, without empty columns at the end.
     columns: usize,
 }
 
@@ -203,8 +203,8 @@ impl FirstRows {
         if is_clear && titles <= MOST_OF_TITLE { first } else { from }
     }
 
-    /// Returns whether a row can be a line of a title: in a table of several columns, no cell but the first
-    /// has text, and the text is neither a number nor a known name.
+    /// Returns whether a row can be a line of a title: the table has several columns, only the first cell of
+    /// the row may have text, and this text is not a number or a known name.
     fn is_title(&self, row: &ByteRecord, hints: &Hints<'_>) -> bool {
         self.width > 1
             && is_empty_from(row, 1)
@@ -215,7 +215,7 @@ impl FirstRows {
     /// while the row below has a number or is a row of units.
     fn is_header(&self, at: usize, hints: &Hints<'_>) -> bool {
         let Some(row) = self.rows.get(at) else { return false };
-        // Infinite values and NaN are not names either.
+        // Infinite values and NaN count as numbers too: they are not names of columns.
         let is_number = |cell: &[u8]| {
             self.format.value(cell).is_some()
                 || text(cell).is_ok_and(|text| text.replace(',', ".").parse::<f64>().is_ok())

@@ -4,7 +4,8 @@
 /// and "Nan" (a name) are values.
 ///
 /// - pandas reads most of these words as missing: `na_values` of
-///   <https://pandas.pydata.org/docs/reference/api/pandas.read_csv.html>. It writes `NaT` for a missing date.
+///   <https://pandas.pydata.org/docs/reference/api/pandas.read_csv.html>. pandas writes `NaT` for a missing
+///   date.
 /// - UCI's tables and Weka write `?`. Dumps of MySQL and Hive write `\N`.
 /// - Excel writes its errors into cells: its function ERROR.TYPE lists them.
 /// - SAS, Stata and SPSS print a period for a missing number. The World Bank's tables have two periods.

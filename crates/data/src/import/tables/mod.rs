@@ -53,7 +53,7 @@ pub(crate) struct TableFiles {
 }
 
 impl TableFiles {
-    /// Returns a table of one file. The names of its folders are not columns.
+    /// Returns a table of one file. Names of folders do not become columns of the table.
     pub(crate) fn one(file: &Path) -> Self {
         Self { root: file.parent().unwrap_or(Path::new("")).to_owned(), files: vec![file.to_owned()] }
     }

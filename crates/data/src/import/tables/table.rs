@@ -375,8 +375,8 @@ fn same_columns(
         let wanted = train.column_name(column);
         find(&wanted).ok_or_else(|| {
             let what = format!(
-                "has no column {}: it has {}, and {} has {}; give both the same columns, or leave it out with \
-                 --drop {}",
+                "has no column {}: the table has {}, and {} has {}; give both tables the same columns, or leave \
+                 the column out with --drop {}",
                 quoted(&wanted),
                 listed(names),
                 train.name,

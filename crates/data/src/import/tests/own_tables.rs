@@ -143,7 +143,7 @@ fn folders_of_classes_are_the_classes_beside_a_table() {
     assert_eq!(names(&lab.imported("around", &[])), (vec!["a", "b"], 16));
     assert_eq!(names(&lab.imported("around", &["--label", "kind"])), (vec!["cat", "dog"], 16));
     std::fs::rename(lab.path("around/set"), lab.path("set")).unwrap();
-    // A table of features has a column that looks like numbers of pictures.
+    // A table of features has a column of numbers that looks like names of pictures.
     let numbers = |number: u8| lab.picture(&format!("leaves/images/{number}.png"), [2, 2], number);
     (0..8).for_each(numbers);
     let row =

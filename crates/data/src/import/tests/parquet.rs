@@ -27,7 +27,8 @@ fn found(imported: &Imported) -> (usize, Vec<&str>) {
 fn the_parts_of_a_folder_are_one_table() {
     let part = table(&[1.0, 2.0], Some(&["a", "b"]));
     for names in [
-        // Names of parts by Spark, Dask, Polars, DuckDB, pyarrow and BigQuery, and by month.
+        // Names of parts as Spark, Dask, Polars, DuckDB, pyarrow and BigQuery write them, and names with
+        // months.
         [
             "part-00000-0a1b2c3d-aaaa-4bbb-8ccc-0123456789ab-c000.snappy.parquet",
             "part-00001-0a1b2c3d-aaaa-4bbb-8ccc-0123456789ab-c000.snappy.parquet",

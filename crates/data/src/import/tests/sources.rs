@@ -316,7 +316,7 @@ fn python_batches_of_cifar_are_pictures() {
     lab.write("hundred/train", &batch(&[1, 0], "fine_labels")[..5000]);
     let message = lab.import("hundred", &["--overwrite"]).unwrap_err();
     assert!(names_all(&message, "train: | damaged | pickle | download the file again"), "{message}");
-    // Nested tuples, nested lists, and nested values after what looks like the end.
+    // Nested tuples, nested lists, and nested values after bytes that look like the end of the pickle.
     let deep = 3_000_000;
     for nested in [
         [&b")"[..], &[0x85].repeat(deep)].concat(),

@@ -260,10 +260,10 @@ fn fitted<P: Pixel<Subpixel = u8> + 'static>(picture: &Bytes<P>, target: Target)
         return picture.clone();
     }
     let scaled = |width: u32, height: u32| imageops::resize(picture, width, height, FilterType::Triangle);
-    // Both functions return a size with the aspect ratio of the picture. `by_height` takes the target's
-    // height and computes the width. `by_width` takes the target's width and computes the height. `rounded`
-    // is added to the dividend of the computed side: 0 rounds the side down, and half of the divisor rounds
-    // it to the nearest pixel.
+    // `by_height` and `by_width` return a size with the aspect ratio of the picture. `by_height` takes the
+    // target's height and computes the width. `by_width` takes the target's width and computes the height.
+    // `rounded` is added to the dividend of the computed side: 0 rounds the side down, and half of the
+    // divisor rounds it to the nearest pixel.
     let wide = u64::from(old_width) * u64::from(height);
     let high = u64::from(old_height) * u64::from(width);
     let by_height = |rounded: u64| (((wide + rounded) / u64::from(old_height)).max(1) as u32, height);

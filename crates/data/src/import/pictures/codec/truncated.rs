@@ -30,8 +30,8 @@ fn has_end(bytes: &[u8]) -> bool {
             Some([END, ..]) => return true,
             // A marker may have any number of 0xff before it.
             Some([0xff, ..]) => {}
-            // These bytes do not begin a segment with a length. 0xff 0x00 is a pixel byte 0xff, and the
-            // others are markers without a length, such as restart markers.
+            // After 0xff, these bytes do not begin a segment with a length. 0x00 means a pixel byte 0xff. The
+            // other bytes are markers without a length, such as restart markers.
             Some([0x00 | 0x01 | 0xd0..=0xd8, ..]) => at += 1,
             // Reserved markers in a scan: decoders skip them as damage.
             Some([0x02..=0xbf | 0xf0..=0xfd, ..]) if is_in_scan => at += 1,
