@@ -38,7 +38,8 @@ pub struct ImportArgs {
     /// Share of each class that becomes the test split, if SOURCE has no test split [default: 0.2].
     #[arg(long, value_name = "SHARE", value_parser = share)]
     pub test_fraction: Option<f64>,
-    /// Name of the split to test, if SOURCE has several [default: test, otherwise val].
+    /// Name of the split that is used for the test, if SOURCE has several [default: the first of test, eval,
+    /// val and dev that shares a class with the training split].
     #[arg(long, value_name = "NAME", hide_short_help = true)]
     pub test_split: Option<String>,
     /// Order of the samples in the data set.
@@ -47,11 +48,11 @@ pub struct ImportArgs {
     /// Seed of the order and of the test split.
     #[arg(long, default_value_t = 7, hide_short_help = true)]
     pub seed: u64,
-    /// Mean of each channel of pictures scaled to 0..1, or of each feature; one value is for all [default:
-    /// that of the training split].
+    /// Mean of each channel of pictures, with pixels scaled to 0..1, or of each feature. One value applies to
+    /// all channels or features [default: the mean of the training split].
     #[arg(long, value_name = "X,…", value_delimiter = ',', value_parser = finite, hide_short_help = true)]
     pub mean: Option<Vec<f32>>,
-    /// Standard deviation of each channel or feature [default: that of the training split].
+    /// Standard deviation of each channel or feature [default: the standard deviation of the training split].
     #[arg(long, value_name = "X,…", value_delimiter = ',', value_parser = above_0, hide_short_help = true)]
     pub std: Option<Vec<f32>>,
     /// Height and width of all pictures, such as 64x96, or 64 for both [default: their own size, if all have
@@ -75,7 +76,7 @@ pub struct ImportArgs {
     #[arg(long, value_name = "COLUMN", help_heading = "Tables")]
     pub label: Option<String>,
     /// What to do with samples whose label is missing (empty, NA, NaN, null, ?): error, drop (leave them
-    /// out), or keep (each marker is a class; an empty label stays an error).
+    /// out), or keep (such a word is a class; an empty label stays an error).
     #[arg(long, value_enum, default_value = "error", hide_possible_values = true, help_heading = "Tables")]
     #[arg(value_name = "HOW")]
     pub missing_labels: MissingLabels,

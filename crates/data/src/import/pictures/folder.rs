@@ -1,4 +1,4 @@
-//! Finds pictures in folders, and the class of each.
+//! Finds pictures in folders, and the class of each picture: its folder, or its class in a metadata file.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::{self, ErrorKind};
@@ -33,7 +33,8 @@ const MOST_LOOKED_AT: usize = 1000;
 #[derive(Debug, Clone)]
 pub(crate) struct Picture {
     pub(crate) place: Place,
-    /// Path below the source, or position in a file, for messages and `dataset.json`.
+    /// Where the picture is, for messages and `dataset.json`: its path below the source, or its position in a
+    /// file.
     pub(crate) name: String,
     pub(crate) class: u16,
 }

@@ -28,7 +28,7 @@ const NAMES: [&str; 3] = ["metadata.csv", "metadata.jsonl", "metadata.parquet"];
 const FILE_NAME: &str = "file_name";
 
 /// The path of a picture and its class. A missing class is `None` if `--missing-labels drop` leaves the
-/// picture out. Without this option, a missing class is the inner error.
+/// picture out. Without this option, a missing class becomes the inner error.
 pub(crate) type Classed = (PathBuf, Result<Option<String>, String>);
 
 /// A line of the file: its number, and the cells that contain text, a number or a boolean, by column.

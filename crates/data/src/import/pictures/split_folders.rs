@@ -1,4 +1,4 @@
-//! Finds the training split and the test split of pictures in folders.
+//! Finds the training split and the test split of a source with pictures in folders, and reads their classes.
 
 use std::path::{Path, PathBuf};
 

@@ -38,7 +38,7 @@ pub(crate) struct CellFormat {
 }
 
 impl CellFormat {
-    /// Returns the number in a cell, if it is a finite number.
+    /// Returns the number in a cell, or `None` if the cell does not contain a finite number.
     pub(crate) fn number(self, cell: &[u8]) -> Option<f64> {
         let text = text(cell).ok()?;
         if self.comma && text.contains('.') {
@@ -48,7 +48,8 @@ impl CellFormat {
         parsed.ok().filter(|value: &f64| value.is_finite())
     }
 
-    /// Returns the value of a feature's cell. True is 1, and False is 0: pandas and R write these words.
+    /// Returns the value of a feature's cell, or `None` if the cell has no value. True is 1, and False is 0:
+    /// pandas and R write these words.
     pub(crate) fn value(self, cell: &[u8]) -> Option<f64> {
         let is = |word: &str| cell.trim_ascii().eq_ignore_ascii_case(word.as_bytes());
         if is("true") {
@@ -118,13 +119,13 @@ pub(crate) struct Beginning {
 pub(crate) struct Hints<'a> {
     /// Names of columns: a row with one of these names is the header.
     pub(crate) names: &'a [&'a str],
-    /// Whether the table has a header, if that is known.
+    /// Whether the table has a header, or `None` if the caller does not know.
     pub(crate) has_header: Option<bool>,
     /// Whether the table may have only one column.
     pub(crate) may_be_one_column: bool,
 }
 
-/// The first rows of a file, split at one separator.
+/// The first rows of a file, cut into cells at one of the possible separators.
 struct FirstRows {
     format: CellFormat,
     rows: Vec<ByteRecord>,
@@ -372,8 +373,8 @@ impl Beginning {
         Ok(Self { format, header: Some(header), columns, start, has_row_names: false, notes: Vec::new() })
     }
 
-    /// Finds how a table begins. The inner error says why the text is not a table. `line` returns the line
-    /// number of a position.
+    /// Finds out how a table begins. The inner error says why the text is not a table. `line` returns the
+    /// line number of a position.
     pub(crate) fn read(
         file: &mut File,
         hints: &Hints<'_>,
