@@ -16,10 +16,10 @@ Examples:
   mpiburn launch 1x2 -- train --epochs 1
   mpiburn launch 2x2 --hostfile lab.hosts -- train --backend gloo
   mpiburn launch 2x2 --restart 3 -- train --epochs 100 --out results/long
-  mpiburn launch 2x1 --dry-run -- bench allreduce     print the command line
+  mpiburn launch 2x1 --dry-run -- bench allreduce   # prints the command line
 
 launch forwards these signals to the ranks: SIGTERM, SIGUSR1, SIGUSR2, SIGQUIT, SIGINT (Ctrl-C) and SIGHUP (the terminal \
-was closed). The ranks then write a checkpoint and exit with code 75. With --launcher srun, launch sends SIGUSR1 instead \
+was closed). The ranks of train then write a checkpoint and exit with code 75. With --launcher srun, launch sends SIGUSR1 instead \
 of the signal, because srun kills its ranks after SIGTERM. A second signal ends the job.
 
 launch exits with the code of mpirun or srun: 0 after success, 2 after an invalid option or value, 75 after a stop with \
@@ -66,7 +66,7 @@ pub struct HowArgs {
     /// Start the ranks with SCRIPT instead of mpirun, as `SCRIPT NxC PROGRAM ARGS...`.
     #[arg(long, value_name = "SCRIPT")]
     pub mpirun_by: Option<PathBuf>,
-    /// Start the ranks with SCRIPT instead of srun.
+    /// Start the ranks with SCRIPT instead of srun, as `SCRIPT NxC PROGRAM ARGS...`.
     #[arg(long, value_name = "SCRIPT")]
     pub srun_by: Option<PathBuf>,
 }

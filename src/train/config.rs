@@ -98,7 +98,7 @@ pub struct RunConfig {
     #[serde(flatten)]
     pub quantization: Quantization,
     /// Compute device: flex, ndarray, tch, tch-cuda:N, cuda or cuda:N. All except flex need a separate build:
-    /// make build DEVICES=ndarray,tch, or DEVICES=cuda.
+    /// make build DEVICES=ndarray,tch or make build DEVICES=cuda.
     #[arg(long, default_value = "flex", help_heading = "Distribution")]
     pub device: DeviceKind,
     #[command(flatten)]
@@ -163,8 +163,9 @@ pub struct DataOptions {
     pub shuffle: bool,
     /// Where a rank keeps its samples.
     ///
-    /// With disk, a rank reads the samples of an imported data set again for each step. auto means disk if
-    /// the samples of all ranks of a host need more than half of its memory, otherwise memory.
+    /// With disk, a rank reads its samples from the data set for each step; generated data sets, MNIST and
+    /// CIFAR-10 stay in memory. auto means disk if the samples of all ranks of a host need more than half of
+    /// its memory.
     #[arg(long, default_value = "auto", value_parser = one_of::<SamplesIn>())]
     pub samples_in: SamplesIn,
     /// Train on the first N samples only.
@@ -334,8 +335,8 @@ pub struct Communication {
     /// Overlap the all-reduce of gradients with backward.
     #[arg(long, value_name = "on|off", default_value = "on", value_parser = on_off())]
     pub overlap: Switch,
-    /// Maximum size of a gradient bucket in MB. Other limits: 1 MB for the first bucket; for later buckets, an
-    /// eighth of all gradients, or 1 MB if that is more.
+    /// Maximum size of a gradient bucket in MB. The first bucket has at most 1 MB. Buckets of a network with
+    /// less than 8 times MB of gradients are smaller: an eighth of all gradients, but at least 1 MB.
     #[arg(long, value_name = "MB", default_value = "25")]
     pub bucket_mb: Above0,
     /// Abort the job if a collective takes longer than this many seconds.
