@@ -38,7 +38,7 @@ fn export(args: &ExportArgs) -> anyhow::Result<String> {
     let (bytes, OnnxFile { opset, ir_version, .. }) = (file.bytes(), file);
     replace_file(&args.out, &bytes).with_context(|| format!("cannot write {}", args.out.display()))?;
     Ok(format!(
-        "{}: {} bytes, opset {opset}, IR version {ir_version}, of {}",
+        "{}: {} bytes, exported from {} (opset {opset}, IR version {ir_version})",
         args.out.display(),
         bytes.len(),
         weights.folder.display()

@@ -79,12 +79,12 @@ impl MeasuredProfile {
         100.0 - rest.map(|row| row.self_cpu_percent).sum::<f64>()
     }
 
-    /// Returns the operators, sorted by `key`. The row `rest` is last.
+    /// Returns the operators and collectives, sorted by `key`. The row `rest` is last.
     pub fn by_operator(&self, key: SortKey) -> Vec<ProfileRow> {
         sorted(self.operators.clone(), |row| key.value(row))
     }
 
-    /// Returns sums over the operators of each kind and phase, sorted by `key`. The row `rest` is last.
+    /// Returns a row for the operators of each kind and phase (sums; the maximum of `peak_memory_bytes`), sorted by `key`. The row `rest` is last.
     pub fn by_kind(&self, key: SortKey) -> Vec<ProfileRow> {
         by_kind(&self.operators, |row| key.value(row))
     }

@@ -34,8 +34,8 @@ bounded! {
     Threads(usize) = up_to(MAX_THREADS, "each thread takes memory and a core");
 }
 
-/// The complete configuration of a run. `config` in `run.json` has the same fields, from which `--resume`
-/// takes all options.
+/// The complete configuration of a run. `run.json` stores the fields under `config`, and `--resume` reads them
+/// from there.
 #[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
 #[serde(remote = "Self")]
 pub struct RunConfig {
@@ -81,7 +81,7 @@ pub struct RunConfig {
     /// Gradient accumulation: each rank computes K batches in a step, with one all-reduce and one update.
     #[arg(long, value_name = "K", default_value = "1", help_heading = "Training")]
     pub accumulate: Positive,
-    /// Data type of activations and products: no (f32), bf16, or fp16 (with loss scaling). Weights,
+    /// Data type of activations and matrix products: bf16, fp16 (with loss scaling), or no for f32. Weights,
     /// optimizer, loss and batch norm's statistics stay in f32.
     #[arg(
         long,
@@ -163,8 +163,8 @@ pub struct DataOptions {
     pub shuffle: bool,
     /// Where a rank keeps its samples.
     ///
-    /// With disk, a rank reads its samples from the data set for each step; generated data sets, MNIST and
-    /// CIFAR-10 stay in memory. auto means disk if the samples of all ranks of a host need more than half of
+    /// With disk, a rank reads its samples from an imported data set again for each step. Other data sets are
+    /// always in memory. auto means disk if the samples of all ranks of a host need more than half of
     /// its memory.
     #[arg(long, default_value = "auto", value_parser = one_of::<SamplesIn>())]
     pub samples_in: SamplesIn,
@@ -192,8 +192,8 @@ pub struct Recipe {
     /// --schedule onecycle uses --max-lr instead.
     #[arg(long, visible_alias = "optimizer-lr", value_name = "X", default_value = "0.0005")]
     pub lr: NotNegative,
-    /// Weight decay: the optimizer adds X times the weights to the gradient. adamw instead subtracts learning
-    /// rate times X times the weights from the weights (decoupled).
+    /// Weight decay: the optimizer adds X times the weights to the gradient. With adamw, weight decay is
+    /// decoupled: each step multiplies the weights by 1 - learning rate * X.
     #[arg(long, visible_alias = "optimizer-lr-decay", value_name = "X", default_value = "0.0005")]
     pub weight_decay: NotNegative,
     /// Optimizer, with PyTorch's defaults.
@@ -260,7 +260,8 @@ pub enum ClassWeights {
 }
 
 impl ClassWeights {
-    /// Returns the weights for classes with `samples` training samples each, or `None` if all weights are 1.
+    /// Returns the weights of the classes, or `None` if all weights are 1. `samples` has the number of training
+    /// samples of each class.
     pub fn for_counts(self, samples: &[usize]) -> Option<Vec<f32>> {
         let all: usize = samples.iter().sum();
         let classes = samples.iter().filter(|&&count| count > 0).count();
@@ -335,9 +336,9 @@ pub struct Communication {
     /// Overlap the all-reduce of gradients with backward.
     #[arg(long, value_name = "on|off", default_value = "on", value_parser = on_off())]
     pub overlap: Switch,
-    /// Maximum size of a gradient bucket in MB. The first bucket has at most 1 MB. Buckets of a network with
-    /// less than 8 times MB of gradients are smaller: an eighth of all gradients, but at least 1 MB.
-    #[arg(long, value_name = "MB", default_value = "25")]
+    /// Maximum size of a gradient bucket in MB; 1 MB for the first bucket. If all gradients together have less
+    /// than 8 times this size, the maximum is an eighth of them, or 1 MB if an eighth is less.
+    #[arg(long, value_name = "SIZE", default_value = "25")]
     pub bucket_mb: Above0,
     /// Abort the job if a collective takes longer than this many seconds.
     ///
@@ -347,8 +348,8 @@ pub struct Communication {
 }
 
 impl RunConfig {
-    /// Returns how the samples of a split are divided among ranks and steps, by the limit on samples and the
-    /// batch size in these options.
+    /// Returns how the samples of a split are divided among ranks and steps. The limit on samples and the batch
+    /// size come from this configuration.
     pub fn plan(&self, source: &SampleSource, split: Split, world_size: usize) -> ShardPlan {
         let data = &self.data;
         let (limit, batch_size) = match split {

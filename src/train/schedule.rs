@@ -19,7 +19,7 @@ pub enum ScheduleKind {
     Constant,
     /// Multiplied by a factor every few epochs: PyTorch's StepLR.
     Step,
-    /// Half a cosine over all epochs, down to 0: CosineAnnealingLR.
+    /// Half a cosine over all epochs, towards 0: CosineAnnealingLR.
     Cosine,
     /// Up and down over all steps (Smith and Topin, 2019): OneCycleLR.
     OneCycle,
@@ -52,14 +52,15 @@ pub struct Schedule {
 const NEGLIGIBLE: f64 = 1e-6;
 
 impl Schedule {
-    /// Returns the first epoch, from `epoch`, with a learning rate of 0 or below a millionth of `initial`.
-    /// Returns `None` if there is no such epoch.
+    /// Returns the first epoch, not before `epoch`, whose learning rate is 0 or below a millionth of `initial`,
+    /// the rate with which the run began. Returns `None` if there is no such epoch.
     pub fn negligible_from(&self, epoch: usize, initial: f64) -> Option<usize> {
         let is_negligible = |epoch: &usize| {
             let lr = self.rate(*epoch, self.steps.saturating_sub(1)).lr;
             lr == 0.0 || lr < NEGLIGIBLE * initial
         };
-        // Schedules end at their lowest rate. If the last epoch is not negligible, no epoch is.
+        // Schedules end at their lowest rate, unless gamma is above 1. If the last epoch is not negligible, no
+        // epoch is.
         let last = self.epochs.checked_sub(1).filter(is_negligible)?;
         (epoch..=last).find(is_negligible)
     }
@@ -100,7 +101,7 @@ fn one_cycle(max_lr: f64, step: f64, total: f64) -> Rate {
     Rate { lr: anneal(max_lr, end, done), momentum: anneal(low, high, done) }
 }
 
-/// Interpolates from `from` (`done` is 0) to `to` (`done` is 1) along half a cosine.
+/// Returns `from` if `done` is 0, `to` if `done` is 1, and values on half a cosine between them.
 fn anneal(from: f64, to: f64, done: f64) -> f64 {
     to + (from - to) / 2.0 * (1.0 + (PI * done).cos())
 }

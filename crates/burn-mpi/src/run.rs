@@ -142,9 +142,9 @@ fn check_builds(link: &mut MpiLink) -> Result<(), CommError> {
     let Some((&rank, more)) = others.split_first() else { return Ok(()) };
     let [build, host] = ranks[rank].clone();
     let more: String = more.iter().map(|&rank| format!(", rank {rank} on {}", ranks[rank][1])).collect();
-    let also = if more.is_empty() { String::new() } else { format!("; also another build:{}", &more[1..]) };
+    let also = if more.is_empty() { String::new() } else { format!("; so has{}", &more[1..]) };
     let reason = format!(
-        "it has another build ({build}) than rank 0 on {} ({}): copy the same program to all machines{also}",
+        "it has a different build ({build}) from rank 0 on {} ({}){also}: copy the same program to all machines",
         ranks[0][1], ranks[0][0]
     );
     Err(CommError::Shared(SharedError::Elsewhere { rank, host, reason }))

@@ -1,7 +1,7 @@
 //! [`World`]: this process's rank, the hosts of all ranks, and small exchanges between ranks, for job setup
 //! and agreement on errors.
 //!
-//! A world sends no gradients: a [collective](crate::Collective) does.
+//! Gradients are sent by a [collective](crate::Collective), not by a world.
 
 use std::cell::RefCell;
 use std::fmt::Display;
@@ -25,8 +25,8 @@ use crate::{CommError, Primitives, SharedError, Wire};
 /// All ranks of the job, from the perspective of one of them.
 ///
 /// A handle: clones are cheap and refer to the same job, so a type can hold a world without a lifetime
-/// parameter. An exit handler of the process finalizes MPI. Dropping the last handle does not, so a value
-/// that uses MPI cannot outlive MPI. The exit handler gets the exit code: if the `main` of a rank returns an
+/// parameter. Dropping the last handle does not finalize MPI. An exit handler of the process does, after
+/// every value that uses MPI. The exit handler gets the exit code: if the `main` of a rank returns an
 /// error while other ranks go on, the handler aborts the job instead of waiting for them.
 ///
 /// MPI is called only from the thread that started it. A world, and any type that holds one, is therefore
@@ -120,10 +120,11 @@ impl World {
         self.member().activity.set_deadline(deadline);
     }
 
-    /// Applies the deadline to a wait of a transport in another crate, until the returned value is dropped.
-    /// All ranks must call it for the same operations in the same order.
+    /// Tells the guard that this rank waits in an operation of a transport, until the returned value is
+    /// dropped. The deadline applies to the wait. For transports in other crates: all ranks must call `watch`
+    /// for the same operations in the same order.
     ///
-    /// Errors contain all three arguments. `transport` is the name that
+    /// If the deadline passes, the error names all three arguments. `transport` is the name that
     /// [`Collective::transport`](crate::Collective::transport) returns, and `operation` a name that
     /// [`Call::name`](crate::lab::Call::name) returns, such as `broadcast`. `bucket` is the bucket of the
     /// operation, if it has one.
@@ -140,10 +141,11 @@ impl World {
         self.member().enter(transport, operation, bucket)
     }
 
-    /// Returns whether the job has failed and the guard is about to end this process.
+    /// Returns whether the job has failed and the guard, the thread that ends hanging processes, is about to end
+    /// this process.
     ///
     /// A transport whose operations must be aborted, such as operations on a GPU, calls this while it waits.
-    /// If it has been called at least once, the guard waits one second before it ends the process, so that
+    /// If `is_ending` has been called at least once, the guard waits one second before it ends the process, so that
     /// the transport can abort its operations.
     pub fn is_ending(&self) -> bool {
         self.member().activity.with(|state| *state.ending.get_or_insert(false))
@@ -222,7 +224,8 @@ impl World {
     pub(crate) fn mpi(&self) -> Mpi {
         assert!(self.seat().is_none(), "ranks that are threads have no MPI");
         // SAFETY: a world without a seat is made by `World::init`, after MPI has started and on the thread
-        // that started it. A world is not `Send`, so this is that thread. Only the exit handler finalizes
+        // that started it. A world is not `Send`, so the current thread is the
+        // one that started MPI. Only the exit handler finalizes
         // MPI.
         unsafe { Mpi::new(Rc::clone(self.member())) }
     }
@@ -299,8 +302,8 @@ impl World {
     /// [`gather`](Self::gather).
     ///
     /// # Errors
-    /// If the transport fails. As [`gather`](Self::gather) if rank 0's value cannot be serialized or
-    /// deserialized. [`CommError::OnRank`] if rank 0 is in another call of this crate.
+    /// If the transport fails. If rank 0's value cannot be serialized or deserialized, the same error as
+    /// [`gather`](Self::gather). [`CommError::OnRank`] if rank 0 is in another call of this crate.
     pub fn broadcast<T: Serialize + DeserializeOwned>(&self, value: &T) -> Result<T, CommError> {
         let bytes = self.broadcast_bytes(if self.is_root() { written(value) } else { Vec::new() })?;
         self.read(0, &bytes)
@@ -367,9 +370,9 @@ impl World {
         self.control().borrow_mut().barrier()
     }
 
-    /// Returns one rank's error on every rank. If ranks pass errors, all ranks return the error of the lowest
-    /// of these ranks. So no rank waits for a rank that has left, and the job prints one line instead of one
-    /// per rank.
+    /// Returns the value of `mine` if no rank passes an error. Otherwise, all ranks return the error of the
+    /// lowest rank that passes one. So no rank waits for a rank that has left, and the job prints one line
+    /// instead of one per rank.
     ///
     /// # Errors
     /// The error of the lowest failing rank, or the transport's.
@@ -404,7 +407,7 @@ impl World {
         match error.downcast_ref::<CommError>() {
             // All ranks return a shared error, and rank 0 prints it.
             Some(shared) if shared.is_shared() && !self.is_root() => {}
-            // Errors between ranks already name their rank.
+            // A `CommError` already names its rank.
             Some(_) => crate::process::print_line(&text),
             None => crate::process::print_line(&format!("rank {} on {}: {text}", self.rank(), self.host())),
         }
@@ -446,8 +449,8 @@ impl World {
         self.places()[rank].host.clone()
     }
 
-    /// Checks that each rank gets at least one of the data set's `samples` samples. `samples` is equal on all
-    /// ranks.
+    /// Checks that a data set of `samples` samples has at least one sample for each rank. `samples` is equal on
+    /// all ranks.
     #[cfg(feature = "data")]
     pub(crate) fn check_samples(&self, samples: usize) -> Result<(), CommError> {
         if samples >= self.size() {
@@ -481,8 +484,8 @@ impl World {
     }
 }
 
-/// Encodes `value`, or the reason why it cannot be serialized. The reason is sent in place of the value, so
-/// the other ranks do not wait for a rank that has left.
+/// Encodes `value`, or the reason why it cannot be serialized. The reason is sent in place of the value:
+/// if this rank returned without sending, the other ranks would wait for it.
 fn written<T: Serialize>(value: &T) -> Vec<u8> {
     let mut bytes = Vec::new();
     if let Err(error) = ciborium::into_writer(&Ok::<_, String>(value), &mut bytes) {

@@ -256,9 +256,9 @@ pub struct Results {
     /// Results of the last test by class; `None` if nothing was tested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub by_class: Option<ByClass>,
-    /// Peak resident memory of the rank with the highest value, in MB of 2^20 bytes.
+    /// Peak resident memory, on the rank with the highest peak, in MB of 2^20 bytes.
     pub peak_rss_mb: f64,
-    /// Peak bytes of live tensors in a training step, on the rank with the highest value, in MB of 2^20
+    /// Peak bytes of live tensors in a training step, on the rank with the highest peak, in MB of 2^20
     /// bytes; `None` if the compute backend has its own allocator.
     pub live_mb: Option<f64>,
     /// With loss scaling: number of steps without an update, because a gradient was NaN or infinite.

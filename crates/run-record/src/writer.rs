@@ -35,7 +35,7 @@ pub struct CurvePoint {
     pub mean: Option<Metrics>,
 }
 
-/// A pair of curves of each rank: loss and accuracy.
+/// A kind of curves. For each kind, every rank has a curve of the loss and a curve of the accuracy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Curve {
     /// `train.loss` and `train.acc`.
@@ -144,7 +144,7 @@ impl RunWriter {
     /// made from the same weights.
     ///
     /// Then removes older checkpoints. It keeps the newest checkpoints, the checkpoint of the step `best`
-    /// and, with `--keep`, the checkpoint of the step `most_accurate`.
+    /// (lowest test loss, for early stopping) and, with `--keep`, the checkpoint of the step `most_accurate`.
     ///
     /// # Errors
     /// If the checkpoint cannot be written.
@@ -164,7 +164,7 @@ impl RunWriter {
         Ok(())
     }
 
-    /// Returns the checkpoints of this process that could not be written.
+    /// Returns how many checkpoints this process could not write, with the step and the error of the last.
     pub fn failed_checkpoint(&self) -> Option<&FailedCheckpoint> {
         self.failed.as_ref()
     }

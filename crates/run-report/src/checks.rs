@@ -165,7 +165,7 @@ fn agree(run: &Value) -> Result<(), String> {
         if let (Some(epoch), Some(last)) = (number(name), number("epochs_run"))
             && (epoch > last || name == "stopped_early_after" && epoch < last)
         {
-            return Err(format!("{name} is {epoch}, but {last} epochs were trained"));
+            return Err(format!("{name} is {epoch}, but the last trained epoch is {last}"));
         }
     }
     if let (Some(trained), Some(epochs)) = (number("epochs_run"), run["config"]["epochs"].as_f64())

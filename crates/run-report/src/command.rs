@@ -72,11 +72,11 @@ pub fn run(args: &ReportArgs) -> anyhow::Result<()> {
         let count = count(tables, "table");
         match &out {
             Some(out) => eprintln!(
-                "not in this table: {count} of profiles and benchmarks; written as files to {}",
+                "the table leaves out {count} of profiles and benchmarks, which are files in {}",
                 out.display()
             ),
             None => eprintln!(
-                "not in this table: {count} of profiles and benchmarks; --out DIR writes them as files"
+                "the table leaves out {count} of profiles and benchmarks: --out DIR writes them as files"
             ),
         }
     }

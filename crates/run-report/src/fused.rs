@@ -141,13 +141,13 @@ fn published(name: &str, part: &str, path: &Path, rows: &[FusedRow], figures: &F
         Column::words("ours", "operator")
             .shows(|line: &FigureLine| Cell::maybe(ours(line).map(|row| Cell::text(&row.operator)))),
         Column::number("forward s", "forward_s_published")
-            .means("As published, over a whole training")
+            .means("Published seconds of a whole training run")
             .shows(figure("forward_s")),
         Column::number("our fwd s", "forward_s_ours")
             .means("Median time of a step, multiplied by the number of steps")
             .shows(|line: &FigureLine| own(line, |row| 1e-3 * row.forward_ms * row.steps as f64)),
         Column::number("backward s", "backward_s_published")
-            .means("As published, over a whole training")
+            .means("Published seconds of a whole training run")
             .shows(figure("backward_s")),
         Column::number("our bwd s", "backward_s_ours")
             .means("Median time of a step, multiplied by the number of steps")

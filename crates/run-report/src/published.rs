@@ -137,7 +137,7 @@ fn remarks(section: &Section, rows: &[Row<'_>], reference: &Figures) -> Vec<Stri
     if reference.has_column(MEMORY) {
         remarks.push(
             "The published memory is what the publication's framework had in use, by rank if there are several numbers; \
-             ours is the peak of live tensors in a training step, on the rank with the highest value."
+             ours is the peak of live tensors in a training step, on the rank with the highest peak."
                 .into(),
         );
     }

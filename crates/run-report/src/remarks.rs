@@ -108,7 +108,7 @@ fn basis(rows: &[Row<'_>], baseline: &str) -> String {
     };
     format!(
         "Train s excludes tests.{relative} Accuracies are from the last epoch, and test accuracy is over {}. Memory is from \
-         the rank with the highest value.",
+         the rank with the highest peak.",
         tested(rows)
     )
 }

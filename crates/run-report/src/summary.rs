@@ -401,7 +401,7 @@ pub const OTHERS: [Measure; 15] = [
         .means("Accuracy on the training samples during the last epoch"),
     Measure::new("live MB", "live_mb", |run| run.results.live_mb.unwrap_or(f64::NAN))
         .hide_order(5)
-        .means("Peak of live tensors in a training step, in 2^20 bytes, on the rank with the highest value"),
+        .means("Peak of live tensors in a training step, in 2^20 bytes, on the rank with the highest peak"),
     STEP,
     Measure::new("train+test s", "train_and_test_seconds", with_tests)
         .hide_order(8)
@@ -410,11 +410,11 @@ pub const OTHERS: [Measure; 15] = [
     Measure::new("images/s", "images_per_second", |run| run.results.images_per_second)
         .digits(0)
         .hide_order(9)
-        .means("Training samples of all ranks, divided by train s"),
+        .means("Training samples of all ranks, divided by the column `train s`"),
     Measure::new("peak RSS MB", "peak_rss_mb", |run| run.results.peak_rss_mb)
         .digits(0)
         .hide_order(9)
-        .means("Peak resident memory of the rank with the highest value, in 2^20 bytes"),
+        .means("Peak resident memory, in 2^20 bytes, on the rank with the highest peak"),
     Measure::new("others CPU %", "others_cpu_percent", |run| {
         run.results.others_cpu_percent.unwrap_or(f64::NAN)
     })

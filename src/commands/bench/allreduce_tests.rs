@@ -26,7 +26,7 @@ fn all_methods_of_the_build_are_timed_by_default() {
 }
 
 #[test]
-fn invalid_options_are_rejected_by_option_and_value() {
+fn errors_of_invalid_options_name_the_option() {
     for (options, expected) in [
         (["--backends", "ucc"], "--backends ucc: unknown backend ucc: choose from mpi, ordered"),
         (["--backends", ""], "--backends: unknown backend"),

@@ -41,7 +41,7 @@ impl DropoutMask {
     /// Returns the factor of the value at `index`.
     #[inline(always)]
     pub fn factor(self, index: usize) -> f32 {
-        // The constants come from Ettinger's hash `lowbias32`: each bit of the index changes each bit of the
+        // The constants are those of the hash `lowbias32` (Wellons, hash-prospector): each bit of the index changes each bit of the
         // result with a probability near 1/2. The second half of the key enters in the middle: if the key
         // entered only at the beginning, the masks of two keys would be permutations of each other.
         let mut x = index as u32 ^ self.key[0];
@@ -96,7 +96,7 @@ impl BatchPlace {
 }
 
 kernel! {
-    /// Computes `target = x * mask + residual`. Without a mask, all factors of the mask are 1.
+    /// Computes `target = x * mask + residual`, or `target = x + residual` if `mask` is `None`.
     pub(crate) fn drop_part<S>(
         _simd: S,
         mask: Option<DropoutMask>,

@@ -1,6 +1,7 @@
-//! State of the hub, which connects ranks that are threads of one process: the inputs of calls, messages, and
-//! what each rank waits for. In a simulation, ranks take turns: only the rank that has the turn runs. Also
-//! computes the results of calls.
+//! The state of the hub: the inputs of calls, messages, and what each rank waits for. The hub connects ranks
+//! that are threads of one process. This module also computes the results of calls.
+//!
+//! In a simulation, ranks take turns: only the rank that has the turn runs.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -15,17 +16,17 @@ use crate::{Call, CommError, Operation, Wire};
 pub(super) struct HubState {
     pub draw: Draw,
     pub ranks: Vec<Rank>,
-    /// The rank whose turn it is, if ranks take turns; the number of ranks before the first turn.
+    /// The rank whose turn it is, if ranks take turns. Before the first turn, the value is `ranks.len()`.
     pub turn: usize,
     /// Number of turns so far.
     pub turns: u64,
-    /// A rank that is held back: it runs only while no other rank can run. The number of ranks if none is
-    /// held back.
+    /// A rank that is held back: it runs only while no other rank can run. If no rank is held back, the
+    /// value is `ranks.len()`.
     pub held: usize,
     pub calls: BTreeMap<Ticket, Rendezvous>,
     /// Messages, by sender and receiver.
     pub messages: BTreeMap<(usize, usize), Mailbox>,
-    /// Graph nodes of parameters, and the rank that owns each node.
+    /// Nodes of parameters in the graph of autodiff, and the rank that owns each node.
     pub nodes: BTreeMap<u64, usize>,
     /// The error with which every wait ends from now on.
     pub ended: Option<CommError>,
@@ -65,7 +66,7 @@ pub(super) struct Rank {
 }
 
 pub(super) enum Phase {
-    /// Before its first turn.
+    /// Has not begun to wait for its first turn.
     Absent,
     /// It runs, or can run.
     Ready,
@@ -78,12 +79,12 @@ pub(super) enum Phase {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Wanted {
     Call(Ticket),
-    /// The result of at least one open call of the collective that has this channel.
+    /// The result of at least one open call of the collective to which this channel belongs.
     Any(u64),
     Message {
         from: usize,
     },
-    /// That rank `to` has received message `number` of this rank, counted from 1.
+    /// For rank `to` to receive the first `number` messages of this rank.
     Received {
         to: usize,
         number: usize,
@@ -113,7 +114,8 @@ impl HubState {
         !self.ranks.iter().any(|rank| matches!(rank.phase, Phase::Absent))
     }
 
-    /// Returns the ranks whose input `rank` needs for a call and that have not posted it.
+    /// Returns the ranks that have not yet posted an input that `rank` needs for a call. Empty if `rank` has not
+    /// posted the call itself.
     pub fn missing(&self, rank: usize, ticket: Ticket) -> impl Iterator<Item = usize> {
         let rendezvous = self.calls.get(&ticket);
         let call = rendezvous.and_then(|rendezvous| Some(rendezvous.inputs[rank].as_ref()?.operation.call));
@@ -156,7 +158,7 @@ impl HubState {
         self.ended.clone().or_else(|| self.leaver(rank, wanted).map(Departure::error))
     }
 
-    /// Returns the departure of a rank that `rank` waits for in vain; `None` if no such rank has left.
+    /// If a rank that `rank` waits for has left, returns the departure of that rank.
     pub fn leaver(&self, rank: usize, wanted: Wanted) -> Option<&Departure> {
         let needs = |ticket: Ticket, other: usize| self.missing(rank, ticket).any(|missing| missing == other);
         let is_needed = |other: usize| match wanted {
@@ -214,8 +216,8 @@ pub(super) fn needs(call: Call, rank: usize, other: usize) -> bool {
     }
 }
 
-/// Sums in reverse rank order, rounding after each addition. The native sums of MPI and gloo are not in rank
-/// order either.
+/// Sums in reverse rank order, rounding after each addition. Tests thus notice code that relies on rank order,
+/// in which MPI and gloo do not sum.
 fn sum(element: Element, terms: &[&[u8]], to: &mut [u8]) {
     let wires = terms.iter().rev().map(|bytes| {
         let mut wire = Wire::zeros(element, bytes.len() / element.width());

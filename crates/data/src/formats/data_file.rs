@@ -79,7 +79,7 @@ impl DataFile {
     /// first record is at offset `from`.
     ///
     /// # Errors
-    /// When the file ends before the last record or cannot be read, and errors that `visit` returns.
+    /// When the file ends within a record or cannot be read, or when `visit` returns an error.
     pub fn for_each_record(
         &self,
         from: usize,

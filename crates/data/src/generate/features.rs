@@ -145,8 +145,8 @@ mod tests {
         assert_eq!(checksum(7, Split::Test, 200), 0x95f1_dd97_9899_6769);
     }
 
-    /// A classifier that knows the centres and a sample's point in their space can do no better than to
-    /// choose the nearest centre. Its accuracy is therefore an upper bound for every network.
+    /// A classifier that knows the centres and a sample's point in their space can hardly do better than to
+    /// choose the nearest centre. Its accuracy is therefore nearly an upper bound for every network.
     #[test]
     fn the_best_accuracy_is_as_documented() {
         let space = FeatureSpace::new(7);

@@ -42,7 +42,7 @@ fn composed(name: &str) -> String {
     name.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Checks the classes of a source, whether they come from folders, tables, arrays or metadata files. `counts`
+/// Checks the names of the classes of a source of any kind (folders, tables, arrays, metadata files). `counts`
 /// has the number of samples of each class in the training split and in the test split. `has_test` says
 /// whether the source has a test split.
 pub(crate) fn check(
@@ -107,7 +107,7 @@ fn check_spellings(
             [false, true] if has_test => " (test split)",
             _ => "",
         };
-        // If the two names look alike, escape the characters that differ.
+        // If the two names look alike, escape the characters that are not ASCII.
         let [a, b] = [a, b].map(|name| {
             if differ.contains("Unicode") || differ.contains("invisible") {
                 name.escape_default().to_string()

@@ -66,7 +66,10 @@ pub fn plan(file: &SweepFile, scale: &str) -> Result<Vec<PlannedRun>, SweepError
                 short(value),
                 short(&run.name)
             ),
-            None => format!("two runs are named {}: remove one", short(&run.name)),
+            None => format!(
+                "two runs are named {}, because a value is listed twice: remove one of the two",
+                short(&run.name)
+            ),
         };
         return Err(SweepError(format!("{}: {problem}", file.path.display())));
     }

@@ -1,8 +1,8 @@
-//! Tables of operator profiles, the files of `mpiburn profile --json`: operators by kind, activation
-//! functions, and int8 compared with float.
+//! Makes tables from operator profiles, which are files that `mpiburn profile --json` writes. The tables:
+//! operators by kind, activation functions, and int8 compared with float.
 //!
-//! Profiles are recognised by the content of their files, so a folder may have any name. Two profiles are
-//! compared if all their settings are equal, except for the setting that is compared.
+//! Profiles are recognised by their content, not by the name of a file or folder. A table about one setting
+//! compares profiles that are equal in all other settings.
 
 mod activations;
 mod int8;
@@ -23,7 +23,7 @@ use super::page::PagePart;
 use super::published::Figures;
 use super::sheet::Sheet;
 
-/// Names of the files of published figures, in `results/reference/`.
+/// Names of files, without extension, in `results/reference/`. These files have figures that others published.
 pub const REFERENCES: [&str; 3] = ["profile-kinds", "mlp-activations", "profile-int8"];
 
 /// The profiles of one folder.
@@ -38,7 +38,7 @@ pub struct Profiles {
 }
 
 impl Profiles {
-    /// Reads the profiles among `files`, which are named `*.json`.
+    /// Reads those of `files` that are profiles. Each file must be named `*.json`.
     pub fn of_files(folder: &Path, files: &[PathBuf]) -> Self {
         let mut found = Self { folder: folder.to_owned(), ..Self::default() };
         for path in files {
@@ -114,7 +114,7 @@ fn groups<'a>(profiles: impl Iterator<Item = &'a Profile>, except: &[&str]) -> V
 }
 
 /// Makes the remark about the machine of `profile`. If `figures` are given, the remark also names the
-/// hardware of the published lines that have the values in `wanted`.
+/// hardware of the published figures. `wanted` selects their lines, by pairs of a column and its value.
 fn machines(profile: &Profile, figures: Option<&Figures>, wanted: &[(&str, &str)]) -> String {
     figures.map_or_else(
         || format!("{}.", profile.machine()),

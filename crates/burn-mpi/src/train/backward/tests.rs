@@ -1,4 +1,4 @@
-//! Checks that the gradients of each rank's output are averaged, for steps of every kind.
+//! Checks that the gradients in the ranks' `TrainOutput` are averaged, for steps of every kind.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -150,7 +150,7 @@ fn values(net: &Net, gradients: &GradientsParams) -> Values {
     read.2
 }
 
-/// Returns the kind of step and the number of samples that a rank draws from the seed, the step and its rank.
+/// Returns a rank's kind of step and its number of samples in step `turn`. Both are pseudo-random.
 fn drawn(seed: u64, turn: usize, rank: usize) -> (StepKind, usize) {
     let mix = (seed + 1) * 7919 + turn as u64 * 104_729 + rank as u64 * 1_299_709;
     let hash = mix.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 20;
@@ -162,8 +162,8 @@ fn samples(turn: usize, rank: usize, own: usize) -> Tensor<2> {
     Tensor::from_data(TensorData::new::<f32, _>(values, [own, 3]), &Device::default().autodiff())
 }
 
-/// Returns the gradients that a step of all ranks must have: the gradients that each rank computes alone,
-/// weighted by its share of the samples.
+/// Returns the expected gradients of a step: the sum over ranks of the gradients that the rank computes alone,
+/// times its share of the samples.
 fn expected(net: &Net, steps: &[(StepKind, usize)], turn: usize) -> Values {
     let total: usize = steps.iter().map(|(_, own)| own).sum();
     let mut sums = Values::new();
@@ -195,7 +195,7 @@ fn steps_are_averaged(world: &World, options: SyncOptions, seed: u64, turns: usi
         }
         let averaged = values(&net, &sync.borrow_mut().finish(&net)?);
         let expected = expected(&net, &steps, turn);
-        let case = format!("seed {seed}, step {turn} of {steps:?}");
+        let case = format!("seed {seed}, step {turn}, ranks take {steps:?}");
         assert_eq!(averaged.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>(), "{case}");
         let tolerance = if options.wire == WireType::F32 { 1e-6 } else { 2e-2 };
         for (param, gradient) in &averaged {
@@ -213,7 +213,7 @@ fn steps_are_averaged(world: &World, options: SyncOptions, seed: u64, turns: usi
 #[test]
 fn what_the_output_of_a_step_holds_is_averaged() {
     for (ranks, seed) in (1..=4).flat_map(|ranks| (0..60).map(move |seed| (ranks, seed))) {
-        // Buckets of one layer each or one for all layers, in 32 or 16 bits.
+        // A bucket for each layer, or one bucket for all layers except the first; in 32 or 16 bits.
         let options = SyncOptions {
             bucket_bytes: if seed % 4 == 3 { 1 << 20 } else { 64 },
             first_bucket_bytes: 64,

@@ -227,8 +227,11 @@ pub(crate) fn find(source: &Path, args: &ImportArgs) -> Result<Option<Arrays>, D
     if let Some(label) = label
         && !candidates.paths.iter().any(|path| candidates.is_label(path))
     {
-        let problem =
-            format!("is not an array of {}, which has {}", args.source.display(), candidates.listed);
+        let problem = format!(
+            "is not the name of an array in {}, which has {}",
+            args.source.display(),
+            candidates.listed
+        );
         return Err(DataError::option("label", quote::short(label), problem));
     }
     let train = match candidates.pair(Some(SplitKind::Train))? {

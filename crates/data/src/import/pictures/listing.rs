@@ -487,7 +487,7 @@ impl SkippedRows {
     fn report(self, table: &TableFile, within: &Path, args: &ImportArgs) -> Result<(), DataError> {
         if self.again > 0 {
             let rows = count(self.again, "row");
-            log::warn!("{}: left out: {rows} with the picture of an earlier row", table.name);
+            log::warn!("{}: {rows} left out, because an earlier row names the same picture", table.name);
         }
         if let Some(first) = self.first_absent {
             let rows = match self.absent {

@@ -161,7 +161,11 @@ fn without_repeats(path: &Path, lines: Vec<Classed>) -> Result<Vec<Classed>, Dat
         }
     }
     if again > 0 {
-        log::warn!("{}: left out: {} with the picture of an earlier line", name(path), count(again, "line"));
+        log::warn!(
+            "{}: {} left out, because an earlier line names the same picture",
+            name(path),
+            count(again, "line")
+        );
     }
     Ok(pictures)
 }

@@ -102,7 +102,7 @@ impl FeatureRanges {
             let (FeatureRange { low, high, .. }, is_one) = (&self.0[*first], others.is_empty());
             let columns = if is_one { "column" } else { "columns" };
             let names = listed(found.iter().map(|&at| name(at)));
-            let which = if is_one { String::new() } else { format!(" ({})", name(*first)) };
+            let which = if is_one { String::new() } else { format!("in column {}, ", name(*first)) };
             Some(match problem {
                 Problem::Constant => format!(
                     "{} {} constant, so nothing can be learned from {}: {columns} {names}; {remedy}",
@@ -111,11 +111,11 @@ impl FeatureRanges {
                     if is_one { "it" } else { "them" }
                 ),
                 Problem::OneInF32 => format!(
-                    "{columns} {names}: all values from {low} to {high}{which} are the same number in f32: \
+                    "{columns} {names}: {which}all values from {low} to {high} are the same number in f32: \
                      subtract a constant before the import, or {remedy}"
                 ),
                 Problem::FewInF32 => format!(
-                    "{columns} {names}: f32 has fewer than {FEW} numbers between {low} and {high}{which}, so \
+                    "{columns} {names}: {which}f32 has fewer than {FEW} numbers between {low} and {high}, so \
                      different values become equal: subtract a constant before the import, or {remedy}"
                 ),
                 Problem::Counts => format!(

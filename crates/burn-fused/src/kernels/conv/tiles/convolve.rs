@@ -8,8 +8,9 @@ use crate::kernels::half::Half;
 use crate::kernels::half::amx::{BLOCK, Operands, TILE, WORDS, tiles};
 use crate::kernels::simd::{Kernel, Lanes};
 
-/// Number of steps between two calls of `between`. A step multiplies 32 input channels of one tap, a position
-/// of the 3x3 kernel ([`Operands::steps`]). This number of steps takes some tens of microseconds.
+/// Maximum number of steps between two calls of [`Convolve::between`]. A step multiplies 32 input channels by
+/// the weights of one tap, which is a position of the 3x3 kernel ([`Operands::steps`]). 1024 steps take some
+/// tens of microseconds.
 const STEPS: usize = 1024;
 /// Maximum number of steps in a pass over the pixels. The weights of these steps stay in the L1 cache.
 const PASS: usize = 18;
@@ -53,7 +54,8 @@ impl Kernel for Convolve<'_> {
         let pass = steps.len().div_ceil(steps.len().div_ceil(PASS));
         let positions = (STEPS / pass).max(1) * BLOCK;
         let size: usize = epilogue.size(flat.size()).iter().product();
-        // `wide` has 16 planes of results. `pooled` has a pooled plane in lanes, and its argmax.
+        // `wide` has room for the results of 16 channels. `pooled` has room for a pooled plane of 16 channels (one
+        // vector for each pixel), and for the argmax of each of its pixels.
         let (wide, pooled) = (self.wide.take::<f32>(TILE * size), self.lanes.take::<S::f32s>(2 * size));
         // The sums of 32 output channels at a time. They stay in the cache until they are stored.
         let sums = self.sums.take::<S::f32s>(2 * len);
@@ -63,7 +65,7 @@ impl Kernel for Convolve<'_> {
                 let bias = bias.map_or(&[][..], |bias| &bias[from..(from + TILE).min(outputs)]);
                 sums.fill(simd.partial_load_f32s(bias));
             }
-            // Vectors of 16 output channels, `[2, positions]`.
+            // The sums as numbers: `[2, len, 16]`, that is half, position, output channel.
             let values: &mut [f32] = bytemuck::cast_slice_mut(sums);
             for (steps, weights) in steps.chunks(pass).zip(weights.chunks(pass * 2 * WORDS)) {
                 for first in (0..len).step_by(positions) {
