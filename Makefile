@@ -10,33 +10,34 @@ SHELL       := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 
-# Data sets (digits, and for `make tables` objects and feature vectors), extra
-# options of `mpiburn train`, and features to build in: compute backends and nccl.
+# Data sets: digits, and for `make tables` also objects and feature vectors. ARGS are further options of
+# `mpiburn train`. DEVICES are features to build in: compute backends and nccl.
 DATA    ?= data/digits
 OBJECTS ?= data/objects
 VECTORS ?= data/features
 ARGS    ?=
 DEVICES ?=
-# openmpi or mpich.
+# The MPI to build for: openmpi or mpich.
 MPI     ?= openmpi
 export MPI
 
 comma    := ,
 FEATURES := $(subst $(comma), ,$(DEVICES))
-# The default build is always target/release; a variant never overwrites it.
+# The default build is in target/release. A build for another MPI or with DEVICES has a folder of its own,
+# such as target-mpich.
 TARGET   := target$(if $(filter-out openmpi,$(MPI)),-$(MPI))$(if $(DEVICES),-$(subst $(comma),-,$(DEVICES)))
 BIN      := $(TARGET)/release/mpiburn
 export CARGO_TARGET_DIR := $(TARGET)
 
-# Topologies NxC: N machines, C processes on each. HOSTS="alpha beta" writes
-# hostfiles/local first; CLUSTER=lab uses the nodes of cluster-up (and slurm-up).
+# Topologies NxC: N machines, C processes on each. HOSTS="alpha beta" first writes hostfiles/local for these
+# machines. CLUSTER=lab uses the emulated nodes of `make cluster-up` (and of `make slurm-up`).
 HOSTS    ?=
 BACKEND  ?=
 CLUSTER  ?=
 LAB       = $(if $(filter lab,$(CLUSTER)),--mpirun-by tests/cluster/mpirun.sh --srun-by tests/slurm/srun.sh)
 LAUNCH    = $(BIN) launch $@ $(LAB) -- train --data-root $(DATA) $(if $(BACKEND),--backend $(BACKEND))
 
-# Generates a data set unless its folder has files: KIND, FOLDER.
+# Generates a data set unless its folder has files: $(call make_data,KIND,FOLDER).
 make_data = [ -n "$$(ls -A $(2) 2>/dev/null)" ] || $(BIN) data $(1) --out $(2)
 
 # Scale of `make tables`: full or quick.
@@ -46,10 +47,11 @@ SCALE   ?= full
 MINUTES ?= 30
 SECONDS ?= 60
 
+# Rate and delay of the link between the nodes of `make cluster-up` and `make slurm-up`.
 RATE    ?= 1gbit
 DELAY   ?=
 
-# Faults of `make faults`, and the seed they are drawn from.
+# `make faults`: the number of faults, and the seed they are drawn from.
 N       ?= 200
 SEED    ?= 1
 
@@ -103,14 +105,14 @@ else
 	.venv/bin/python benches/pytorch/speed.py --data $(DATA) $(ARGS)
 endif
 
-icount: build ## Count the instructions of one step of each network under valgrind, fail at +3% (ARGS=--update)
+icount: build ## Count the instructions of one training step of each network with valgrind; fail if 3% more than recorded (ARGS=--update)
 	@tests/icount/run.sh $(ARGS)
 
-bench-comm: build ## Compare the all-reduces with plain loops around MPI's and gloo's
+bench-comm: build ## Compare mpiburn's all-reduces with plain C and C++ loops around MPI's and gloo's
 	benches/comm/compare.sh
 	BACKEND=gloo benches/comm/compare.sh
 
-bench-predict: data ## Compare the report's predicted steps with measured ones, on two nodes of this machine
+bench-predict: data ## Compare step times that `report` predicts with measured ones, on two emulated nodes
 	@DATA=$(DATA) benches/predict.sh
 
 faults: build ## Inject N random faults, drawn from SEED, into training jobs (N=200 SEED=1)

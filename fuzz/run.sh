@@ -1,13 +1,12 @@
 #!/usr/bin/env bash
 # Fuzzes each target of fuzz/fuzz_targets with libFuzzer: fuzz/run.sh SECONDS [TARGET]...
 #
-# SECONDS are those of one target; as many targets run at a time as there are cores. An input that
-# panics, or needs more memory than fuzz/targets.rs allows, is in fuzz/artifacts/TARGET afterwards:
-# put it into fuzz/seeds/TARGET under a name that says what it is, and mend the reader. `make test`
-# reads all seeds.
+# Each target runs for SECONDS; as many targets run at a time as there are cores. If an input makes the reader panic, or
+# needs more memory than fuzz/targets.rs allows, fuzzing writes the input to fuzz/artifacts/TARGET. Then copy
+# it to fuzz/seeds/TARGET under a name that says what it is, and fix the reader. `make test` reads all seeds.
 #
-# AddressSanitizer is off (-s none): the readers are in safe Rust, and without it a stable toolchain
-# is enough. tests/sanitize is for the crates with unsafe code.
+# AddressSanitizer is off (-s none): the readers are in safe Rust, and without it a stable toolchain is
+# enough. tests/sanitize checks the crates with unsafe code.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/.."
 

@@ -1,9 +1,9 @@
-//! What a fuzz target does with an input: writes it as one of the program's files, reads that file
-//! through the functions that the program uses, and compares the memory with a limit. The fuzz
-//! targets and `tests/corpora.rs`, which reads all seeds and all findings again, share it.
+//! What a fuzz target does with an input. It writes the input as one of the program's files, reads the file
+//! through the functions that the program uses, and compares the memory that the reader used with a limit.
+//! The fuzz targets share this file with `tests/corpora.rs`, which reads all stored inputs again.
 //!
-//! Inputs of data sets and of weights have one byte before the file, which selects the file of the
-//! set. Digests are written into an input where a wrong one would end the reading at once.
+//! A data set has several files. Its first input byte selects the file that the rest of the input replaces. A
+//! wrong SHA-256 would end the reading at once, so the file is given the right one.
 
 use std::alloc::System;
 use std::cell::OnceCell;
@@ -31,9 +31,10 @@ use tempfile::TempDir;
 #[global_allocator]
 static ALLOCATOR: CountingAllocator<System> = CountingAllocator(System);
 
-/// Each target with the most memory of its reader, beside that of the file's own blocks: a multiple
-/// of the file's size. Deflate packs at most 1032 bytes into one, and a list that grows holds three
-/// times its content for a moment. A JSON value is 32 bytes and its text may be two (`0,`).
+/// Each target, and the memory that its reader may use, as a multiple of the file's size.
+///
+/// Deflate packs at most 1032 bytes into one byte, and a list that grows takes three times its content for a
+/// moment. A JSON value takes 32 bytes, and its text may have two bytes (`0,`).
 pub const TARGETS: [(&str, usize); 11] = [
     ("idx", 3 * 1032),
     ("cifar", 8),
@@ -48,19 +49,20 @@ pub const TARGETS: [(&str, usize); 11] = [
     ("link", 128),
 ];
 
-/// Memory that does not depend on the file: buffers of readers, and the runs of a sweep, of which a
-/// short file may have ten thousand.
+/// Memory that the reader may use whatever the file's size: buffers, and the runs of a sweep. A short sweep
+/// file may have ten thousand runs.
 fn constant(target: &str) -> usize {
     let mib = if target == "sweep" { 64 } else { 2 };
     mib << 20
 }
 
-/// Reads an input: a panic, or more memory than the target's limit, is a finding. Returns the
-/// reader's error.
+/// Reads an input. Returns the reader's error.
+///
+/// Panics if the reader panics or uses more memory than the target's limit.
 pub fn check(target: &str, input: &[u8]) -> Result<(), String> {
     let (_, multiple) = TARGETS.into_iter().find(|(name, _)| *name == target).expect("a known target");
     FOLDER.with(|folder| {
-        // A folder for each target: data sets of two kinds in one are an error.
+        // One folder per target: a folder with data sets of two kinds is an error.
         let folder = folder.get_or_init(new_folder).path().join(target);
         let path = write(target, &folder, input);
         let before = live_bytes();
@@ -77,7 +79,7 @@ thread_local! {
     static FOLDER: OnceCell<TempDir> = const { OnceCell::new() };
 }
 
-/// In memory, where there is such a file system.
+/// A new folder, in memory if there is /dev/shm.
 fn new_folder() -> TempDir {
     let memory = Path::new("/dev/shm");
     let folder = if memory.is_dir() { TempDir::new_in(memory) } else { TempDir::new() };
@@ -93,10 +95,10 @@ const IDX: [&str; 4] = [
 const NPY: [&str; 4] =
     ["train_data/train_x.npy", "train_data/train_y.npy", "test_data/test_x.npy", "test_data/test_y.npy"];
 const CIFAR: [&str; 2] = ["data_batch_1.bin", "test_batch.bin"];
-/// The checkpoint whose `state.json` is the input.
+/// The step of the checkpoint whose `state.json` is replaced by the input.
 const STEP: usize = 500;
 
-/// Writes the file, and those that belong to it; returns what is read.
+/// Writes the input as a file, and the other files that belong to it. Returns the path to read.
 fn write(target: &str, folder: &Path, input: &[u8]) -> PathBuf {
     let (selector, rest) =
         input.split_first().map_or((0, input), |(first, rest)| (usize::from(*first), rest));
@@ -144,7 +146,7 @@ fn put(folder: &Path, name: &str, bytes: &[u8]) -> PathBuf {
     path
 }
 
-/// Writes IDX files, one of which is the input, or two gzipped ones.
+/// Writes four IDX files. The input replaces one of them, plain or gzipped, or both training files, gzipped.
 fn write_idx(folder: &Path, selector: usize, rest: &[u8]) {
     for (number, name) in IDX.iter().enumerate() {
         let _ = fs::remove_file(folder.join(format!("{name}.gz")));
@@ -152,7 +154,8 @@ fn write_idx(folder: &Path, selector: usize, rest: &[u8]) {
     }
     let name = IDX[selector % 4];
     if selector & 8 == 8 {
-        // Both gzipped files of a split, whose headers may agree; a byte has the first one's length.
+        // Replaces images and labels of the training set, so that their headers may agree. A byte of the
+        // input has the length of the first file.
         let (first, rest) = rest.split_first().map_or((0, rest), |(first, rest)| (*first, rest));
         let (images, labels) = rest.split_at(rest.len().min(usize::from(first)));
         for (name, bytes) in IDX.iter().zip([images, labels]) {
@@ -183,12 +186,12 @@ fn npy(features: bool) -> Vec<u8> {
     [b"\x93NUMPY\x01\x00\x76\x00", format!("{header:117}\n").as_bytes(), &vec![0; bytes]].concat()
 }
 
-/// The network of weights and checkpoints.
+/// The parameters of the network that weights and checkpoints are for.
 fn layout() -> Layout {
     stored(&ParamLayout::of_module(&LinearConfig::new(2, 2).init(&Device::flex())))
 }
 
-/// A checkpoint.
+/// Path of a checkpoint; writes it at the first call.
 fn checkpoint(folder: &Path) -> PathBuf {
     let path = folder.join(run_record::checkpoint::folder_name(STEP));
     if !path.join("model.safetensors").exists() {
@@ -208,13 +211,13 @@ fn checkpoint(folder: &Path) -> PathBuf {
     path
 }
 
-/// The file with the digest that its reader expects after `key`: that of the file with zeros there.
+/// Replaces the digest after `key` by the right one: the SHA-256 of the file with zeros in its place.
 fn with_own_digest(input: &[u8], key: &[u8]) -> Vec<u8> {
     let blank = with_digest(input, key, &"0".repeat(64));
     with_digest(&blank, key, &sha256(&blank))
 }
 
-/// The file with the 64 digits of `digest` after `key`, if there is such a place.
+/// Replaces the digits after `key` by `digest`, if the file has `key`.
 fn with_digest(input: &[u8], key: &[u8], digest: &str) -> Vec<u8> {
     let mut file = input.to_vec();
     let at = file.windows(key.len()).position(|found| found == key).map(|at| at + key.len());
@@ -273,7 +276,7 @@ fn read(target: &str, path: &Path) -> Result<(), String> {
     }
 }
 
-/// The line that the program prints.
+/// The error as the line that the program prints.
 fn text(error: impl Display) -> String {
     error.to_string()
 }

@@ -4,10 +4,9 @@
 #
 #   BIN=target/release/mpiburn DATA=data/digits scripts/deploy.sh HOST...
 #
-# Copies files that differ by SHA-256, checks the copies, and checks that the host can
-# load the binary and has the same MPI. Prints one line per host; continues with the
-# next host after a failure. SSH is the command that connects to a host. This host is
-# skipped, under any of its names.
+# Copies only the files whose SHA-256 differs, and checks the copies. Checks that the host can load the binary
+# and has the same MPI. Prints one line per host; continues with the next host after a failure. SSH is the
+# command that connects to a host. If this host is in the list, under any of its names, it is skipped.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=mpi.sh
 . "$(dirname "$(readlink -f "$0")")/mpi.sh"
@@ -30,7 +29,7 @@ if [ -n "$data" ]; then
   files+=("${found[@]}")
 fi
 mpirun=$(mpi_command mpirun)
-# First line of either MPI's mpirun --version, such as `mpirun (Open MPI) 4.1.4`.
+# Prints the first line of `mpirun --version` of Open MPI or MPICH, such as `mpirun (Open MPI) 4.1.4`.
 version='{ '"$mpirun --version || mpirun --version; } 2>/dev/null | grep -m1 -E 'Open MPI|OpenRTE|Version:' | tr -s ' '"
 own_version=$(sh -c "$version")
 work=$(mktemp -d)
@@ -41,14 +40,14 @@ is_this_host() {
   local address own
   [[ $1 != localhost && $1 != "$(uname -n)" && ${1%%.*} != "$(uname -n)" ]] || return 0
   address=$(getent ahosts "$1" | awk 'NR == 1 { print $1 }') && [ -n "$address" ] || return 1
-  # A local address belongs to this host.
+  # If the route to the address is local, the address belongs to this host.
   own=$(ip route get "$address" 2>/dev/null) && [[ $own == local* ]]
 }
 
-# Runs a command on $host; its stderr and that of ssh go to a file.
+# Runs a command on $host. The error output of the command and of ssh goes to a file.
 there() { LC_ALL=C "${ssh[@]}" "$host" "$@" 2>"$work/stderr"; }
 
-# Explains an ssh error, and what to do.
+# Explains the error of ssh, and says what to do.
 ssh_error() {
   local output
   output=$(tr -d '\r' <"$work/stderr")
@@ -62,7 +61,7 @@ ssh_error() {
   esac
 }
 
-# The files that are missing or differ; fails if none can be read.
+# Lists the files that are missing or differ on $host; fails if the digests there cannot be computed.
 differing() {
   there "LC_ALL=C sha256sum --check 2>/dev/null || true" <"$work/digests" >"$work/checked" || return
   sed -nE 's/: FAILED( open or read)?$//p' "$work/checked" >"$work/differing"
@@ -92,7 +91,7 @@ deploy() { # prints the result, or the reason of a failure
   count=$(wc -l <"$work/differing")
   if [ "$count" -gt 0 ]; then
     bytes=$(tr '\n' '\0' <"$work/differing" | du -cbL --files0-from=- | tail -n 1 | cut -f1)
-    # Paths without their first slash, unpacked at the root.
+    # The archive has the paths without their first slash, and the host unpacks it at the root.
     if ! sed 's|^/||' "$work/differing" | tar --create --dereference --directory / --files-from - |
       there "LC_ALL=C tar --extract --no-same-owner --directory /"; then
       echo "cannot write: $(grep -m1 -E 'No space|denied|Read-only' "$work/stderr" || tail -n 1 "$work/stderr")"

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Writes the host files of all topologies for two machines into hostfiles/local, which git ignores and
-# `mpiburn launch` and `sweep` prefer to the examples in hostfiles:
+# Writes the host files of all topologies of one or two machines into hostfiles/local. git ignores this
+# folder, and `mpiburn launch` and `sweep` prefer it to the examples in hostfiles:
 #
 #   scripts/hostfiles.sh FIRST [SECOND]
 #
-# Start mpirun on the first. With one machine only 1x1 and 1x2 are written, and earlier files of two are removed.
+# Start mpirun on machine FIRST. With one machine, only the files 1x1 and 1x2 are written, and earlier files
+# of two machines are removed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -29,7 +30,7 @@ for nodes in 1 2; do
   for ranks in 1 2; do
     file=hostfiles/local/${nodes}x$ranks
     if [ "$nodes" -gt ${#hosts[@]} ]; then
-      # Its machines are those of an earlier call.
+      # An earlier call wrote this file, for machines that this call does not name.
       [ ! -e "$file" ] || { rm "$file" && echo "hostfiles: removed $file, which needs two machines" >&2; }
       continue
     fi

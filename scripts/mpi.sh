@@ -1,4 +1,4 @@
-# Selects the MPI: $MPI is openmpi (the default) or mpich. Sourced by other scripts.
+# Selects the MPI. $MPI is openmpi (the default) or mpich. Other scripts source this file.
 # shellcheck shell=bash
 
 MPI=${MPI:-openmpi}
@@ -12,8 +12,8 @@ case $MPI in
 esac
 export MPI
 
-# Prints the name of this MPI's mpirun or mpicc. If both MPIs are installed, Debian
-# names them mpirun.openmpi and mpirun.mpich, and the plain name may be either.
+# Prints the name of this MPI's mpirun or mpicc. If both MPIs are installed, Debian names the commands
+# mpirun.openmpi and mpirun.mpich; the plain name mpirun may be either.
 mpi_command() { # mpi_command mpirun|mpicc
   local version
   if command -v "$1.$MPI" >/dev/null; then

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Installs missing system packages that the build needs, with --all also those of
-# `make test-all`. Idempotent and non-interactive. MPI=mpich installs MPICH instead of
-# Open MPI.
+# Installs missing system packages that the build needs; with --all, also the packages that `make test-all`
+# needs. Installed packages are left as they are, and no question is asked. MPI=mpich installs MPICH instead
+# of Open MPI.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=mpi.sh
 . "$(dirname "$(readlink -f "$0")")/mpi.sh"
@@ -18,7 +18,7 @@ has_libclang() {
 }
 # libclang needs its own headers to parse mpi.h.
 has_clang_headers() { compgen -G '/usr/lib/llvm-*/lib/clang/*/include/stddef.h'; }
-# PyTorch's compiled networks include Python.h.
+# torch.compile generates code that includes Python.h.
 has_python_headers() { test -e "$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h"; }
 has_faketime() { compgen -G '/usr/lib/*/faketime/libfaketime.so.1' || compgen -G '/usr/lib*/faketime/libfaketime.so.1'; }
 # Daemons may be outside a user's PATH.
@@ -78,9 +78,8 @@ echo "setup: $install"
 export DEBIAN_FRONTEND=noninteractive
 log=$(mktemp)
 
-# Services of the packages are neither started nor enabled: tests/slurm starts the
-# daemons that it needs, with its own settings. An existing policy, as in most
-# containers, is kept.
+# Do not let apt start or enable Slurm's and munge's services: tests/slurm starts the daemons that it needs,
+# with its own settings. policy-rc.d forbids the start. If one exists, as in most containers, it is kept.
 services=()
 for package in "${missing[@]}"; do
   case $package in
@@ -95,8 +94,8 @@ if [ ${#services[@]} -gt 0 ] && ! [ -e $policy ]; then
   "${as_root[@]}" chmod +x $policy
 fi
 
-# An outdated package list refers to versions that no longer exist: after a failure it
-# is updated once.
+# The installation fails if the package list is outdated, because the list names versions that no longer
+# exist. The list is then updated once, and the installation repeated.
 if ! "${as_root[@]}" $install >"$log" 2>&1; then
   if ! { "${as_root[@]}" apt-get update && "${as_root[@]}" $install; } >"$log" 2>&1; then
     tail -n 5 "$log" >&2

@@ -1,13 +1,12 @@
 #!/usr/bin/env bash
-# Runs all sweeps of jobs/sweeps, the benchmarks of the transports and of the fused
-# operator, profiles of operators, and writes one page: results/report/report.html.
+# Runs all sweeps of jobs/sweeps, the benchmarks of the transports and of the fused operator, and profiles of
+# operators. Then writes the page results/report/report.html.
 #
 #   scripts/tables.sh [SCALE [OPTIONS]]
 #
-# SCALE is full or quick; OPTIONS are passed to `mpiburn sweep` and `launch`, such as
-# --mpirun-by SCRIPT. DATA, OBJECTS and VECTORS are the folders of the digits, the
-# objects and the feature vectors; `make tables` generates missing ones. BIN is the
-# binary.
+# SCALE is full or quick. OPTIONS are passed to `mpiburn sweep` and `launch`, such as --mpirun-by SCRIPT. The
+# variables DATA, OBJECTS and VECTORS are the folders of the digits, the objects and the feature vectors;
+# `make tables` generates missing data sets. BIN is the binary.
 #
 # Completed runs are kept, so the same command continues after Ctrl-C. Runs that are
 # impossible here (no Slurm, no second machine) are skipped: the exit code is 0, and the report
@@ -21,7 +20,7 @@ bin=${BIN:-target/release/mpiburn}
 data=${DATA:-data/digits} objects=${OBJECTS:-data/objects} vectors=${VECTORS:-data/features}
 failed=0
 
-# Folder of a sweep file's data set.
+# Prints the folder of the data set that a sweep file uses.
 root_of() { # root_of FILE
   case $(sed -n 's|^data-root *= *"data/\(.*\)"$|\1|p' "$1") in
     digits) echo "$data" ;;
@@ -34,7 +33,7 @@ root_of() { # root_of FILE
 suffix=; short=()
 [ "$scale" = full ] || { suffix=-$scale; short=(--iterations 200); }
 sweeps=(jobs/sweeps/*.toml)
-# On two idle cores.
+# Measured on two idle cores.
 case $scale in
   full) need="days, in which each run of the vgg takes hours, and 1 GB" ;;
   quick) need="three quarters of an hour and 300 MB" ;;
@@ -57,7 +56,8 @@ for sweep in "${sweeps[@]}"; do
   esac
 done
 say "benchmarks and profiles, after $(((SECONDS - begin) / 60)) min"
-# Whether the host file of 2x1 names machines that are known here; those of a fresh checkout are examples.
+# Succeeds if this host knows the machines in the host file of 2x1. The machines in a fresh checkout are
+# examples.
 two_machines() {
   local host file=hostfiles/local/2x1
   [ -e $file ] || file=hostfiles/2x1
@@ -67,7 +67,7 @@ two_machines() {
   done
 }
 
-# Without a script that starts the ranks, several machines need a host file.
+# Without --mpirun-by, a run on two machines needs a host file that names them.
 skipped=()
 topologies=(1x2 2x1)
 [[ " $* " == *" --mpirun-by"* ]] || two_machines || { topologies=(1x2); skipped+=("the benchmarks on 2x1: its host file names no two machines that are known here; write it with make hosts HOSTS=\"alpha beta\", or emulate two machines with make slurm-up and CLUSTER=lab"); }
@@ -79,7 +79,7 @@ for topology in "${topologies[@]}"; do
 done
 [ "$scale" = full ] && samples=() || samples=(--train-samples 3200)
 "$bin" bench fused --data-root "$data" --csv "results/fused$suffix.csv" "${samples[@]}" || failed=1
-# A profile takes seconds, so both scales have the same.
+# A profile takes seconds, so both scales profile with the same options.
 profiles=results/profiles$suffix
 mkdir -p "$profiles" || exit 1
 profile() { # profile NAME OPTIONS...
@@ -90,7 +90,7 @@ profile() { # profile NAME OPTIONS...
 for activation in relu tanh sigmoid gelu; do
   profile "mlp-$activation" --model mlp --activation "$activation"
 done
-# The batch of a test.
+# A test uses batches of 128.
 profile convnet --model convnet --batch 128
 profile convnet-unfused --model convnet --batch 128 --fused off
 profile convnet-int8 --model convnet --batch 128 --int8
