@@ -1,6 +1,8 @@
-//! Reads all inputs in `fuzz/seeds` through the functions of the fuzz targets: seeds, and what
-//! fuzzing found. None may panic or use more memory than its target's limit, and those whose names
-//! begin with `valid` must be accepted; these are also read with single bytes changed, and cut.
+//! Reads all files in `fuzz/seeds` through the functions of the fuzz targets (`fuzz/targets.rs`). The files
+//! are seeds of fuzzing, and inputs with which fuzzing found a bug.
+//!
+//! An input may not cause a panic, or more memory than its target's limit. An input whose name begins with
+//! `valid` must be accepted. Valid inputs are also read cut short, and with single bytes changed.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,7 +12,8 @@ use std::path::{Path, PathBuf};
 #[path = "../fuzz/targets.rs"]
 mod targets;
 
-/// Bytes of a valid file that are changed, evenly spread over longer files.
+/// At most this many bytes of a valid input are changed, one at a time. In a longer input, they are evenly
+/// spread.
 const PLACES: usize = 400;
 
 fn names(folder: &Path) -> BTreeSet<String> {

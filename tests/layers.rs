@@ -1,18 +1,19 @@
-//! The modules of the program, and those of burn-fused, use each other downwards only. Cargo keeps the dependencies
-//! between crates; it does not know those between modules.
+//! Checks that the modules of the program, and of burn-fused, use only modules on lower lines of the pictures
+//! in ARCHITECTURE.md. Cargo checks the dependencies between crates, but not between modules.
 //!
-//! Their order is a picture in ARCHITECTURE.md: a block of lines fenced as
-//! `layers`, with the folder of the modules. A module may use those on lower lines, and none on its own. What
-//! a module really uses is read from paths that start at the crate's root, tests
-//! included, so that a picture that is not true fails here. A name after `crate::` that is not in the picture fails too:
-//! a re-export would hide the module that it comes from.
+//! A picture is a block of lines, fenced as `layers` and followed by the folder of the modules. A module may
+//! use the modules on lower lines, but no other module of its own line.
+//!
+//! The test finds what a module uses in the paths that start at the crate's root, including the paths in unit
+//! tests. A picture that differs from the code therefore fails. A name after `crate::` that is not in the
+//! picture fails too: such a name is a re-export, which hides the module that it comes from.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// A module and one that it uses.
+/// A module, and a module that it uses.
 type Arrow = (String, String);
-/// The line of each module in a picture; 0 is the top.
+/// The line of each module in a picture. Line 0 is the top.
 type Layers = BTreeMap<String, usize>;
 
 /// The pictures of a document, each with the folder of its modules.
@@ -65,7 +66,7 @@ fn tokens(source: &str) -> Vec<String> {
     tokens
 }
 
-/// Length of the string at the start of `rest`.
+/// Length of the string literal at the start of `rest`.
 fn string(rest: &[char]) -> usize {
     let mut at = 1;
     while at < rest.len() && rest[at] != '"' {
@@ -82,13 +83,14 @@ fn raw_string(rest: &[char]) -> usize {
     found.map_or(rest.len(), |found| begin + found + end.len())
 }
 
-/// What a file uses of the crate's root. `depth` is how many modules it is deep, without `#[path]`.
+/// The names below the crate's root that a file uses. `depth` is how deep the file's module is below the
+/// root, as its path says (`#[path]` is ignored).
 fn used(source: &str, depth: usize, layers: &Layers) -> BTreeSet<String> {
     let tokens = tokens(source);
     let is = |at: usize, word: &str| tokens.get(at).is_some_and(|token| token == word);
     let path = |at: usize| is(at, ":") && is(at + 1, ":");
     let mut found = BTreeSet::new();
-    // Depths of braces at which modules inside the file were opened.
+    // The depth of braces at the start of each inline module that is open.
     let (mut braces, mut inner) = (0, Vec::new());
     for at in 0..tokens.len() {
         match tokens[at].as_str() {
@@ -106,7 +108,7 @@ fn used(source: &str, depth: usize, layers: &Layers) -> BTreeSet<String> {
             }
             _ => {}
         }
-        // A path goes on behind `::`; only its first word counts.
+        // Skips a word after `::`: only the first word of a path counts.
         if at >= 2 && path(at - 2) {
             continue;
         }
@@ -127,7 +129,7 @@ fn used(source: &str, depth: usize, layers: &Layers) -> BTreeSet<String> {
     found
 }
 
-/// What a path names below its start: one word, or the first of each in braces.
+/// The first word of a path, or the first word of each path inside the braces.
 fn first_words(tokens: &[String]) -> Vec<String> {
     if tokens.first().is_none_or(|token| token != "{") {
         return tokens.first().cloned().into_iter().collect();
@@ -168,8 +170,8 @@ fn sources(root: &Path) -> Vec<(PathBuf, String)> {
     sources
 }
 
-/// Every arrow between modules of the sources below `root`, with the file that
-/// draws it. `lib.rs` and `main.rs` are above all modules.
+/// Each pair of a module and a module that it uses, with a file in which this happens. `lib.rs` and `main.rs`
+/// are above all modules.
 fn arrows(root: &Path, layers: &Layers) -> BTreeMap<Arrow, PathBuf> {
     let mut arrows = BTreeMap::new();
     for (path, source) in sources(root) {
@@ -187,14 +189,14 @@ fn arrows(root: &Path, layers: &Layers) -> BTreeMap<Arrow, PathBuf> {
     arrows
 }
 
-/// The arrows that do not go down, in words.
+/// One line for each arrow that does not point to a lower line.
 fn wrong(arrows: &BTreeMap<Arrow, PathBuf>, layers: &Layers) -> Vec<String> {
     let up = arrows.iter().filter(|((from, to), _)| layers.get(to).is_none_or(|to| layers[from] >= *to));
     up.map(|((from, to), file)| format!("{from} uses {to}, which is not below it: {}", file.display()))
         .collect()
 }
 
-/// Whether a source names Burn, or a crate of it.
+/// True if the source names Burn or one of Burn's crates outside of comments and strings.
 fn names_burn(source: &str) -> bool {
     tokens(source).iter().any(|token| token.starts_with("burn"))
 }
@@ -240,7 +242,7 @@ fn what_computes_on_slices_does_not_name_burn() {
     assert!(!names_burn("//! As burn::tensor::Tensor.\nconst NAME: &str = \"burn\";"));
 }
 
-/// A small program whose arrows are known.
+/// Writes a small program, and returns a line for each of its arrows that does not point down.
 fn fixture(files: &[(&str, &str)]) -> Vec<String> {
     let root = tempfile::tempdir().expect("a folder");
     for (name, source) in files {

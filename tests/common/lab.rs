@@ -1,4 +1,5 @@
-//! What tests of jobs and of ranks share: folders, run directories, and the limit of all waits.
+//! What the tests of jobs (`tests/jobs`) and of ranks (`tests/ranks`) share: folders, run directories, and
+//! the limit of all waits.
 
 use std::fs::File;
 use std::io::Write;
@@ -11,18 +12,19 @@ use run_record::Curve;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// A temporary folder for each test.
+/// A temporary folder, one for each test.
 pub struct Lab {
     pub root: TempDir,
 }
 
-/// A small data set in MNIST's layout, generated once by the program of this build. It stays in the build
-/// folder: nobody would remove a temporary one at the tests' end.
+/// A small data set in MNIST's file format, which the program of this build generates once. It is in the
+/// build folder, because nobody would remove a temporary folder after the last test.
 pub fn digits() -> &'static Path {
     static DATA: OnceLock<PathBuf> = OnceLock::new();
     DATA.get_or_init(|| {
         let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join("digits");
-        // Tests are processes that run side by side: one generates, the others wait for it.
+        // Tests are processes that run at the same time: one of them generates the data set, and the others
+        // wait for it.
         let done = File::options().create(true).append(true).open(root.with_extension("of")).unwrap();
         done.lock().expect("the file can be locked");
         let build = std::fs::metadata(binary()).and_then(|file| file.modified()).expect("the binary's age");
@@ -52,11 +54,12 @@ impl Lab {
         self.root.path().join(name)
     }
 
-    /// The record of a run that has to be complete.
+    /// The `run.json` of a run that must be complete.
     pub fn completed(&self, name: &str) -> Value {
         let record = self.run_json(name);
         assert_eq!(record["status"], "completed");
-        // Tests compare these between runs: two missing values would be equal.
+        // Tests compare these values between runs. If the values were missing in two runs, they would be
+        // equal.
         for name in ["weights_sha256", "test_loss", "test_accuracy", "train_loss", "train_accuracy"] {
             assert!(!record[name].is_null(), "{name} is missing in {record}");
         }
@@ -74,7 +77,7 @@ impl Lab {
         noted.ok().and_then(|step| step.trim().parse().ok()).unwrap_or(0)
     }
 
-    /// A curve of one rank as pairs of step and value.
+    /// A curve of one rank, as pairs of step and value.
     pub fn curve(&self, name: &str, rank: usize, curve: &str) -> Vec<(usize, f64)> {
         let file = self.path(name).join(format!("rank{rank}")).join(curve);
         let text = std::fs::read_to_string(file).expect("the curve exists");
@@ -102,7 +105,7 @@ impl Lab {
         }
     }
 
-    /// A sweep of two repeats of short trainings, with `body` as the rest of its file.
+    /// Writes the file of a sweep with two repeats of short trainings; `body` is the rest of the file.
     pub fn sweep_file(&self, body: &str) -> PathBuf {
         let base = "epochs = 1\ntrain-samples = 320\n";
         let text = format!(
@@ -114,44 +117,44 @@ impl Lab {
         path
     }
 
-    /// Complete checkpoints, oldest first.
+    /// The complete checkpoints of a run, oldest first.
     pub fn checkpoints(&self, name: &str) -> Vec<PathBuf> {
         run_record::checkpoint::list(&self.path(name).join("checkpoints")).expect("it can be read")
     }
 }
 
-/// Output of a command, for messages of assertions.
+/// The output of a command (stdout, then stderr), for messages of assertions.
 pub fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// `mpiburn report` in the lab's folder, which reads its `results/`.
+/// Runs `mpiburn report` in the lab's folder; without paths it reports on the folder `results`.
 pub fn report(lab: &Lab, arguments: &[&str]) -> Output {
     let mut command = Command::new(binary());
     command.env_remove("RUST_LOG").current_dir(lab.path("")).arg("report").args(arguments);
     command.output().expect("it starts")
 }
 
-/// What a report prints that has to succeed.
+/// What a report prints. Panics if the report fails.
 pub fn shown(lab: &Lab, arguments: &[&str]) -> String {
     let output = report(lab, arguments);
     assert!(output.status.success(), "{}", text(&output));
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Error lines of the program, without mpirun's.
+/// The program's error lines, without mpirun's lines.
 pub fn errors(output: &Output) -> Vec<String> {
     let lines = String::from_utf8_lossy(&output.stderr).into_owned();
     lines.lines().filter(|l| l.starts_with("mpiburn: ") || l.starts_with("error: ")).map(Into::into).collect()
 }
 
-/// The one limit of tests, against hanging alone: no job takes nearly as long, on a busy machine either.
-/// Scripts in shell and Python read the same file.
+/// The only time limit of tests. It exists only to end a test that hangs: no job takes nearly as long, even
+/// on a busy machine. Scripts in shell and Python read the same file.
 pub fn limit() -> Duration {
     Duration::from_secs(include_str!("../limit_s").trim().parse().expect("a number of seconds"))
 }
 
-/// Waits until `ready`.
+/// Waits until `ready` returns true. Panics, and names `what`, if this takes longer than `limit`.
 pub fn wait_for(what: &str, mut ready: impl FnMut() -> bool) {
     let started = Instant::now();
     while !ready() {

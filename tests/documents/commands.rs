@@ -1,8 +1,9 @@
 //! Checks the commands that documents print.
 //!
-//! A command is a line of a block of shell code, or a line that starts with `$ ` in another block. `mpiburn` commands are
-//! parsed by the program's own command line, so a renamed option or subcommand fails here. Targets of `make` are looked
-//! up in the Makefile, and examples of cargo in the folders of examples. Options and commands in prose are looked up, too.
+//! A command is a line of a block of shell code, or a line that starts with `$ ` in a block of another
+//! language. The program's own command line parses each `mpiburn` command, so a document with a renamed
+//! option or subcommand fails. Targets of `make` are looked up in the Makefile, and examples of cargo in the
+//! folders of examples. Options and commands in prose are checked too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -54,8 +55,8 @@ fn shown(text: &str) -> Vec<Shown> {
     found
 }
 
-/// The simple commands of a line of shell code, each as its words, with values in the place of `variables`. A loop sets
-/// its variable to the first value.
+/// The simple commands of a line of shell code, each as its words. `variables` in the line are replaced by
+/// their values. A loop sets its variable to the first of its values.
 fn simple_commands(line: &str, variables: &mut BTreeMap<String, String>) -> Vec<Vec<String>> {
     let mut line = line.to_owned();
     for (name, value) in variables.iter() {
@@ -109,7 +110,7 @@ impl Makefile {
         Self { targets, text }
     }
 
-    /// The first word of `make`'s arguments that the Makefile does not have.
+    /// The first of `words`, the arguments of a `make` command, that the Makefile does not have.
     fn unknown<'w>(&self, words: &'w [String]) -> Option<&'w str> {
         let is_known = |word: &&str| match word.split_once('=') {
             Some((variable, _)) => self.text.contains(&format!("$({variable})")),
@@ -134,7 +135,8 @@ fn examples() -> BTreeSet<String> {
     names
 }
 
-/// Why the words of a simple command cannot be what a reader should type.
+/// Why a simple command would fail if a reader typed it; `None` if it would not. `output` is what the
+/// document prints below the command.
 fn problem(
     words: &[String],
     output: &str,
@@ -155,7 +157,7 @@ fn problem(
     let typed = std::iter::once("mpiburn".into()).chain(words[program + 1..].iter().map(OsString::from));
     let error = Cli::read(typed).err()?;
     let is_text = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
-    // A document may show a mistake with its message.
+    // An error is allowed if the document shows its message: the document then explains a mistake.
     (!is_text && !output.contains("error")).then(|| error.to_string())
 }
 
@@ -179,7 +181,7 @@ fn commands_of_documents_are_accepted() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// `code` in prose.
+/// The texts between backticks in prose.
 fn inline(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
@@ -191,7 +193,8 @@ fn options_of(command: &clap::Command) -> BTreeSet<String> {
     own.map(str::to_owned).chain(below).collect()
 }
 
-/// Options of other programs that documents name in prose: Open MPI, cargo, container engines, examples.
+/// Options of other programs that documents name in prose: of Open MPI, cargo, container engines and
+/// examples.
 const OTHER_OPTIONS: [&str; 14] = [
     "allow-run-as-root",
     "bind-to",
@@ -209,7 +212,8 @@ const OTHER_OPTIONS: [&str; 14] = [
     "workspace",
 ];
 
-/// Why code in prose names an option, a subcommand or a target that does not exist.
+/// Why `code` in prose names an option, a subcommand or a make target that does not exist; `None` if all
+/// exist.
 fn inline_problem(code: &str, cli: &clap::Command, makefile: &Makefile) -> Option<String> {
     let first = code.split_whitespace().next()?;
     if first != "make" && first != "mpiburn" && !first.starts_with("--") {
@@ -242,7 +246,7 @@ fn inline_problem(code: &str, cli: &clap::Command, makefile: &Makefile) -> Optio
 fn options_that_documents_name_exist() {
     let (cli, makefile) = (Cli::command(), Makefile::read());
     let (mut checked, mut wrong) = (0, Vec::new());
-    // A changelog may name what is gone.
+    // A changelog may name an option that no longer exists.
     for document in documents().into_iter().filter(|path| !path.ends_with("CHANGELOG.md")) {
         let text = prose(&fs::read_to_string(&document).expect("a document"));
         for code in inline(&text) {

@@ -1,4 +1,4 @@
-//! Checks that links, files, commands, options, tests and versions in documents exist.
+//! Checks that whatever documents name exists: links, files, commands, options, tests and versions.
 
 mod commands;
 
@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// All Markdown files of the project, but not those of builds, results and hidden folders.
+/// All Markdown files of the project, except in build folders, results and hidden folders.
 fn documents() -> Vec<PathBuf> {
     let top = Path::new(env!("CARGO_MANIFEST_DIR"));
     let (mut found, mut folders) = (Vec::new(), vec![top.to_owned()]);
@@ -52,7 +52,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
     headings.map(anchor).collect()
 }
 
-/// Why a link of `document` leads nowhere.
+/// Why a link of `document` leads nowhere; `None` if its file and heading exist.
 fn broken(document: &Path, link: &str) -> Option<String> {
     if ["https://", "http://", "mailto:"].iter().any(|start| link.starts_with(start)) {
         return None;
@@ -95,10 +95,10 @@ fn a_broken_link_is_found() {
 /// Folders of the repository in which documents name files.
 const FOLDERS: [&str; 9] =
     ["benches/", "containers/", "crates/", "docs/", "examples/", "jobs/", "scripts/", "src/", "tests/"];
-/// Endings of these files.
+/// The endings of the files that documents name.
 const ENDINGS: [&str; 8] = [".c", ".cc", ".csv", ".md", ".py", ".rs", ".sh", ".toml"];
 
-/// The paths of files in a text and its blocks of code, as seen from the repository's folder.
+/// The paths of files in a text, including its code blocks, relative to the repository's folder.
 fn files(text: &str) -> Vec<&str> {
     let is_path = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
     let words = text.split(|c| !is_path(c)).map(|word| word.trim_end_matches('.'));
@@ -117,10 +117,10 @@ fn files_that_documents_name_exist() {
     );
     let top = Path::new(env!("CARGO_MANIFEST_DIR"));
     let (mut checked, mut wrong) = (0, Vec::new());
-    // A changelog may name what is gone.
+    // A changelog may name a file that no longer exists.
     for document in documents().into_iter().filter(|path| !path.ends_with("CHANGELOG.md")) {
         let text = fs::read_to_string(&document).expect("a document");
-        // A crate's README may name its own files.
+        // A crate's README may name files of its own folder.
         let beside = document.parent().expect("a folder");
         for file in files(&text) {
             checked += 1;
@@ -133,7 +133,8 @@ fn files_that_documents_name_exist() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Whether a word in code is the name of a test: tests have long names, such as `a_repeated_run_is_bit_identical`.
+/// True if a word in code is the name of a test. Tests have long names, such as
+/// `a_repeated_run_is_bit_identical`.
 fn is_test_name(word: &str) -> bool {
     word.matches('_').count() >= 5
         && word.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')

@@ -1,4 +1,4 @@
-//! Files that nobody would expect: pipes, devices, names that are no text, and text that commands a
+//! Unusual files as input: pipes, devices, names that are not UTF-8, and text with control sequences for a
 //! terminal.
 
 use std::ffi::OsStr;
@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use crate::harness::*;
 
-/// One step.
+/// A training of one step.
 const SHORT: [&str; 2] = ["--epochs=1", "--train-samples=64"];
 
 #[test]
@@ -44,7 +44,7 @@ fn a_pipe_in_the_place_of_a_file_is_named() {
     }
 }
 
-/// Files of a run that nobody expects to be pipes: the report goes on without them.
+/// If files of a run are pipes, which nobody expects, the report continues without them.
 #[test]
 fn a_report_does_not_wait_for_pipes() {
     let lab = Lab::new();
@@ -66,7 +66,7 @@ fn a_report_does_not_wait_for_pipes() {
     let link = ["--scaling", "--link", link.to_str().unwrap()];
     for (options, named) in [
         (&link[..], "not a regular file"),
-        // No run is left.
+        // After this, `epochs.csv` is a pipe, and no run can be read.
         (&["--format", "terminal"], "epochs.csv: is damaged (not a regular file but a pipe)"),
     ] {
         let output = report(options);
@@ -102,7 +102,7 @@ fn what_is_in_run_json_does_not_command_the_terminal() {
     lab.train(1, "run", &SHORT);
     let file = lab.path("run/run.json");
     let whole = fs::read(&file).unwrap();
-    // One is refused on stderr, and the other is shown on stdout.
+    // An edited `status` is rejected on stderr; an edited `backend` is shown on stdout.
     for field in ["/status", "/config/backend"] {
         fs::write(&file, &whole).unwrap();
         edit(&file, |run| *run.pointer_mut(field).expect(field) = "\u{1b}]0;owned\u{7}<b>x|".into());
@@ -127,7 +127,7 @@ fn host_and_sweep_files_that_are_no_files_are_refused() {
     }
 }
 
-/// Opening a FIFO would wait for a reader.
+/// Opening a FIFO would wait for its other end.
 #[test]
 fn special_files_are_refused_before_work_begins() {
     let lab = Lab::new();

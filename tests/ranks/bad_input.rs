@@ -1,15 +1,15 @@
-//! Invalid input: one line that says what, where and what to do; no rank is left
-//! waiting, and nothing is lost.
+//! Invalid input. The program prints one line that says what is wrong, where, and what to do. It leaves no
+//! rank waiting, and it deletes nothing.
 
 use std::fs;
 use std::path::Path;
 
 use crate::harness::*;
 
-/// One step on two ranks.
+/// A training of one step on two ranks.
 const SHORT: [&str; 2] = ["--epochs=1", "--train-samples=64"];
 
-/// A folder with the digits, of which some are changed.
+/// Copies the digits into the folder `name`, and changes the copies with `change`.
 fn changed_data(lab: &Lab, name: &str, change: impl Fn(&Path)) {
     let data = lab.path(name);
     let _ = fs::remove_dir_all(&data);
@@ -59,14 +59,14 @@ fn invalid_data_files_are_named_with_the_reason() {
     assert!(!lab.path("out").join("epochs.csv").exists());
 }
 
-/// What can fail at the start fails first.
+/// Errors that are possible at the start happen before the old run is deleted.
 #[test]
 fn an_old_run_stays_until_the_new_one_begins() {
     let lab = Lab::new();
     for ranks in [1, 2, 3] {
         let old = lab.train(ranks, "run", &[&SHORT[..], &["--overwrite"]].concat());
         let checkpoints = lab.checkpoints("run");
-        // Of a label that is read with the samples.
+        // A wrong label, found only when the samples are read.
         changed_data(&lab, "data", |data| edit(&data.join("train-labels-idx1-ubyte"), |b| b[8 + 11] = 10));
         let data = ["--overwrite", "--data-root", lab.path("data").to_str().unwrap()].map(str::to_owned);
         let data = data.each_ref().map(String::as_str);
@@ -89,11 +89,11 @@ fn an_old_run_stays_until_the_new_one_begins() {
     }
 }
 
-/// A test set of its own on rank 1, and other samples beyond those in use.
+/// Rank 1 has another test set, or differs in training samples that the training does not use.
 #[test]
 fn another_data_set_on_one_rank_is_refused() {
     let lab = Lab::new();
-    // The same relative path on all ranks, in folders of their own.
+    // All ranks use the same relative path, each in its own folder.
     std::os::unix::fs::symlink(digits(), lab.path("data0")).unwrap();
     for (file, what) in [
         ("t10k-labels-idx1-ubyte", "the test set's digest"),
@@ -174,7 +174,7 @@ fn a_non_finite_loss_stops_all_ranks_at_the_same_step() {
 fn a_non_finite_test_loss_stops_all_ranks_after_the_epoch() {
     let lab = Lab::new();
     for ranks in [1, 2, 3] {
-        // One step, whose own loss is that of the first weights.
+        // One step: its loss is the loss of the initial weights, and only the test loss is not finite.
         let samples = (32 * ranks).to_string();
         let options = ["--epochs", "1", "--train-samples", &samples, "--optimizer", "sgd", "--lr", "1e30"];
         let run = &format!("run{ranks}");

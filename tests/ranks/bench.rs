@@ -1,4 +1,4 @@
-//! Benchmarks.
+//! The subcommands of `mpiburn bench`.
 
 use crate::harness::*;
 
@@ -25,7 +25,7 @@ fn the_all_reduce_is_timed_on_every_requested_backend() {
         assert!(numbers[3] > 0.0, "{line}");
     }
     assert!(std::fs::read_to_string(&plot).unwrap().contains("ordered"));
-    // It checks its sums.
+    // `bench allreduce` checks its sums, and fails if one is wrong.
     for (ranks, dtype) in [(1, "f32"), (3, "bf16"), (3, "f16")] {
         succeeds(bench(ranks, &["allreduce", "--sizes", "8,1000", "--iterations", "5", "--dtype", dtype]));
     }
@@ -45,7 +45,7 @@ fn bench_step_on_two_ranks_has_both_overlap_modes() {
     }
     assert_eq!(figures["flop_per_step"], 8 * (4 * 512 * 32 + 6 * 32 * 20));
     assert_eq!(figures["simd"], "portable");
-    // 512 x 32 and 32 x 20 weights, 52 biases, and the batch norm of 32.
+    // The parameters: 512 x 32 and 32 x 20 weights, 52 biases, and the batch norm of 32 values.
     assert_eq!(figures["gradient_bytes"], 4 * (512 * 32 + 32 * 20 + 52 + 64));
     assert!(figures["gather_ms"].as_f64().is_some_and(|ms| ms > 0.0), "{figures}");
     assert!(printed.contains(" 0.069 MB of gradients "), "{printed}");

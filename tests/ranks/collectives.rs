@@ -1,4 +1,4 @@
-//! What ranks exchange: gradients, running statistics, and what they have to agree on.
+//! What ranks exchange: gradients, running statistics, and what all ranks must agree on.
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, Gradients, Tensor};
@@ -32,7 +32,7 @@ fn sixteen_bit_gradients_reach_the_accuracy_of_f32() {
         run["test_accuracy"].as_f64().unwrap()
     });
     assert!(wide > 80.0, "{wide}");
-    // Of 500 test samples, one is 0.2 points.
+    // One of 500 test samples is 0.2 points.
     assert!((bf16 - wide).abs() <= 1.0 && (f16 - wide).abs() <= 1.0, "f32 {wide}, bf16 {bf16}, f16 {f16}");
 }
 
@@ -44,7 +44,7 @@ fn running_statistics_are_averaged_over_ranks() {
     }
 }
 
-/// Averages batch norm's running statistics, which no gradient touches.
+/// Checks the average of batch norm's running statistics, which gradients do not change.
 fn averages_statistics(world: &World) -> anyhow::Result<()> {
     const BATCH: usize = 16;
     let config = config("mlp");
@@ -53,7 +53,7 @@ fn averages_statistics(world: &World) -> anyhow::Result<()> {
     let network = Network::init(config.model, config.model.dimensions(), 1, &Device::flex().autodiff());
     let mut learner = Learner::new(world, &config, network, None, connect(world)?)?;
 
-    // Each rank sees other samples, so its statistics are its own.
+    // Each rank has different samples, and so different statistics.
     let mut bytes = Vec::new();
     source.for_each_sample(Split::Train, usize::MAX, &mut |sample, image| {
         if sample % world.size() == world.rank() {
@@ -87,13 +87,13 @@ fn averages_statistics(world: &World) -> anyhow::Result<()> {
     let equal: Vec<Vec<f32>> = world.gather(&after)?;
     assert!(equal.iter().all(|values| *values == equal[0]), "all ranks have the same");
 
-    // They move on from there, and no step resets them.
+    // The next step continues from the averaged statistics, and does not reset them.
     learner.step(&samples, BATCH * world.size(), false)?;
     assert_ne!(all(&layout.read(&learner.network.valid())), after);
     Ok(())
 }
 
-/// Without a progress bar.
+/// Ignores the progress of a training.
 struct Unwatched;
 
 impl Watch for Unwatched {
@@ -188,7 +188,8 @@ fn ranks_with_different_options_or_data_are_rejected_by_field_and_rank() {
 
 const SAMPLES: usize = 24;
 
-/// Gradients against Burn's own. The network is small, the buckets are tiny, so that many of them are in flight.
+/// Compares averaged gradients with Burn's own. The network is small, and the buckets are tiny, so many
+/// buckets are in flight at the same time.
 struct Check<'w> {
     world: &'w World,
     device: Device,
@@ -214,7 +215,7 @@ fn are_right(world: &World) -> anyhow::Result<()> {
         let ways = [(true, 1), (false, 1), (true, 3), (false, 2)];
         let averaged = |(overlap, parts)| check.averaged(reduction, overlap, WireType::F32, parts);
         let results = ways.into_iter().map(averaged).collect::<Result<Vec<_>, _>>()?;
-        // Overlap changes when buckets are reduced, and no bit of them.
+        // Overlap changes when buckets are reduced, but no bit of the result.
         if world.size() <= 2 || reduction == Reduction::Ordered {
             assert_eq!(results[0], results[1], "{reduction:?}: overlap on and off");
         }
@@ -262,7 +263,7 @@ impl<'w> Check<'w> {
         cross_entropy(self.network.forward(images), &labels).loss
     }
 
-    /// All gradients of one batch on this rank alone.
+    /// The gradients of the whole batch, computed on this rank alone.
     fn burns_own(&self) -> Vec<f32> {
         let all: Vec<usize> = (0..SAMPLES).collect();
         let mut visitor = Own { gradients: self.loss(&all).backward(), values: Vec::new() };
@@ -270,8 +271,8 @@ impl<'w> Check<'w> {
         visitor.values
     }
 
-    /// The same, averaged over ranks that have a part of the batch each. The
-    /// second step counts: the first one learns the order.
+    /// The gradients of the same batch, averaged over ranks that each have a part of it. They are taken from
+    /// the second step, because the first step learns the order of gradients.
     fn averaged(
         &self,
         reduction: Reduction,
@@ -309,7 +310,7 @@ impl ModuleVisitor for Own {
     }
 }
 
-/// Largest difference, relative to the largest value.
+/// The largest difference between two lists, relative to the largest expected value.
 fn relative(found: &[f32], expected: &[f32]) -> f32 {
     assert_eq!(found.len(), expected.len());
     let largest = expected.iter().fold(0.0f32, |max, x| max.max(x.abs()));

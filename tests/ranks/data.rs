@@ -17,7 +17,7 @@ fn made(lab: &Lab, kind: &str, [train, test]: [&str; 2]) -> String {
     folder.to_str().expect("a UTF-8 path").to_owned()
 }
 
-/// A command that ends with one line, which contains all `facts`.
+/// Panics unless the command ended with this exit code and one line, which contains all `facts`.
 fn refused(output: &Output, code: i32, facts: &[&str]) {
     let errors = errors(output);
     assert_eq!((output.status.code(), errors.len()), (Some(code), 1), "{}", text(output));
@@ -44,14 +44,14 @@ fn the_vgg_learns_generated_objects() {
     let vgg = ["--data-root", &root, "--model", "vgg"];
     let run = lab.train(2, "run", &[&vgg[..], &["--epochs", "1"]].concat());
     let loss = run["test_loss"].as_f64().expect("a loss");
-    // One step away from uniform predictions over ten classes, which have loss ln 10.
+    // One step changes little: predictions are still almost uniform over ten classes, with a loss near ln 10.
     assert!((loss - 10f64.ln()).abs() < 0.1, "{loss}");
 
     let options = ["--train-samples", "40", "--train-batch-size", "4", "--batch-norm", "--epochs", "10"];
     let recipe = ["--lr", "1e-3", "--weight-decay", "0"];
     let run = lab.train(2, "learned", &[&vgg[..], &options, &recipe].concat());
     let [loss, accuracy] = ["train_loss", "train_accuracy"].map(|name| run[name].as_f64().expect("a number"));
-    // At learning rate 0 they are 2.28 and 7.5%; chance level is 10%.
+    // Without learning (rate 0), they are 2.28 and 7.5 %. Chance level is 10 %.
     assert!(loss < 1.5 && accuracy > 50.0, "{loss}, {accuracy}%");
 }
 
@@ -105,7 +105,7 @@ fn what_cannot_be_generated_is_refused_with_the_option() {
         refused(&data(&[words, &["--out"]].concat(), at), code, expected);
     }
     assert!(!folder.exists(), "nothing is written");
-    // A value, and no option of that name.
+    // -1 is read as the value of `--train`, although no option is named `-1`.
     let negative = data(&["digits", "--train", "-1", "--out"], &folder);
     for fact in ["--train -1", "whole number"] {
         assert!(text(&negative).contains(fact), "{fact}: {}", text(&negative));

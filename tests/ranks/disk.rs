@@ -1,4 +1,4 @@
-//! Checkpoints with something else in their way, links, and `--keep`.
+//! Obstacles on disk: checkpoints whose path is taken, symbolic links, and `--keep`.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -6,10 +6,10 @@ use std::path::PathBuf;
 
 use crate::harness::*;
 
-/// With two ranks, four steps of an epoch.
+/// A training of four steps per epoch on two ranks.
 const FEW: [&str; 4] = ["--train-samples=200", "--test-samples=20", "--log-every=1", "--train-batch-size=25"];
 
-/// A link where the checkpoint of `step` is to be written, to a folder outside the run.
+/// Creates a link to a folder outside the run, at the path where the checkpoint of `step` will be written.
 fn in_the_way(lab: &Lab, name: &str, step: usize) -> PathBuf {
     let outside = lab.path("outside");
     fs::create_dir_all(&outside).unwrap();
@@ -50,7 +50,7 @@ fn a_checkpoint_that_cannot_be_written_leaves_the_run_going_unless_it_is_the_las
 #[test]
 fn keep_retains_the_newest_and_the_most_accurate() {
     let lab = Lab::new();
-    // With a rate of 0 all epochs are alike, and the first one counts as the most accurate.
+    // At a learning rate of 0, all epochs are equally accurate, and the first one counts as the best.
     for (keep, lr) in [(1, "--lr=0.03"), (2, "--lr=0.03"), (1, "--lr=0"), (2, "--lr=0")] {
         let name = &format!("run{keep}{lr}");
         let options = ["--epochs=6", lr, "--train-samples=400", &format!("--keep={keep}")];
@@ -87,7 +87,7 @@ fn nothing_is_written_through_a_link_in_a_run_directory() {
     // The run directory itself may be a link.
     symlink(lab.path("run"), lab.path("link")).unwrap();
     output_of(lab.resume(2, "link", more));
-    // quantize writes beside the weights.
+    // `quantize` writes its model into the folder of the weights.
     fs::rename(lab.path("run/checkpoints"), &outside).unwrap();
     symlink(&outside, lab.path("run/checkpoints")).unwrap();
     fails_with(lab.on(2, &["quantize"], "run"), &["checkpoints: it is a symbolic link"]);
@@ -105,7 +105,7 @@ fn files_of_a_profile_are_whole_and_no_link_is_followed() {
     fails_with(csv, &["link.csv: it is a symbolic link"]);
     assert_eq!(fs::read_to_string(lab.path("target")).unwrap(), "kept");
 
-    // A name that is not UTF-8 is a name; a time line of one batch has one inference.
+    // A name that is not UTF-8 works. The time line of one batch has one inference.
     let trace = lab.path("").join(std::ffi::OsStr::from_bytes(b"steps-\xff.json"));
     let printed = output_of(job(1).args(profile).arg("--trace").arg(&trace));
     assert!(printed.contains("1 inference of convnet"), "{printed}");

@@ -1,4 +1,4 @@
-//! Runs commands as functions on ranks that are threads.
+//! Runs commands of the program as functions, on ranks that are threads of the test.
 
 use std::borrow::Borrow;
 use std::ffi::{OsStr, OsString};
@@ -23,23 +23,23 @@ pub use crate::lab::*;
 /// A command on several ranks.
 #[derive(Debug, Clone)]
 pub struct Job {
-    /// The words of each rank's command line.
+    /// The words of the command line of each rank.
     words: Vec<Vec<OsString>>,
-    /// How ranks run.
+    /// How the threads run, such as the seed that determines the order of their turns.
     pub options: Options,
-    /// What each rank is asked to stop with.
+    /// For each rank, how a test asks it to stop.
     pub stops: Vec<StopRequest>,
-    /// Without a rank's number, the folder that each rank works in.
+    /// If present, rank N works in this folder with N appended to its name.
     pub folder: Option<PathBuf>,
 }
 
-/// Ranks that take turns as the seed in RANKS_SEED draws them, 0 by default.
+/// Options of ranks that take turns. The seed of their order is RANKS_SEED, or 0 if RANKS_SEED is not set.
 pub fn options() -> Options {
     let seed = std::env::var("RANKS_SEED").map_or(0, |seed| seed.parse().expect("a number in RANKS_SEED"));
     Options { seed, ..Options::default() }
 }
 
-/// A job of `ranks` ranks of the program.
+/// A job of `ranks` ranks of the program; the command is empty.
 pub fn job(ranks: usize) -> Job {
     Job {
         words: vec![vec!["mpiburn".into()]; ranks],
@@ -49,7 +49,7 @@ pub fn job(ranks: usize) -> Job {
     }
 }
 
-/// A job of the ranks of several.
+/// One job with the ranks of several jobs, each rank with its own command.
 pub fn side_by_side(jobs: &[&Job]) -> Job {
     Job {
         words: jobs.iter().flat_map(|job| job.words.clone()).collect(),
@@ -73,20 +73,20 @@ impl Job {
 }
 
 impl Lab {
-    /// A training of `ranks` ranks on the digits with `options`, into `name`.
+    /// A training on the digits with `options`, on `ranks` ranks, into the run directory `name`.
     pub fn command(&self, ranks: usize, name: &str, options: &[&str]) -> Job {
         let mut job = job(ranks);
         job.arg("train").arg("--data-root").arg(digits()).arg("--out").arg(self.path(name)).args(options);
         job
     }
 
-    /// Runs that training to its end and returns its `run.json`.
+    /// Runs the training of `command` to its end, and returns its `run.json`.
     pub fn train(&self, ranks: usize, name: &str, options: &[&str]) -> Value {
         output_of(self.command(ranks, name, options));
         self.completed(name)
     }
 
-    /// Resumes a run to its end; returns what it prints.
+    /// Resumes the run `name` to its end; returns what the program prints.
     pub fn resumed(&self, ranks: usize, name: &str) -> String {
         let lines = output_of(job(ranks).args(["train", "--resume"]).arg(self.path(name)));
         self.completed(name);
@@ -100,14 +100,14 @@ impl Lab {
         job
     }
 
-    /// The training in `name`, resumed.
+    /// The job that resumes the run `name`.
     pub fn resume(&self, ranks: usize, name: &str, options: &[&str]) -> Job {
         let mut job = self.on(ranks, &["train", "--resume"], name);
         job.args(options);
         job
     }
 
-    /// Runs a training into `name`, all ranks of which are asked to stop when it has done `steps`.
+    /// Runs the training `job` into `name`. Asks all ranks to stop after `steps` steps.
     pub fn stopped_after(&self, steps: usize, name: &str, mut job: Job) -> Output {
         job.arg("--note-steps");
         let ended = AtomicBool::new(false);
@@ -123,7 +123,7 @@ impl Lab {
         })
     }
 
-    /// A data set that the program generates.
+    /// A data set that the program generates; returns its folder.
     pub fn data(&self, kind: &str, train: usize, test: usize) -> String {
         let folder = self.path(kind).to_str().expect("a UTF-8 path").to_owned();
         let [train, test] = [train, test].map(|samples| samples.to_string());
@@ -136,7 +136,7 @@ impl Lab {
         self.checkpoints(name).pop().expect("a checkpoint")
     }
 
-    /// Makes a complete run one that was killed before its last checkpoint.
+    /// Turns a complete run into a run that was killed before its last checkpoint.
     pub fn cut(&self, name: &str) {
         std::fs::remove_dir_all(self.newest(name)).expect("it can be removed");
         edit(&self.path(name).join("run.json"), |run| {
@@ -145,19 +145,20 @@ impl Lab {
         });
     }
 
-    /// How far a run was at its last checkpoint.
+    /// The position in the training (epoch, step, …) at the run's last checkpoint.
     pub fn position(&self, name: &str) -> Value {
         let text = std::fs::read(self.newest(name).join("state.json")).expect("state.json exists");
         serde_json::from_slice::<Value>(&text).expect("state.json is JSON")["position"].clone()
     }
 
-    /// These values of a run's `run.json` and of its last position.
+    /// The values of `keys` in the run's `run.json`, and then in the position at its last checkpoint.
     pub fn values(&self, name: &str, keys: &[&str]) -> Vec<Value> {
         let found = [self.completed(name), self.position(name)];
         found.iter().flat_map(|json| keys.iter().map(|key| json[key].clone())).collect()
     }
 
-    /// Trains again, in other turns and without overlap: these values are the same as those of the run.
+    /// Trains again, once with another order of turns and once without overlap. Panics if the values of
+    /// `keys` are not those of the run `name`.
     pub fn trains_the_same(&self, ranks: usize, name: &str, options: &[&str], keys: &[&str]) {
         for (seed, more) in [(1, &[][..]), (0, &["--overlap", "off"])] {
             let mut command = self.command(ranks, "other", &[options, &["--overwrite"], more].concat());
@@ -168,7 +169,8 @@ impl Lab {
         }
     }
 
-    /// A file of a run's last weights, with each value changed by tensor, index and value.
+    /// Writes a file of weights: the last weights of `run`, each passed through `change(tensor, index,
+    /// value)`.
     pub fn changed_weights(&self, run: &str, change: impl Fn(&str, usize, f32) -> f32) -> String {
         let mut bytes = std::fs::read(self.newest(run).join("model.safetensors")).expect("its weights");
         let weights = safetensors::SafeTensors::deserialize(&bytes).expect("a safetensors file");
@@ -207,7 +209,7 @@ impl Lab {
         assert_eq!(shapes(&a), shapes(&b));
         let pairs = a.iter().zip(&b).flat_map(|((_, a), (_, b))| a.iter().zip(b));
         let differences: Vec<f32> = pairs.map(|(a, b)| (a - b).abs()).collect();
-        // f32::max ignores NaN.
+        // f32::max ignores NaN, so NaN is checked first.
         assert!(differences.iter().all(|x| x.is_finite()), "non-finite weights");
         differences.into_iter().fold(0.0, f32::max)
     }
@@ -227,14 +229,14 @@ pub fn edit(path: &Path, change: impl FnOnce(&mut Value)) {
     std::fs::write(path, serde_json::to_vec_pretty(&json).expect("JSON")).expect("it can be written");
 }
 
-/// A cell of a table, whose row 0 is the header.
+/// The cell of the column `name` in a CSV table. Row 0 is the header.
 pub fn column<'t>(csv: &'t str, row: usize, name: &str) -> &'t str {
     let at = csv.lines().next().and_then(|header| header.split(',').position(|n| n == name));
     let line = csv.lines().nth(row).expect("the row exists");
     line.split(',').nth(at.expect("the column exists")).expect("the cell exists")
 }
 
-/// Writes log lines to where the thread's output goes.
+/// Sends log lines to the captured output of the thread.
 struct Log;
 
 impl log::Log for Log {
@@ -251,7 +253,8 @@ impl log::Log for Log {
     fn flush(&self) {}
 }
 
-/// What a process sets up before it runs a command.
+/// Sets up what each process of the program sets up before a command, such as the logger. Only the first call
+/// has an effect.
 pub fn set_up() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -267,19 +270,20 @@ pub fn set_up() {
 #[derive(Clone, Default)]
 struct Ended {
     code: u8,
-    /// Its lines on stdout and stderr.
+    /// What it printed on stdout and on stderr.
     printed: [String; 2],
 }
 
-/// Runs a job to its end; its output is that of all ranks, in rank order, and its exit code that of the
-/// first rank that failed.
+/// Runs a job to its end. The output is the output of all ranks, in rank order. The exit code is the code of
+/// the first rank that failed.
 pub fn run(job: impl Borrow<Job>) -> Output {
     let Job { words, options, stops, folder } = job.borrow();
     set_up();
     let read: Result<Vec<Cli>, _> = words.iter().cloned().map(Cli::read).collect();
     let commands = match read {
         Ok(commands) => commands,
-        // On all ranks: what differs between them needs processes.
+        // An error of the command line ends the job once, as if all ranks had it. A test of ranks with
+        // different errors needs processes.
         Err(error) => {
             let text = if is_of_value(&error) {
                 format!("mpiburn: {}", one_line(&error))
@@ -304,7 +308,7 @@ pub fn run(job: impl Borrow<Job>) -> Output {
     let body = |world: &World| {
         let rank = world.rank();
         if let Some(folder) = folder {
-            // SAFETY: From here on, this thread has a working directory of its own; no memory is changed.
+            // SAFETY: This only gives the thread its own working directory; memory is not changed.
             assert_eq!(unsafe { libc::unshare(libc::CLONE_FS) }, 0, "{}", std::io::Error::last_os_error());
             std::env::set_current_dir(format!("{}{rank}", folder.display())).expect("the rank's folder");
         }
@@ -332,7 +336,7 @@ pub fn run(job: impl Borrow<Job>) -> Output {
 fn run_rank(world: &World, command: &Cli, stop: &StopRequest) -> Ended {
     let (code, printed) = console::captured(|| {
         let Err(failure) = commands::run_as_rank(world, command, None, stop) else { return 0 };
-        // A launcher ends the others before they print that a rank has left.
+        // Does not print that another rank has left: mpirun would end this rank before it prints that.
         let is_other = |cause: &(dyn std::error::Error + 'static)| {
             matches!(cause.downcast_ref::<CommError>(), Some(CommError::Left { .. }))
         };
@@ -372,19 +376,19 @@ pub fn refused(job: impl Borrow<Job>, code: i32, words: &[&str]) -> String {
     errors[0].clone()
 }
 
-/// Runs a job that has to succeed; returns what it printed on stdout.
+/// Runs a job that has to succeed; returns its stdout.
 pub fn succeeds(job: impl Borrow<Job>) -> String {
     let output = run(job);
     assert!(output.status.success(), "{}", text(&output));
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
-/// A named pipe, which nobody writes to.
+/// Creates a named pipe, which nobody writes to.
 pub fn make_fifo(path: &Path) {
     assert!(std::process::Command::new("mkfifo").arg(path).status().expect("mkfifo starts").success());
 }
 
-/// A file of JSON.
+/// Reads a JSON file.
 pub fn read_json(path: &Path) -> Value {
     serde_json::from_slice(&std::fs::read(path).expect("the file exists")).expect("it is JSON")
 }

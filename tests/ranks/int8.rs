@@ -1,4 +1,4 @@
-//! Quantized networks, from a run to its int8 file, its evaluation and its export.
+//! Quantized networks: from a run to its int8 file, the evaluation of this file, and its export.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::harness::*;
 
 const SHORT: [&str; 4] = ["--epochs", "1", "--train-samples", "3200"];
-/// So short that its network has learnt nothing.
+/// A training so short that the network learns nothing.
 const FEW: [&str; 4] = ["--epochs", "1", "--train-samples", "64"];
 
 /// A subcommand on `ranks` ranks.
@@ -19,7 +19,7 @@ fn int8_file(lab: &Lab, run: &str) -> PathBuf {
     lab.checkpoints(run).pop().expect("a checkpoint").join("int8.safetensors")
 }
 
-/// Correct test samples in a line of `eval` or `quantize`.
+/// The number of correct test samples in a line that `eval` or `quantize` prints.
 fn correct(line: &str) -> f64 {
     let counts = line.split_once('(').expect("counts").1;
     counts.split(' ').next().and_then(|number| number.parse().ok()).expect("a number")
@@ -29,14 +29,14 @@ fn eval(lab: &Lab, ranks: usize, more: &[&str]) -> Job {
     command(ranks, &["eval", "--checkpoint"], &lab.path("run")).args(more).clone()
 }
 
-/// One rank and two refuse the int8 file.
+/// Asserts that `eval --int8` rejects the int8 file, on one rank and on two.
 fn eval_refused(lab: &Lab, code: i32, words: &[&str]) {
     for ranks in [1, 2] {
         refused(eval(lab, ranks, &["--int8"]), code, words);
     }
 }
 
-/// A trained run.
+/// A lab with a trained run, `run`.
 fn trained(options: &[&str]) -> Lab {
     let lab = Lab::new();
     lab.train(1, "run", options);
@@ -50,7 +50,7 @@ fn a_calibrated_model_predicts_the_same_on_any_number_of_ranks() {
         let lines = succeeds(command(ranks, &["quantize", "--calibration", "200"], &lab.path("run")));
         let lines: Vec<&str> = lines.lines().collect();
         assert!(lines[0].starts_with("float") && lines[1].starts_with("int8"), "{lines:?}");
-        // 1.5 of 500 samples are 0.3 points.
+        // 5 of 500 samples are 1 point.
         assert!((correct(lines[0]) - correct(lines[1])).abs() <= 5.0, "{lines:?}");
         let bytes = fs::read(int8_file(&lab, "run")).unwrap();
         let float = fs::metadata(int8_file(&lab, "run").with_file_name("model.safetensors")).unwrap();
@@ -173,7 +173,7 @@ fn what_cannot_be_quantized_is_refused() {
 fn an_int8_model_is_measured_beside_its_float_network() {
     let lab = trained(&SHORT);
     let lines = succeeds(command(1, &["quantize"], &lab.path("run")));
-    // Of the run's own test samples, as `quantize` and `eval` test them.
+    // The accuracy on the run's own test samples, which `quantize` and `eval` use too.
     let tested: Vec<f64> = lines.lines().take(2).map(|line| 100.0 * correct(line) / 500.0).collect();
     let (csv, json) = (lab.path("int8.csv"), lab.path("int8.json"));
     let mut bench = command(1, &["bench", "int8", "--iterations", "3", "--checkpoint"], &lab.path("run"));

@@ -1,5 +1,5 @@
-//! Commands of the program on ranks that are threads of the test: what ranks do with each other, without
-//! mpirun.
+//! Runs commands of the program on ranks that are threads of the test, without mpirun. Tests what the ranks
+//! do together.
 
 mod bad_files;
 mod bad_input;
@@ -32,6 +32,6 @@ mod training;
 
 use burn_fused::memory::counting_allocator::CountingAllocator;
 
-/// Counts what commands count.
+/// Counts allocated bytes, which some commands report.
 #[global_allocator]
 static ALLOCATOR: CountingAllocator<std::alloc::System> = CountingAllocator(std::alloc::System);

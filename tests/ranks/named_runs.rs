@@ -1,4 +1,4 @@
-//! A run by its names: its folder, its run.json, one of its checkpoints.
+//! A command gets a run by any of three paths: its folder, its run.json, or one of its checkpoints.
 
 use std::fs;
 
@@ -27,7 +27,7 @@ fn every_command_takes_a_run_by_each_of_its_names() {
     ];
     for (command, more) in commands {
         let printed = names.each_ref().map(|name| output_of(job(1).args(command).arg(name).args(more)));
-        // Times differ from call to call, and a report shows the path.
+        // Other commands print times, which differ from call to call, or the path (`report`).
         if ["eval", "quantize", "predict"].contains(&command[0]) {
             assert!(printed.iter().all(|text| *text == printed[0]), "{command:?}: {printed:?}");
         }

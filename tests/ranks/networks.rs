@@ -27,7 +27,7 @@ fn a_resumed_run_with_dropout_and_batch_norm_has_the_same_bits() {
         assert_eq!(train("again", &[]), expected, "{ranks} ranks, once more");
         assert_ne!(train("again", &["--seed", "5"]), expected);
 
-        // Without the final checkpoint, the last one is in the middle of the second epoch.
+        // Without the final checkpoint, the newest one is from the middle of the second epoch.
         lab.cut("run");
         let printed = lab.resumed(ranks, "run");
         assert!(printed.contains("in epoch 2"), "{printed}");
@@ -91,13 +91,13 @@ fn initial_weights_that_cannot_be_are_refused_by_name() {
     }
 }
 
-/// A checkpoint inside an epoch has each rank's statistics as JSON, which has no infinity.
+/// A checkpoint inside an epoch stores each rank's statistics as JSON, which has no infinity.
 #[test]
 fn activations_beyond_f32_end_the_run_though_batch_norm_hides_them_from_the_loss() {
     let lab = Lab::new();
     let base = ["--batch-norm", "--train-batch-size=16", "--train-samples=500"];
     lab.train(1, "small", &[&base[..], &["--epochs=1"]].concat());
-    // The squares of its values are infinite in f32.
+    // The squares of the activations are infinite in f32.
     let large =
         lab.changed_weights("small", |tensor, _, x| if tensor == "conv1.weight" { x * 1e22 } else { x });
     for (ranks, every) in [(1, "3"), (1, "1000"), (3, "3"), (3, "1000")] {
@@ -117,7 +117,7 @@ fn write_npy(lab: &Lab, file: &str, dtype: &str, shape: &str, bytes: &[u8]) {
     fs::write(path, [b"\x93NUMPY\x01\x00\x76\x00", header.as_bytes(), bytes].concat()).unwrap();
 }
 
-/// A data set of seven features, whose samples are of the classes 0, 1, … in turn.
+/// Creates a data set with seven features. Its samples belong to the classes 0, 1, … in turn.
 fn seven_features(lab: &Lab, name: &str, classes: usize, [train, test]: [usize; 2]) -> String {
     for (split, samples) in [("train", train), ("test", test)] {
         let class = |sample: usize| (sample % classes) as u16;
@@ -163,7 +163,7 @@ fn a_network_has_the_sizes_of_its_data_set() {
     let digits = digits().to_str().unwrap();
     refused(lab.on(2, &["eval", "--data-root", digits, "--checkpoint"], "run"), 2, &words);
     refused(lab.resume(3, "run", &["--epochs", "6", "--data-root", digits]), 2, &words);
-    // The data set is not needed for an export.
+    // An export does not need the data set.
     fs::rename(&root, lab.path("elsewhere")).unwrap();
     on_run(&["export", "--out", lab.path("run.onnx").to_str().unwrap()]);
     edit(&lab.path("run/run.json"), |run| run["data"]["shape"][2] = 1_000_000.into());
@@ -183,7 +183,8 @@ fn images_of_another_network_are_learned() {
     assert_eq!((&mlp["data"]["shape"][1], mlp["data"]["mean"].as_array().unwrap().len()), (&28.into(), 1));
     let vgg = ["--model", "vgg", "--train-samples", "8", "--test-samples", "8", "--batch-size", "4"];
     let vgg = lab.train(2, "vgg", &[&short[..2], &vgg].concat());
-    // As of 3x32x32, without the weights of two channels and of 7 of 16 pixels at the end.
+    // The parameters for 3x32x32, less the weights of two input channels, and less the weights of 7 of 16
+    // positions before the first linear layer.
     assert_eq!(vgg["params"], 2_625_962 - 2 * 9 * 32 - 7 * 256 * 256);
     output_of(lab.on(1, &["profile", "--checkpoint"], "vgg").args(["--batches", "1"]));
     output_of(lab.on(1, &["export", "--out", lab.path("vgg.onnx").to_str().unwrap()], "vgg"));

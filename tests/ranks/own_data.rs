@@ -1,4 +1,4 @@
-//! People's own data: from pictures and tables to a trained network and its predictions.
+//! Data of users: from pictures and tables, through import and training, to predictions.
 
 use std::fs;
 
@@ -10,14 +10,14 @@ use crate::harness::*;
 
 const CLASSES: [&str; 3] = ["blue sky", "grass", "żar"];
 
-/// A picture in which one of the channels is the brightest: the class's.
+/// A picture whose brightest colour channel depends on its class.
 fn picture(class: usize, number: usize, [width, height]: [usize; 2]) -> Vec<u8> {
     let value = |at: usize| 40 + (at * 31 + number * 17) % 60;
     let channel = [2, 1, 0][class];
     (0..3 * width * height).map(|at| (value(at) + if at % 3 == channel { 110 } else { 0 }) as u8).collect()
 }
 
-/// Writes pictures of three classes, 7, 9 and 11 of them.
+/// Writes a folder of pictures for each of three classes: 7, 9 and 11 pictures.
 fn pictures(lab: &Lab, name: &str, size: [usize; 2]) {
     for (class, folder) in CLASSES.iter().enumerate() {
         fs::create_dir_all(lab.path(name).join(folder)).unwrap();
@@ -28,7 +28,7 @@ fn pictures(lab: &Lab, name: &str, size: [usize; 2]) {
     }
 }
 
-/// Imports into `out`.
+/// Imports `source` into the data set `out`.
 fn import(lab: &Lab, source: &str, out: &str, options: &[&str]) -> String {
     let mut job = job(1);
     job.args(["data", "import"]).arg(lab.path(source)).arg("--out").arg(lab.path(out)).args(options);
@@ -41,7 +41,7 @@ fn train(lab: &Lab, ranks: usize, run: &str, data: &str, options: &[&str]) -> se
     lab.train(ranks, run, &[&["--data-root", data.to_str().unwrap()], options].concat())
 }
 
-/// What `predict` prints of `paths`.
+/// The job of `predict` for the files `paths`.
 fn predict(lab: &Lab, run: &str, paths: &[&str], options: &[&str]) -> Job {
     let mut job = lab.on(1, &["predict"], run);
     job.args(paths.iter().map(|path| lab.path(path))).args(options);
@@ -55,7 +55,7 @@ fn names(printed: &str, facts: &[&str]) {
     }
 }
 
-/// Options of a training that learns the pictures.
+/// Options of a training that learns to classify the pictures.
 const LEARNS: &[&str] = &[
     "--train-batch-size",
     "1",
@@ -77,7 +77,8 @@ fn learn(lab: &Lab, ranks: usize, more: &[&str]) -> serde_json::Value {
     run["weights_sha256"].clone()
 }
 
-/// A folder with the pictures `skies`, the data set `data` made of them, and a training on it, `run`.
+/// A lab with a folder of pictures (`skies`), the data set made of them (`data`), and a run trained on it
+/// (`run`).
 fn trained_on_pictures() -> Lab {
     let lab = Lab::new();
     pictures(&lab, "skies", [13, 9]);
@@ -134,7 +135,7 @@ fn a_training_on_pictures_prints_classes_and_info_the_digests_of_the_run() {
     let printed = succeeds(lab.command(2, "run", &of_data));
     let has_class = table_rows(&printed).iter().any(|row| row[0] == "blue sky");
     assert!(printed.contains("balanced accuracy") && has_class, "{printed}");
-    // What run.json and checkpoints compare with later.
+    // The digests of the data set, which later commands compare with.
     let manifest = fs::read(lab.newest("run").join("manifest.json")).unwrap();
     let manifest: serde_json::Value = serde_json::from_slice(&manifest).unwrap();
     let run = lab.run_json("run");
@@ -173,7 +174,7 @@ fn a_data_set_that_changed_after_the_training_is_named() {
     }
     import(&lab, "skies", "data", &["--overwrite", "--size", "9"]);
     refused(lab.on(2, &["eval", "--checkpoint"], "run"), 2, &["has samples of 3x9x9", "3x9x13"]);
-    // A prediction needs what run.json says of the data set.
+    // A prediction needs the description of the data set in run.json.
     for mean in [vec![0.5], vec![0.5; 3]] {
         edit(&lab.path("run/run.json"), |run| run["data"]["mean"] = mean.into());
         refused(predict(&lab, "run", &["skies"], &[]), 1, &["`data`", "run.json", "checkpoint"]);
@@ -229,7 +230,7 @@ fn a_table_becomes_a_network_that_names_its_rows() {
         (&run["test_accuracy"], &run["data"]["features"]),
         (&100.0.into(), &vec!["length", "size"].into())
     );
-    // Other columns, and files of another import, are no data set of the run.
+    // A data set with other columns, or from another import, is rejected.
     fs::write(lab.path("table.csv"), format!("id;size;length;species\n{rows}")).unwrap();
     import(&lab, "table.csv", "swapped", &["--drop", "id"]);
     let mut other = lab.on(2, &["eval", "--checkpoint"], "run");
@@ -257,13 +258,14 @@ fn a_table_becomes_a_network_that_names_its_rows() {
     names(&text(&output), &["new.csv: line 4: ", "column size is \"large\""]);
 }
 
-/// Samples as they are and from pictures and tables of them are the same training, to the bit.
+/// Trains on the same samples three times: as they are, imported from pictures, and imported from tables. All
+/// three trainings give the same bits.
 #[test]
 fn imported_samples_are_those_of_the_original() {
     let lab = Lab::new();
     let draw = |split, count: u64| {
         let mut samples: Vec<_> = (0..count).map(|index| digits::draw(5, split, index)).collect();
-        // As a folder for each class has them.
+        // In the order in which an import reads a folder for each class.
         samples.sort_by_key(|(_, label)| *label);
         samples
     };
@@ -314,7 +316,7 @@ fn imported_samples_are_those_of_the_original() {
         sets.iter().for_each(|set| assert_eq!(digest(set), original, "{model}, {set}"));
     }
 
-    // Black on white, for a network that learned white on black.
+    // paper.png is black on white; the network has learned white on black.
     for (name, value) in [("paper.png", 230), ("night.png", 30)] {
         write_png(&lab.path(name), [28, 28], &vec![value; 28 * 28 * 3]).unwrap();
     }
@@ -324,7 +326,7 @@ fn imported_samples_are_those_of_the_original() {
     names(&both, &["1 of 2 pictures", "brighter", paper.to_str().unwrap(), "mean 0.90", "0.13"]);
     let ordinary = told(&["night.png"]);
     assert!(!ordinary.contains("brighter"), "{ordinary}");
-    // A table in place of a picture, and the other way round.
+    // A table where a picture is expected, and a picture where a table is expected.
     fs::write(lab.path("empty.csv"), (0..784).map(|at| format!("p{at}")).collect::<Vec<_>>().join(","))
         .unwrap();
     let output = must_fail(predict(&lab, "mlp-table-set", &["empty.csv", "night.png"], &[]));

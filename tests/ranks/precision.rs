@@ -5,10 +5,10 @@ use serde_json::Value;
 
 use crate::harness::*;
 
-/// Steps in which the last rank has no samples, for 2 and 3 ranks: 1 of 1025 is left.
+/// With 2 and 3 ranks, the last step has one sample (1 of 1025 is left), so the last rank has none.
 const UNEVEN: [&str; 3] = ["--train-samples=1025", "--epochs=2", "--train-batch-size=16"];
 
-/// How a processor with these flags computes products of bf16.
+/// The fastest way in which this processor computes products of bf16, as `run.json` names it.
 fn fastest_products() -> &'static str {
     let flags = std::fs::read_to_string("/proc/cpuinfo").unwrap();
     let has = |flag: &str| flags.split_whitespace().any(|word| word == flag);
@@ -21,7 +21,8 @@ fn fastest_products() -> &'static str {
     }
 }
 
-/// Many channels: convolutions on tiles, where there are some, while buckets are reduced.
+/// A network with many channels. Its convolutions use AMX tiles, if the processor has them, while buckets are
+/// reduced.
 #[test]
 fn the_vgg_has_the_same_weights_whenever_buckets_are_reduced() {
     let lab = Lab::new();
@@ -32,8 +33,8 @@ fn the_vgg_has_the_same_weights_whenever_buckets_are_reduced() {
     lab.trains_the_same(2, "run", &options, &["weights_sha256"]);
 }
 
-/// Every other sample is beyond f16's largest value. bf16 trains on them, so a lower learning rate is no
-/// remedy.
+/// Half of the samples exceed f16's largest value. bf16 trains on them, so the error does not advise a lower
+/// learning rate.
 #[test]
 fn samples_beyond_the_range_of_fp16_are_said_to_be_so() {
     let lab = Lab::new();
@@ -49,7 +50,7 @@ fn samples_beyond_the_range_of_fp16_are_said_to_be_so() {
     refused(lab.command(2, "fp16", &[&options[..], &["fp16"]].concat()), 1, &words);
 }
 
-/// A training compares the weights of all ranks at the end of each epoch.
+/// A training compares the weights of all ranks at the end of each epoch, and fails if they differ.
 #[test]
 fn ranks_have_the_same_weights_whenever_buckets_are_reduced() {
     let lab = Lab::new();
@@ -71,7 +72,7 @@ fn ranks_have_the_same_weights_whenever_buckets_are_reduced() {
 #[test]
 fn an_interrupted_run_goes_on_with_its_loss_scale_to_the_same_bits() {
     let lab = Lab::new();
-    // Enough steps to double the scale, for which a row of 2000 without an overflow is needed.
+    // 2000 steps in a row without an overflow double the scale; these trainings have enough steps.
     let options =
         ["--precision=fp16", "--epochs=4", "--train-samples=1400", "--train-batch-size=1", "--shuffle"];
     lab.train(2, "whole", &options);
@@ -84,9 +85,10 @@ fn an_interrupted_run_goes_on_with_its_loss_scale_to_the_same_bits() {
     assert_eq!(lab.values("cut", &keys), lab.values("whole", &keys));
 }
 
-/// Initial weights are zeros, and a bias that makes the scores of all classes but `unlikely` equal, and its
-/// probability 0. With one sample a rank, the gradient of a score is the scale times its probability, less the
-/// scale for the sample's class: -65536 is infinite in f16 where that probability is 0, and 8/9 of it is not.
+/// The initial weights are zeros. The initial bias gives all classes the same score, except `unlikely`, whose
+/// probability is 0. With one sample per rank, the gradient of a score is the loss scale times the
+/// probability of the class, less the loss scale if it is the sample's class. If this probability is 0, the
+/// gradient is -65536, which is infinite in f16. For another class, it is 8/9 of that, which is finite.
 #[test]
 fn an_overflow_on_one_rank_skips_the_step_on_all() {
     let lab = Lab::new();
@@ -102,7 +104,7 @@ fn an_overflow_on_one_rank_skips_the_step_on_all() {
     for (name, values) in lab.weights("once") {
         assert!(values.iter().enumerate().all(|(at, &x)| x == initial(&name, at)), "{name}: {values:?}");
     }
-    // Half of the scale fits.
+    // With half of the loss scale, no gradient overflows.
     let run = lab.train(3, "twice", &[&options[..], &["--epochs=2"]].concat());
     let found = (&run["steps"], &run["skipped_steps"], &run["loss_scale"]);
     assert_eq!(found, (&2.into(), &1.into(), &32768.0.into()));
@@ -119,13 +121,13 @@ fn sixteen_bits_are_as_accurate_as_f32() {
     let exact = accuracy("no");
     assert!(exact > 80.0, "{exact}");
     for precision in ["bf16", "fp16"] {
-        // 500 images: one is 0.2 points.
+        // The accuracy is of 500 images: one image is 0.2 points.
         let found = accuracy(precision);
         assert!((found - exact).abs() <= 0.41, "{precision}: {found} for {exact}");
     }
 }
 
-/// The run directory is a text that somebody may have edited.
+/// `run.json` is a text file, so a user may have edited it.
 #[test]
 fn an_edited_configuration_is_refused_by_name() {
     let lab = Lab::new();

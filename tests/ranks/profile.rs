@@ -146,7 +146,7 @@ fn a_checkpoint_is_profiled_with_its_network() {
     for (options, code, expected) in [
         (&["--model", "vgg"][..], 2, &["--model vgg: ", "--model convnet"][..]),
         (&["--activation", "gelu"], 2, &["--activation gelu: ", "--activation relu"]),
-        // What fits the run's network alone.
+        // Options that do not fit the run's network.
         (&["--hidden", "8"], 2, &["--hidden 8: ", "convnet"]),
         (&["--int8"], 2, &["int8.safetensors"]),
         (&["--data-root", "/nowhere"], 1, &["/nowhere"]),

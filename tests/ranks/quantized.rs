@@ -7,11 +7,11 @@ use serde_json::Value;
 
 use crate::harness::*;
 
-/// Steps in which the last rank has no samples, for 2 and 3 ranks: 1 of 1025 is left.
+/// With 2 and 3 ranks, the last step has one sample (1 of 1025 is left), so the last rank has none.
 const UNEVEN: [&str; 5] =
     ["--quantize", "qat", "--train-samples=1025", "--epochs=2", "--train-batch-size=16"];
 
-/// Asserts that the run's last checkpoint has all ranges.
+/// Asserts that the run's last checkpoint has all ranges: for each activation, the range of its values.
 fn has_ranges(lab: &Lab, name: &str) {
     let ranges = lab.position(name)["ranges"].take();
     let groups = ranges["groups"].as_array().expect("ranges of groups");
@@ -19,7 +19,7 @@ fn has_ranges(lab: &Lab, name: &str) {
     assert!(!ranges["input"].is_null(), "{ranges}");
 }
 
-/// A training compares the ranges of all ranks at the end of each epoch.
+/// A training compares the ranges of all ranks at the end of each epoch, and fails if they differ.
 #[test]
 fn ranks_have_the_same_scales_whenever_buckets_are_reduced() {
     let lab = Lab::new();
@@ -33,7 +33,7 @@ fn ranks_have_the_same_scales_whenever_buckets_are_reduced() {
         let keys = ["weights_sha256", "int8_test_accuracy", "ranges"];
         lab.trains_the_same(ranks, &name, &options, &keys);
     }
-    // Without fake quantization the weights are others.
+    // A training without fake quantization gives other weights.
     let plain = lab.train(1, "plain", &UNEVEN[2..]);
     assert_ne!(plain["weights_sha256"], lab.run_json("run1")["weights_sha256"]);
     assert!(plain["int8_test_accuracy"].is_null());
@@ -71,7 +71,7 @@ fn integers_are_as_accurate_as_floats_after_every_epoch() {
         let columns = ["test_accuracy", "int8_test_accuracy"].map(|title| lab.column::<f64>("run", title));
         assert_eq!(columns.each_ref().map(Vec::len), [3, 3]);
         for (float, int8) in columns[0].iter().zip(&columns[1]) {
-            // Four of the 500 images.
+            // 0.8 points are four of the 500 images.
             assert!((float - int8).abs() <= 0.81 && *float > 80.0, "{ranks} ranks: {float}, int8 {int8}");
         }
     }
@@ -92,8 +92,8 @@ fn an_interrupted_run_goes_on_to_the_same_bits() {
     lab.assert_same("cut", "whole");
 }
 
-/// The int8 file of the last checkpoint, and the test accuracy that `quantize` prints for the one it
-/// makes on one rank. The two files are equal.
+/// Makes the int8 model of the last checkpoint again, on one rank, and asserts that its file is the same as
+/// the training's. Returns the file, and the test accuracy that `quantize` prints.
 fn quantized_again(lab: &Lab, name: &str, options: &[&str]) -> (Vec<u8>, String) {
     let file = || std::fs::read(lab.newest(name).join("int8.safetensors")).expect("an int8 model");
     let before = file();
@@ -119,7 +119,7 @@ fn float_trainings_have_an_int8_model_after_every_epoch() {
         let (_, again) = quantized_again(&lab, &name, &ptq[2..]);
         assert_eq!(again, format!("{accuracy:.2}"), "{name}");
     }
-    // The last epoch is trained again, to the same model.
+    // The last epoch is trained again, and gives the same int8 model.
     let (whole, _) = quantized_again(&lab, "ptq3", &["--calibration", "200"]);
     let before = lab.run_json("ptq3");
     lab.cut("ptq3");
@@ -129,7 +129,8 @@ fn float_trainings_have_an_int8_model_after_every_epoch() {
     assert!(quantized_again(&lab, "ptq3", &["--calibration", "200"]).0 == whole);
 }
 
-/// Weights that become infinite in the last step are a training's error, not quantization's.
+/// If weights become infinite in the last step, the error is the training's, although quantization comes
+/// after it.
 #[test]
 fn infinite_weights_are_reported_as_such() {
     let lab = Lab::new();
@@ -139,7 +140,7 @@ fn infinite_weights_are_reported_as_such() {
     }
 }
 
-/// A rate so high that the first convolution's output is 0 everywhere.
+/// The learning rate is so high that the output of the first convolution becomes 0 everywhere.
 #[test]
 fn an_epoch_without_an_int8_model_is_trained_and_kept() {
     let lab = Lab::new();
@@ -163,8 +164,8 @@ fn an_epoch_without_an_int8_model_is_trained_and_kept() {
 /// Columns of `epochs.csv` that a run without quantization leaves empty.
 const INT8_COLUMNS: &str = ",int8_test_accuracy,int8_test_loss";
 
-/// Asserts that a rank's curves of the integer model and its results in `run.json` belong together, and
-/// those of all ranks to the last line of `epochs.csv`.
+/// Asserts that each rank's curves of the int8 model agree with its results in `run.json`, and that the
+/// results of all ranks agree with the last line of `epochs.csv`.
 fn int8_results_agree(lab: &Lab, name: &str, epochs: usize) {
     let run = lab.completed(name);
     let ranks = run["per_rank"].as_array().expect("results by rank");
@@ -195,7 +196,7 @@ fn each_rank_has_loss_and_accuracy_of_the_int8_model_after_each_epoch() {
     let lab = Lab::new();
     for (ranks, kind) in [(1, "ptq"), (2, "qat"), (3, "ptq")] {
         let (name, quantize) = (format!("run{ranks}"), ["--quantize", kind]);
-        // One of the ranks, if there are three, has a test sample less.
+        // 101 test samples: with two or three ranks, shards differ by one sample.
         let options = [&quantize[..], &["--epochs=2", "--train-samples=640", "--test-samples=101"]].concat();
         lab.train(ranks, &name, &options);
         int8_results_agree(&lab, &name, 2);
@@ -209,14 +210,15 @@ fn each_rank_has_loss_and_accuracy_of_the_int8_model_after_each_epoch() {
     assert!(!lab.path("float/rank0/test.int8.loss").exists());
 }
 
-/// The content of TensorBoard's files of `name`, in which tags are text.
+/// The content of the TensorBoard file `name` of a run. Names of curves are plain text in it.
 fn tags(lab: &Lab, run: &str, name: &str) -> String {
     let files = std::fs::read_dir(lab.path(run).join("tensorboard").join(name)).expect("a folder");
     let read = |file: std::io::Result<std::fs::DirEntry>| std::fs::read(file.unwrap().path()).unwrap();
     files.map(read).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).collect()
 }
 
-/// Published figures of quantized trainings are beside quantized runs, and others beside others.
+/// A report shows published figures of quantized trainings beside quantized runs, and other published figures
+/// beside other runs.
 #[test]
 fn published_figures_are_beside_runs_of_the_same_kind() {
     let lab = Lab::new();
@@ -228,7 +230,7 @@ fn published_figures_are_beside_runs_of_the_same_kind() {
     let figures = "model,topology,backend,quantized,published_epochs,train_seconds,test_accuracy,hardware\n\
                    convnet,1x1,mpi,no,3,186,97.77,a cluster\nconvnet,1x1,,qat,3,135,93.59,a cluster\n";
     std::fs::write(lab.path("results/reference/figures.csv"), figures).unwrap();
-    // In a process, whose folder is its own.
+    // A separate process, which can have its own working directory.
     let report = Command::new(binary())
         .current_dir(lab.path(""))
         .args(["report", "--reference", "figures", "--format", "markdown", "--out", "tables"])
@@ -252,7 +254,7 @@ fn published_figures_are_beside_runs_of_the_same_kind() {
     assert_eq!(dashed, 2, "two dashed curves");
 }
 
-/// Every figure of the tables is that of the run's files.
+/// Every figure in the tables must be the figure in the run's files.
 #[test]
 fn accuracies_by_rank_are_beside_published_ones_and_quantized_trainings_beside_others() {
     let lab = Lab::new();

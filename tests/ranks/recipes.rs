@@ -1,5 +1,5 @@
-//! Optimizers, schedules, regularisation and augmentation on several ranks and with
-//! interruptions.
+//! Optimizers, schedules, regularisation and augmentation: the same result on several ranks, and after an
+//! interruption.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -22,8 +22,8 @@ fn two_ranks_with_any_recipe_compute_the_same_as_one() {
         let run = lab.train(1, "one", &[&options[..], &["--train-batch-size", "32"]].concat());
         lab.train(2, "two", &[&options[..], &["--train-batch-size", "8", "--accumulate", "2"]].concat());
         let off = lab.weights_apart("one", "two");
-        // Where gradients are near 0, Adam and RMSprop amplify rounding errors to a
-        // fraction of their step size.
+        // Where a gradient is near 0, Adam and RMSprop amplify its rounding error to a fraction of their step
+        // size.
         assert!(off < 3e-4, "{recipe}: {off}");
         let digest = run["weights_sha256"].as_str().expect("a digest").to_owned();
         assert!(found.insert(digest), "every recipe has an effect: {recipe}");
@@ -57,7 +57,7 @@ fn every_recipe_resumes_inside_an_epoch_to_the_same_bits() {
 #[test]
 fn augmented_images_differ_in_every_epoch() {
     let lab = Lab::new();
-    // The learning rate is 0, so losses differ by the images only.
+    // The learning rate is 0, so the losses of two epochs differ only if the images differ.
     let options = ["--epochs", "2", "--train-samples", "320", "--lr", "0", "--weight-decay", "0"];
     lab.train(1, "plain", &options);
     lab.train(1, "changed", &[&options[..], &["--augment", "crop,jitter"]].concat());
@@ -83,7 +83,7 @@ fn early_stopping_ends_all_ranks_at_the_same_epoch_and_keeps_the_best() {
         assert_eq!(lab.curve("run", rank, "test.loss").len(), best + 4);
     }
 
-    // Printed with six digits, and summed over another number of ranks.
+    // The printed loss has six digits, and is a sum over another number of ranks.
     let eval = |path: &Path, expected: f64| {
         let printed = output_of(job(2).args(["eval", "--checkpoint"]).arg(path));
         let loss = printed.split("test loss ").nth(1).and_then(|rest| rest.split_whitespace().next());
@@ -96,7 +96,7 @@ fn early_stopping_ends_all_ranks_at_the_same_epoch_and_keeps_the_best() {
     assert!(printed.contains(&format!("taking epoch {best} of {}", best + 4)), "{printed}");
     eval(&lab.newest("run"), losses[best + 3]);
 
-    // Resumed without its last epoch, the run continues its count of epochs.
+    // After the run is resumed without its last epoch, it continues to count epochs.
     lab.cut("run");
     lab.resumed(3, "run");
     for name in ["weights_sha256", "best_epoch", "stopped_early_after"] {

@@ -1,4 +1,4 @@
-//! Reports of real runs, and of failed and damaged ones.
+//! Reports of complete, failed and damaged runs.
 
 use std::fs;
 
@@ -22,18 +22,19 @@ fn train(lab: &Lab, ranks: usize, name: &str, options: &[&str]) {
     lab.train(ranks, name, &[&short, options].concat());
 }
 
-/// The results as if the training had been long enough, on an idle machine.
+/// Edits a run's results as if its training had taken `train_seconds` on an idle machine, long enough to be
+/// measured.
 fn lengthen(lab: &Lab, name: &str, train_seconds: f64) {
     let mut run = lab.run_json(name);
     run["train_seconds"] = train_seconds.into();
     run["ms_per_step"] = (1e3 * train_seconds / run["steps"].as_f64().unwrap()).into();
-    // As older programs had it, whose times have other parts.
+    // 0, as in runs of older programs. The parts of a step no longer add up to the edited total.
     run["step_ms"]["rest"] = 0.0.into();
     (run["others_cpu_percent"], run["others_cpu_percent_by_host"]) = (0.0.into(), serde_json::json!({}));
     fs::write(lab.path(name).join("run.json"), run.to_string()).unwrap();
 }
 
-/// Whether a table has the row of the topology 1x1.
+/// True if a table has the row of the topology 1x1.
 pub fn has_row_1x1(printed: &str) -> bool {
     table_rows(printed).iter().any(|row| row[0] == "1x1")
 }

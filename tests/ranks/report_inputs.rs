@@ -1,4 +1,4 @@
-//! Inputs of a report: tables of the all-reduce, paths to one run, edited values.
+//! Inputs of a report: tables of `bench allreduce`, different paths to one run, edited values.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -29,7 +29,7 @@ fn a_table_of_the_all_reduce_is_reported_alone_and_with_runs() {
     let output = report(&lab, &["run", "ar.csv", "--format", "csv"]);
     contains(&text(&output), &["1 table of profiles and benchmarks"]);
 
-    // A quote that is left open must not hide the rows below.
+    // If a quote is not closed, the rows below it must not disappear.
     let open = fs::read_to_string(lab.path("ar.csv")).unwrap().replacen("\nmpi,", "\n\"mpi,", 1);
     fs::write(lab.path("open.csv"), open).unwrap();
     let printed = shown(&lab, &["ar.csv", "open.csv"]);

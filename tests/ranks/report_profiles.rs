@@ -33,7 +33,8 @@ fn profiles_and_benchmarks_are_tables_of_the_report() {
     let bench = ["bench", "fused", "--train-samples", "64", "--layers", "2", "--data-root"];
     succeeds(job(1).args(bench).arg(digits()).arg("--csv").arg(&fused));
 
-    // The words are those of any times: which is faster, and by more than noise, depends on the moment.
+    // Words that the report contains whatever the times are. Which one is faster, and whether by more than
+    // noise, varies.
     let words = [
         "mlp: slowest activation",
         "convnet: int8 is ",

@@ -1,11 +1,12 @@
-//! Stopped runs that are resumed give the same bits.
+//! Runs that are stopped and resumed give the same bits as uninterrupted runs.
 
 use std::process::Command;
 
 use crate::harness::*;
 
-/// A run that is stopped after each of its steps in turn, by a request that another rank has each time, and
-/// runs that are stopped once. Ranks have as many steps, and in the last of an epoch one sample for all.
+/// A run that is stopped after each of its steps, where another rank requests each stop, and runs that are
+/// stopped once. All ranks have the same number of steps. The last step of an epoch has one sample for all
+/// ranks together.
 #[test]
 fn a_run_that_is_stopped_after_every_step_has_the_bits_of_an_uninterrupted_one() {
     let lab = Lab::new();
@@ -60,20 +61,21 @@ fn another_world_size_is_rejected_with_both_numbers() {
         &["--resume ", "the run has 2 ranks", "this job has 1", "mpirun -n 2"],
     );
     assert_eq!(output.status.code(), Some(2));
-    // What was typed is named, not what it brings with it.
+    // The message names `--schedule`, which was typed, but not the options that `--schedule` changes.
     let output = must_fail(lab.resume(2, "run", &["--schedule=step"]));
     assert!(text(&output).contains("--schedule step: the run is complete"), "{}", text(&output));
 }
 
-/// Where it would, the accuracy in run.json was that of the weights of an epoch's end, and of other options.
+/// If such a run could end, `run.json` would have the accuracy of the weights at an earlier epoch's end, or
+/// with other options.
 #[test]
 fn changed_options_never_end_a_run_inside_an_epoch_or_with_results_of_others() {
     let lab = Lab::new();
     for ranks in [1, 2, 3] {
-        // Two steps an epoch.
+        // Two steps per epoch.
         let samples = format!("--train-samples={}", 2 * 16 * ranks);
         let options = ["--epochs=4", &samples, "--test-samples=20", "--train-batch-size=16"];
-        // Runs that are stopped after each of their steps.
+        // Starts a run, and stops it after each of its first `steps` steps.
         let stopped = |name: &str, steps: usize| {
             for step in 1..=steps {
                 let job = match step {
@@ -95,7 +97,7 @@ fn changed_options_never_end_a_run_inside_an_epoch_or_with_results_of_others() {
             );
             assert_eq!(lab.run_json(inside)["status"], "stopped");
         }
-        // Without a launcher, there is another error.
+        // A single rank without a launcher fails with another error.
         if ranks > 1 {
             let job = lab.resume(ranks, inside, &["--world-size=9"]);
             let line = refused(job, 2, &[&format!("{ranks} ranks")]);
@@ -115,7 +117,7 @@ fn changed_options_never_end_a_run_inside_an_epoch_or_with_results_of_others() {
     }
 }
 
-/// The printed line with these words.
+/// The first printed line that contains `words`.
 fn line_with<'t>(printed: &'t str, words: &str) -> &'t str {
     printed.lines().find(|line| line.contains(words)).unwrap_or_else(|| panic!("no {words}: {printed}"))
 }
@@ -150,16 +152,17 @@ fn a_resumed_run_says_where_its_learning_rate_goes_and_writes_it_down() {
         let line = line_with(&printed, "warn: epochs 5 to 6 ");
         assert!(words.iter().all(|word| line.contains(word)), "{line}");
     }
-    // Another number of epochs of a constant rate is no change of it.
+    // The learning rate is constant, so another number of epochs does not change it.
     let printed = output_of(lab.resume(2, "new", &["--epochs=5"]));
     assert!(!printed.contains("the learning rate was"), "{printed}");
 }
 
-/// The best epoch of other tests is none to go back to, and does not end a run.
+/// If the test is changed, the best epoch so far was measured by another test. Early stopping neither ends a
+/// run because of it nor returns to it.
 #[test]
 fn early_stopping_begins_anew_where_it_is_set_or_the_test_is_another() {
     let lab = Lab::new();
-    // With a learning rate of 0 no epoch is better than the first.
+    // With a learning rate of 0, no epoch is better than the first one.
     let options = ["--epochs=3", "--train-samples=64", "--test-samples=20", "--keep=1"];
     let stopping = [&options[..], &["--early-stopping=5", "--lr=0"]].concat();
     for ranks in [1, 2] {
@@ -171,7 +174,7 @@ fn early_stopping_begins_anew_where_it_is_set_or_the_test_is_another() {
         let loss = lab.completed(without)["test_loss"].as_f64().unwrap();
         assert!(evaluated.contains(&format!("test loss {loss:.6} ")), "{evaluated}");
 
-        // Of 30 samples, all epochs are equal again.
+        // With 30 test samples, all epochs from the fourth are equal again.
         lab.train(ranks, other, &stopping);
         let sets = ["--test-samples=30", "--epochs=5", "--early-stopping=3"];
         output_of(lab.resume(ranks, other, &sets));
@@ -180,7 +183,8 @@ fn early_stopping_begins_anew_where_it_is_set_or_the_test_is_another() {
         let evaluated = output_of(lab.on(ranks, &["eval", "--checkpoint"], other));
         assert!(evaluated.contains("taking epoch 4 of 5"), "{evaluated}");
 
-        // Killed before a checkpoint of its own, it leaves the change in the history alone.
+        // The resumed run is killed before its first checkpoint, so only the history in run.json has the
+        // change.
         let killed = &format!("killed{ranks}");
         lab.train(ranks, killed, &[&options[..3], &["--early-stopping=5", "--lr=0"]].concat());
         output_of(lab.resume(ranks, killed, &["--test-samples=30", "--epochs=4"]));
@@ -196,7 +200,8 @@ fn early_stopping_begins_anew_where_it_is_set_or_the_test_is_another() {
     }
 }
 
-/// What a killed run wrote after its checkpoint is written again.
+/// After a kill, the curves have points that were written after the last checkpoint. The resumed run replaces
+/// them.
 #[test]
 fn tensorboard_has_each_step_once_after_a_resume_from_an_older_checkpoint() {
     let lab = Lab::new();
@@ -222,7 +227,7 @@ fn tensorboard_has_each_step_once_after_a_resume_from_an_older_checkpoint() {
     }
 }
 
-/// As in a new run.
+/// As in a new run, a limit above the number of samples is recorded as the number of samples.
 #[test]
 fn limits_above_the_data_set_become_its_samples_in_a_resumed_run() {
     let lab = Lab::new();
@@ -246,7 +251,7 @@ fn limits_above_the_data_set_become_its_samples_in_a_resumed_run() {
     assert!(!noted(&run, 2).contains("test_samples"), "it has not changed: {}", noted(&run, 2));
 }
 
-/// The first epoch of a complete run that goes on has its own loss and accuracy, not those of the last one as well.
+/// The loss and accuracy of the first added epoch must be of this epoch alone, not also of the epoch before.
 #[test]
 fn a_complete_run_that_gets_more_epochs_has_the_lines_of_one_in_one_go() {
     let lab = Lab::new();
@@ -269,7 +274,7 @@ fn a_complete_run_that_gets_more_epochs_has_the_lines_of_one_in_one_go() {
     assert_eq!(results("parts"), results("whole"));
 }
 
-/// Inside an epoch, each rank has running statistics of its own.
+/// In the middle of an epoch, ranks have different running statistics.
 #[test]
 fn checkpoints_inside_an_epoch_change_nothing_with_batch_norm() {
     let lab = Lab::new();
@@ -281,7 +286,7 @@ fn checkpoints_inside_an_epoch_change_nothing_with_batch_norm() {
             let often = lab.train(ranks, "often", &[&options[..], &["--checkpoint-every", "3"]].concat());
             assert_eq!(often["weights_sha256"], expected["weights_sha256"], "{ranks} ranks, {extra:?}");
 
-            // From the middle of the last epoch again: the checkpoint of its end is removed.
+            // Removes the checkpoint of the end, so that the run continues from the middle of the last epoch.
             std::fs::remove_dir_all(lab.checkpoints("often").pop().expect("checkpoints")).unwrap();
             let printed = output_of(lab.resume(ranks, "often", &[]));
             assert!(printed.contains(", in epoch 2"), "{printed}");

@@ -1,21 +1,21 @@
-//! `run.json`: times of a run.
+//! The times in `run.json`.
 
 use serde_json::Value;
 
 use crate::harness::*;
 
-/// Seconds of start-up, training, tests and checkpoints.
+/// The seconds of start-up, training, tests and checkpoints.
 const PARTS: [&str; 4] = ["start_up_seconds", "train_seconds", "test_seconds", "checkpoint_seconds"];
 
 fn seconds(run: &Value, name: &str) -> f64 {
     run[name].as_f64().unwrap_or_else(|| panic!("{name} is missing in {run}"))
 }
 
-/// Each part has taken some time, and they do not overlap: their sum is at most the total.
+/// Each part takes some time, and parts do not overlap: their sum is at most the total.
 #[test]
 fn the_total_is_start_up_training_tests_and_checkpoints() {
     let lab = Lab::new();
-    // The total of a resumed run is that of all its processes.
+    // The times of a resumed run are sums over all its processes.
     let job = lab.command(2, "stopped", &["--epochs", "30000", "--train-samples", "640"]);
     let output = lab.stopped_after(105, "stopped", job);
     assert_eq!(output.status.code(), Some(75), "{}", text(&output));

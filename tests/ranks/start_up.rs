@@ -1,8 +1,8 @@
-//! Jobs whose ranks differ before the first collective: they end at once, with the cause.
+//! Jobs whose ranks differ before the first collective. They must end at once, and name the cause.
 
 use crate::harness::*;
 
-/// Rank 0 trains, and rank 1 does what `other` says; returns the one line of both.
+/// A job in which rank 0 trains and rank 1 does `other`. Returns the one error line of the job.
 fn refused(lab: &Lab, other: &Job, code: i32) -> String {
     let output = must_fail(side_by_side(&[&training(lab, &[]), other]));
     let errors = errors(&output);

@@ -94,7 +94,7 @@ fn a_damaged_newest_checkpoint_is_set_aside_for_the_one_before_it() {
         assert_eq!(damaged.count(), damages.len());
         assert_eq!(lab.run_json(name)["history"].as_array().unwrap().len(), damages.len() + 1);
 
-        // A missing manifest is damage, and with no intact checkpoint there is nothing to take.
+        // A checkpoint without a manifest is damaged. If no checkpoint is intact, the resume fails.
         for checkpoint in lab.checkpoints(name) {
             fs::remove_file(checkpoint.join("manifest.json")).unwrap();
         }
@@ -158,11 +158,11 @@ fn options_beside_resume_change_and_the_history_says_so() {
         {"field": "epochs", "from": 2, "to": 3}, {"field": "lr", "from": 0.0005, "to": 0.25}
     ]);
     assert_eq!(history[1]["changed"], expected);
-    // The checkpoints before the change are covered too: the history has it.
+    // The history has the change, so checkpoints before the change can be used too.
     fs::remove_dir_all(lab.checkpoints("run").pop().unwrap()).unwrap();
     output_of(lab.resume(2, "run", &[]));
     assert_eq!(lab.run_json("run")["weights_sha256"], run["weights_sha256"]);
-    // Only rank 0 reads the run directory, but each rank has its options.
+    // Only rank 0 reads the run directory. The other ranks compare their options with rank 0's.
     for option in ["--lr=1", "--lr=0.0005", "--clip-norm=none"] {
         let [with, without] = [&[option][..], &[]].map(|more| lab.resume(1, "run", more));
         let differs = format!("{} differs between ranks: rank 1 on ", option.split('=').next().unwrap());
@@ -170,7 +170,7 @@ fn options_beside_resume_change_and_the_history_says_so() {
     }
 }
 
-/// Whatever is in the place of one of its files or of itself.
+/// In the place of a file of the checkpoint, or of the checkpoint's folder, is a folder, a pipe or a link.
 #[test]
 fn a_newest_checkpoint_of_something_else_is_set_aside_for_the_one_before_it() {
     let lab = Lab::new();
@@ -182,7 +182,7 @@ fn a_newest_checkpoint_of_something_else_is_set_aside_for_the_one_before_it() {
                 let copied = Command::new("cp").arg("-a").args([lab.path(whole), lab.path(name)]).status();
                 assert!(copied.unwrap().success());
                 let newest = lab.newest(name);
-                // Without a slash at the end, which would follow a link.
+                // The path has no slash at its end, because a slash would follow the link.
                 let place = if file.is_empty() { newest.clone() } else { newest.join(file) };
                 fs::rename(&place, lab.path("aside")).unwrap();
                 match kind {
@@ -208,7 +208,8 @@ fn a_newest_checkpoint_of_something_else_is_set_aside_for_the_one_before_it() {
     }
 }
 
-/// A file in the folder's place cannot be listed: that is not "no checkpoint".
+/// If a file is in the place of the folder of checkpoints, it cannot be listed. The error must not be "no
+/// checkpoint".
 #[test]
 fn checkpoints_that_cannot_be_listed_are_not_taken_for_none() {
     let lab = Lab::new();
@@ -236,7 +237,7 @@ fn checkpoints_that_cannot_be_listed_are_not_taken_for_none() {
     output_of(lab.resume(2, "run", &[]));
 }
 
-/// A pixel, a label or a name of a class.
+/// Changes a pixel, a label or the name of a class.
 #[test]
 fn other_samples_are_noticed_and_taken_only_when_asked_for() {
     let lab = Lab::new();
@@ -277,7 +278,7 @@ fn other_samples_are_noticed_and_taken_only_when_asked_for() {
             let train = if split == "training" { &["--train"][..] } else { &[] };
             let words = [&profile, train, &["--checkpoint"]].concat();
             refused(lab.on(ranks, &words, name), 2, &named);
-            // Whatever number of them is used now.
+            // The number of test samples makes no difference.
             let fewer = lab.on(ranks, &["eval", "--test-samples=7", "--checkpoint"], name);
             let more = lab.resume(ranks, name, &["--test-samples=30", "--epochs=9"]);
             refused(more, 2, &named);
@@ -288,11 +289,11 @@ fn other_samples_are_noticed_and_taken_only_when_asked_for() {
                 }
             }
             assert_eq!(fs::read(lab.path(name).join("run.json")).unwrap(), before, "{file}");
-            // Samples of the folder that is named.
+            // The data set in --data-root is used, although it is another one.
             output_of(lab.on(ranks, &["eval", "--data-root", root, "--checkpoint"], name));
             flip(file, at);
         }
-        // Samples that the run does not use are no matter.
+        // Samples that the run does not use may differ.
         flip("train-images-idx3-ubyte", 16 + 784 * 6000);
         for job in [&resume, &eval, &quantize] {
             output_of(job);
@@ -305,7 +306,7 @@ fn other_samples_are_noticed_and_taken_only_when_asked_for() {
             last["changed"].as_array().unwrap().iter().any(|change| change["field"] == "data_root"),
             "{last}"
         );
-        // From here on, the checkpoints are of these samples.
+        // Later checkpoints have the digests of the changed samples.
         output_of(&resume);
         fs::remove_dir_all(lab.newest(name)).unwrap();
         output_of(&resume);
@@ -328,7 +329,8 @@ fn another_number_of_training_samples_is_named_as_such() {
     }
 }
 
-/// An int8 model is derived from the weights, and another one may replace it.
+/// `quantize` can make the int8 model again from the weights, so a damaged one is no damage of the
+/// checkpoint.
 #[test]
 fn a_damaged_int8_model_leaves_its_checkpoint_as_it_is() {
     let lab = Lab::new();
@@ -340,7 +342,8 @@ fn a_damaged_int8_model_leaves_its_checkpoint_as_it_is() {
     assert!(newest.exists(), "{printed}");
 }
 
-/// Renamed, an old checkpoint would be the newest for good.
+/// A checkpoint is not used for the step in its folder's name, if the manifest has another step. Otherwise a
+/// renamed old checkpoint would always be the newest.
 #[test]
 fn a_renamed_checkpoint_is_not_taken_for_another_step() {
     let lab = Lab::new();

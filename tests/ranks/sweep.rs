@@ -1,10 +1,11 @@
-//! What sweeps and launches refuse before anything starts, and what commands may not do with files of a run.
+//! What sweeps and launches reject before they start anything, and files of a run that commands must not
+//! overwrite.
 
 use std::path::Path;
 
 use crate::harness::*;
 
-/// A command that has to end with one line, which is returned.
+/// Runs a command that must fail with one line; returns the line.
 fn refused(job: &Job, code: i32) -> String {
     let output = must_fail(job);
     let errors = errors(&output);
@@ -90,7 +91,7 @@ fn unsuitable_hosts_are_named_before_the_start() {
         let line = refused(&launch, 1);
         assert!(line.contains(words), "{line} lacks {words}");
     }
-    // One that this project has no host file of.
+    // A topology without a host file.
     let line = refused(job(1).args(["launch", "3x2", "--", "train"]), 1);
     assert!(line.contains("make hosts HOSTS="), "{line}");
 }
@@ -151,7 +152,7 @@ fn no_output_replaces_a_data_set_or_an_input() {
         assert!(line.contains("--init") && line.contains("--overwrite"), "{line}");
         assert!(weights.exists());
     }
-    // What no run writes stays.
+    // `--overwrite` keeps files that no run writes.
     std::fs::write(lab.path("run/notes.txt"), "mine").unwrap();
     std::fs::create_dir(lab.path("run/rank7")).unwrap();
     let printed = output_of(lab.command(1, "run", &options));
@@ -160,7 +161,7 @@ fn no_output_replaces_a_data_set_or_an_input() {
     assert!(lab.path("run/notes.txt").exists() && !lab.path("run/rank7").exists());
     assert!(!lab.path("run/.replaced").exists());
 
-    // The published figures that a report reads have the name of the table that it writes.
+    // The table that the report writes would replace the file of published figures that it reads, runs.csv.
     let reference = lab.path("results/reference");
     std::fs::create_dir_all(&reference).unwrap();
     std::fs::rename(lab.path("run"), lab.path("results/run")).unwrap();
@@ -200,7 +201,7 @@ fn no_output_replaces_a_file_of_a_run() {
         );
     }
     assert_eq!(kept.map(|file| std::fs::read(file).unwrap()), before);
-    // Beside them, it may be.
+    // A new file beside the run's files is allowed.
     let beside = crate::harness::run(profile("--json").arg(run.join("profile.json")));
     assert!(beside.status.success() && run.join("profile.json").exists(), "{}", text(&beside));
 }

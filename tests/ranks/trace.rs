@@ -1,4 +1,4 @@
-//! Time lines of `--trace`. `tests/trace/check.py` checks their times.
+//! `--trace` writes a time line of a training's steps. `tests/trace/check.py` checks the times in it.
 
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::harness::*;
 
-/// Buckets of one or two parameters.
+/// --bucket-mb makes buckets of one or two parameters.
 const OPTIONS: [&str; 6] = ["--epochs", "1", "--train-samples", "640", "--bucket-mb", "0.004"];
 
 fn read(path: &Path) -> Value {
@@ -35,7 +35,7 @@ fn events(trace: &Value) -> Vec<&Value> {
     all.iter().filter(|event| event["ph"] == "X").collect()
 }
 
-/// Names of a rank's events in a step, of the thread that computes or of the others.
+/// The names of a rank's events in a step: of the thread that computes, or of its other threads.
 fn names(trace: &Value, rank: usize, step: u64, computes: bool) -> BTreeSet<String> {
     let of = |event: &&Value| {
         event["pid"] == rank && event["args"]["step"] == step && (event["tid"] == 1) == computes
@@ -43,7 +43,7 @@ fn names(trace: &Value, rank: usize, step: u64, computes: bool) -> BTreeSet<Stri
     events(trace).into_iter().filter(of).map(|event| event["name"].as_str().unwrap().to_owned()).collect()
 }
 
-/// Steps of a rank, in order.
+/// The numbers of the steps that a rank's time line has, in order.
 fn steps(trace: &Value, rank: usize) -> Vec<u64> {
     let of = |event: &&Value| event["pid"] == rank && event["cat"] == "step";
     events(trace).into_iter().filter(of).filter_map(|event| event["args"]["step"].as_u64()).collect()
@@ -83,7 +83,7 @@ fn a_time_line_has_all_ranks_and_changes_no_bit() {
             let buckets = events(&trace).into_iter().filter(of);
             buckets.filter_map(|event| event["args"]["bytes"].as_u64()).sum()
         };
-        // The first step learns the order of gradients, and has other buckets.
+        // The first step learns the order of gradients, so its buckets differ.
         assert_eq!((bytes(1), bytes(5)), (17064, 17064), "all gradients in f32");
     }
 }
@@ -112,7 +112,7 @@ fn every_kind_of_training_has_a_time_line_and_the_same_bits() {
 #[test]
 fn ranks_without_samples_have_their_steps_and_buckets() {
     let lab = Lab::new();
-    // Of the second step's 4 samples on 3 ranks, rank 0 has 2; of the third's 1, ranks 1 and 2 none.
+    // In the second step, rank 0 has 2 of the 4 samples. In the third step, rank 0 has the only sample.
     let (_, trace) = traced(&lab, 3, "run", &["--train-samples", "49", "--train-batch-size", "8"]);
     for rank in 0..3 {
         assert_eq!(steps(&trace, rank), [1, 2, 3]);
@@ -202,7 +202,7 @@ fn a_run_that_ends_early_writes_what_it_has() {
     let job = lab.command(2, "stopped", &[&options[..], &["90..110", "--epochs", "30000"]].concat());
     let output = lab.stopped_after(101, "stopped", job);
     assert_eq!(output.status.code(), Some(75), "{}", text(&output));
-    // The request came in the second epoch, perhaps inside the range.
+    // The stop request came in the second epoch, and the training may have ended inside the traced range.
     let trace = read(&file);
     let found = steps(&trace, 0);
     let last = found.last().copied().unwrap_or(0);

@@ -1,8 +1,8 @@
-//! Invalid options of `--trace`: one line, before any work and on every rank.
+//! Invalid options of `--trace` are rejected with one line, before any work, on all ranks.
 
 use crate::harness::*;
 
-/// Ten steps on two ranks.
+/// A training of ten steps on two ranks.
 const OPTIONS: [&str; 4] = ["--epochs", "1", "--train-samples", "640"];
 
 #[test]
@@ -50,7 +50,7 @@ fn ranks_with_different_time_lines_are_rejected() {
     }
 }
 
-/// Neither a complete run, nor one that an option would have gone on with.
+/// Checks a complete run, and a run that another option would have continued.
 #[test]
 fn a_rejected_resume_leaves_the_run_as_it_was() {
     let lab = Lab::new();
@@ -92,7 +92,7 @@ fn a_time_line_does_not_replace_another_file() {
     fails_with(traced(1, "other", "other.json"), &["--trace ", "other.json: ", "not a time line"]);
     assert_eq!(std::fs::read(&other).unwrap(), b"{\"mine\": 1}");
     for _ in 0..2 {
-        // An own time line is replaced.
+        // The run's own time line is replaced.
         output_of(traced(1, "mine", "mine.json").arg("--overwrite"));
     }
 }

@@ -1,4 +1,4 @@
-//! Results of trainings, and their run directories.
+//! The results of trainings, and the files in their run directories.
 
 use crate::harness::*;
 
@@ -27,7 +27,8 @@ fn a_run_directory_is_complete_and_counts_each_sample_once() {
         assert!(near(run["ms_per_step"].as_f64().unwrap(), ms, 1e-6));
         assert_eq!(run["weights_sha256"].as_str().unwrap().len(), 64);
         assert!(run["peak_rss_mb"].as_f64().unwrap() > 5.0);
-        // Weights, gradients and moments are 17 KB each; the rest is activations. All threads are counted.
+        // The weights, the gradients and the moments take 17 KB each; the rest is activations. All threads
+        // are counted.
         let live = run["live_mb"].as_f64().expect("flex uses the counted allocator");
         assert!(live > 0.2 && (ranks > 1 || live < 5.0), "{live}");
         assert!(per_rank.iter().all(|r| r["live_mb"].as_f64().is_some_and(|mb| mb <= live && mb > 0.2)));
@@ -36,7 +37,7 @@ fn a_run_directory_is_complete_and_counts_each_sample_once() {
         let firsts: Vec<_> = epochs.lines().map(|l| l.split(',').next().unwrap()).collect();
         assert_eq!(firsts, ["epoch", "1", "2"]);
         for rank in 0..ranks {
-            // A value each 10 steps of an epoch; a shorter epoch has one.
+            // A curve has one value for each 10 steps of an epoch. An epoch of fewer steps has one value.
             let points = 2 * (steps / 2 / 10).max(1);
             assert_eq!(lab.curve(&name, rank, "train.loss").len(), points);
             assert_eq!(lab.curve(&name, rank, "train.acc").len(), points);
@@ -51,11 +52,12 @@ fn a_run_directory_is_complete_and_counts_each_sample_once() {
     }
 }
 
-/// Neither is of steps of an epoch before, nor of those before a resume with another --log-every.
+/// A value on a curve is a mean over steps. They must not include steps of the epoch before, or steps before
+/// a resume with another --log-every.
 #[test]
 fn a_training_value_is_a_mean_of_steps_of_its_epoch() {
     let lab = Lab::new();
-    // 5 steps an epoch.
+    // 5 steps per epoch.
     let options = ["--epochs=3", "--train-samples=160", "--test-samples=20"];
     let printed = output_of(lab.command(1, "short", &options));
     assert!(!printed.contains(" step 5/5: "), "an epoch has a line already: {printed}");
@@ -102,8 +104,8 @@ fn a_repeated_run_is_bit_identical() {
     assert_ne!(first["weights_sha256"], other["weights_sha256"], "shuffling changes the order");
 }
 
-/// Shards of unequal size: every sample has the same weight on any rank, and a rank
-/// without samples takes part in the step.
+/// Shards of unequal size. Every sample has the same weight on each rank, and a rank without samples still
+/// takes part in the step.
 #[test]
 fn uneven_shards_compute_the_same_as_one_rank_on_the_union() {
     let lab = Lab::new();
@@ -118,8 +120,8 @@ fn uneven_shards_compute_the_same_as_one_rank_on_the_union() {
             run["per_rank"].as_array().unwrap().iter().map(|r| r["test_samples"].as_u64().unwrap()).sum();
         assert_eq!(total, 37);
         let worst = lab.weights_apart("one", "many");
-        // Adam divides by the gradient's magnitude, so rounding errors of gradients
-        // near 0 are amplified to a fraction of the step size, which is 1e-3.
+        // Adam divides by the gradient's magnitude. Where a gradient is near 0, its rounding error becomes a
+        // fraction of the step size, which is 1e-3.
         assert!(worst < 2e-4, "{ranks} ranks and {samples} samples: {worst}");
     }
 }
@@ -160,7 +162,7 @@ fn eval_has_the_exit_codes_of_train() {
         let errors = errors(&output);
         assert!(errors.len() == 1 && errors[0].contains(words), "{options:?}: {}", text(&output));
     }
-    // All ranks must have rank 0's options.
+    // All ranks must have rank 0's options, or the job fails.
     let eval = |more: &[&str]| {
         let mut command = job(1);
         command.args(["eval", "--checkpoint"]).arg(lab.path("run")).args(more);

@@ -1,11 +1,12 @@
-//! A test case, drawn from the seed and the case's index.
+//! A test case: a random module, and what each rank does with it in each of five steps. Seed and index of the
+//! case determine it.
 
 use super::draw::{Draw, Purpose};
 use super::plan::Plan;
 use burn_mpi::{Reduction, SyncOptions, Transport, WireType};
 use mpiburn::train::BackendKind;
 
-/// Number of steps of a case: one that determines the order of buckets, and more.
+/// Steps of a case. The first step determines the order of the gradients' buckets; the others use it.
 const STEPS: usize = 5;
 
 /// A case: the configuration of all ranks.
@@ -14,8 +15,7 @@ pub struct Case {
     pub backend: BackendKind,
     pub gloo_algorithm: &'static str,
     pub options: SyncOptions,
-    /// Whether Burn recomputes activations in backward (gradient checkpointing), which
-    /// changes its graph.
+    /// True if Burn recomputes activations in backward (gradient checkpointing), which changes its graph.
     pub checkpointing: bool,
     pub optimizer: Optimizer,
     pub rate: f64,
@@ -33,18 +33,18 @@ pub enum Optimizer {
 
 #[derive(Debug)]
 pub struct Step {
-    /// The steps of all ranks.
+    /// What each rank does in the step.
     pub ranks: Vec<Part>,
-    /// Whether running statistics are averaged after the step.
+    /// True if the ranks average their running statistics after the step.
     pub average_buffers: bool,
 }
 
-/// One rank's share of a step.
+/// What one rank does in a step.
 #[derive(Debug)]
 pub struct Part {
-    /// Micro-batches; none on a rank without samples.
+    /// Micro-batches; empty if the rank has no samples.
     pub chunks: Vec<Chunk>,
-    /// Whether the rank calls `average` instead of `backward` and `finish`.
+    /// True if the rank calls `average`, false if it calls `backward` and `finish`.
     pub average: bool,
 }
 
@@ -52,11 +52,12 @@ pub struct Part {
 #[derive(Debug, Clone, Copy)]
 pub struct Chunk {
     pub samples: usize,
-    /// Whether the rank declares it the last one, correctly or not.
+    /// True if the rank declares this micro-batch to be the last one of the step. The declaration may be
+    /// wrong.
     pub last: bool,
 }
 
-/// Distribution of samples over ranks.
+/// How the samples of a step are distributed over ranks.
 #[derive(Debug, Clone, Copy)]
 enum Spread {
     Even,
@@ -102,7 +103,7 @@ impl Step {
 }
 
 fn options(draw: &mut Draw) -> SyncOptions {
-    // Log-uniform.
+    // 25 MiB, or log-uniform from 1 KiB to 24 MiB.
     let mut bytes =
         || if draw.happens(0.15) { 25.0 * 1024.0 * 1024.0 } else { 1024.0 * draw.between(0.0, 10.1).exp() };
     let (bucket_bytes, first_bucket_bytes) = (bytes() as usize, bytes() as usize);
@@ -135,7 +136,7 @@ fn steps(draw: &mut Draw, world_size: usize) -> Vec<Step> {
         };
         let even = draw.within(1, most);
         let one = draw.below(world_size);
-        // Rarely, no rank has a sample.
+        // Rarely, all ranks are without samples.
         let nothing = draw.happens(0.02);
         let ranks = (0..world_size).map(|rank| {
             let samples = match spread {
@@ -159,7 +160,7 @@ fn steps(draw: &mut Draw, world_size: usize) -> Vec<Step> {
 impl Part {
     fn draw(draw: &mut Draw, samples: usize, chunks: usize, orderly: bool) -> Self {
         let count = chunks.min(samples);
-        // One sample per micro-batch, and the others at random.
+        // Each micro-batch has one sample; the others are distributed at random.
         let mut sizes = vec![1; count];
         for _ in count..samples {
             sizes[draw.below(count)] += 1;
@@ -170,7 +171,7 @@ impl Part {
         if !orderly && draw.happens(0.5) {
             chunks.iter_mut().for_each(|chunk| chunk.last = !never && draw.happens(0.5));
         }
-        // `average` is one backward, marked as the last.
+        // `average` does one backward, and declares it the last one.
         let average = draw.happens(0.3) && chunks.len() <= 1 && chunks.iter().all(|chunk| chunk.last);
         Self { chunks, average }
     }

@@ -1,4 +1,5 @@
-//! Checks after each step.
+//! Checks after each step of a case: the averaged gradients against the reference's, and that all ranks have
+//! the same parameters.
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
@@ -8,32 +9,31 @@ use super::network::Network;
 use super::reference::Expected;
 use burn_mpi::{ParamLayout, ParamSpec, WireType, World, check_equal_weights};
 
-/// Tolerance relative to the step's largest gradient, for the order of f32 sums: the largest of 68,000 cases
-/// was 4.3e-5.
+/// Tolerance of a gradient, relative to the step's largest gradient. Sums of f32 in another order differ; the
+/// largest difference in 68,000 cases was 4.3e-5.
 const TOLERANCE: f64 = 5e-5;
 
-/// Absolute tolerance for rounding: values inside the modules are of order 1 to 30, and where gradients cancel
-/// (a bias before batch norm, batch norm of one sample), units in the last place of those remain. The largest
-/// of 130,000 cases was 9.5e-6, of a sum over 24 samples.
+/// Absolute tolerance of a gradient. Values inside the modules are of order 1 to 30. Where gradients cancel
+/// (a bias before batch norm, or batch norm of one sample), rounding errors of such values remain. The
+/// largest error in 130,000 cases was 9.5e-6, in a sum over 24 samples.
 const CANCELLED: f64 = 1.2e-5;
 
-/// Description of a difference.
+/// Ok, or a description of the difference.
 pub type Outcome = Result<(), String>;
 
-/// Maximum change of a sum by rounding to the wire type: relative to the sum of the
-/// ranks' absolute values, and absolutely.
+/// The largest change that rounding to the wire type makes to a sum over ranks. Returns two bounds: one
+/// relative to the sum of the ranks' absolute values, and an absolute one.
 ///
-/// Each rank's part is rounded once to the wire type, and each of the `n - 1` additions
-/// rounds again, by at most a unit roundoff u of the partial sum. That is
-/// (1 + u)^n - 1 of the sum of absolute values: Higham,
-/// "Accuracy and Stability of Numerical Algorithms" (2002), section 4.2. It is
-/// relative to the parts and not to their sum, because parts may cancel. Below
-/// its smallest normal number, f16 rounds by up to 2^-25 instead.
+/// Each rank's value is rounded once to the wire type. Each of the `n - 1` additions rounds the partial sum
+/// again, by at most a unit roundoff u. Together this is (1 + u)^n - 1 of the sum of absolute values: Higham,
+/// "Accuracy and Stability of Numerical Algorithms" (2002), section 4.2. The bound is relative to the
+/// absolute values, because the values may cancel in the sum. Below its smallest normal number, f16 rounds by
+/// up to 2^-25 instead.
 fn rounding(wire: WireType, world_size: usize) -> (f64, f64) {
     let n = world_size as i32;
     let relative = |precision: i32| (1.0 + 2f64.powi(-precision)).powi(n) - 1.0;
     match wire {
-        // One rank sends nothing.
+        // A single rank sends nothing.
         _ if world_size == 1 => (0.0, 0.0),
         WireType::F32 => (0.0, 0.0),
         WireType::Bf16 => (relative(8), 0.0),
@@ -41,13 +41,13 @@ fn rounding(wire: WireType, world_size: usize) -> (f64, f64) {
     }
 }
 
-/// What determines the tolerance of a step's gradients.
+/// What determines the tolerance of a step's averaged gradients.
 pub struct Limits {
     pub wire: WireType,
     pub world_size: usize,
-    /// Whether gradients arrived after their bucket had started. Then a part of a gradient
-    /// was rounded before the rest was added, and may be larger than the sum: its magnitude
-    /// is assumed to be at most twice the step's largest.
+    /// True if gradients arrived after the all-reduce of their bucket had started. A part of such a gradient
+    /// was rounded before the rest was added, and this part may be larger than the sum. Its magnitude is
+    /// assumed to be at most twice the step's largest gradient.
     pub late: bool,
 }
 
@@ -127,8 +127,8 @@ impl ModuleVisitor for Found<'_> {
     }
 }
 
-/// Trainable parameters have the same bits on every rank. Running statistics differ
-/// between ranks until they are averaged.
+/// Checks that trainable parameters have the same bits on every rank. Running statistics may differ between
+/// ranks until they are averaged.
 pub fn equal_parameters(world: &World, layout: &ParamLayout, values: &[f32]) -> Outcome {
     let trainable = layout.specs().iter().filter(|spec| spec.trainable);
     let bits: Vec<u32> =
@@ -136,8 +136,8 @@ pub fn equal_parameters(world: &World, layout: &ParamLayout, values: &[f32]) -> 
     world.check_equal("the parameters", &format!("{bits:x?}")).map_err(|error| error.to_string())
 }
 
-/// After averaging, buffers are the mean over ranks, with the same bits on all ranks:
-/// immediately, and after Burn has applied pending updates.
+/// Checks that buffers (running statistics) are the mean over ranks, with the same bits on all ranks. Checks
+/// this directly after averaging, and again after Burn has applied pending updates.
 pub fn averaged_buffers(world: &World, layout: &ParamLayout, module: &Network, mean: &[f64]) -> Outcome {
     for (when, values) in [("", layout.read(module)), (", read after valid()", layout.read(&module.valid()))]
     {

@@ -1,12 +1,12 @@
 //! Random numbers that are the same on every rank.
 //!
-//! Each purpose has its own stream, keyed by seed, case and micro-batch, so a rank can
-//! draw another rank's samples without drawing its own first.
+//! Each purpose has its own stream of random numbers, which seed, case and micro-batch determine. A rank can
+//! therefore draw another rank's samples without drawing its own samples first.
 
 use chacha20::ChaCha8Rng;
 use chacha20::rand_core::{Rng, SeedableRng};
 
-/// Purpose of a stream.
+/// What a stream is for.
 #[derive(Debug, Clone, Copy)]
 pub enum Purpose {
     /// The configuration of a case.
@@ -15,7 +15,7 @@ pub enum Purpose {
     Values = 1,
     /// The samples of a micro-batch.
     Samples = 2,
-    /// The path through the module.
+    /// The choice of branches through the module.
     Route = 3,
 }
 

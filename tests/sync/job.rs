@@ -1,4 +1,4 @@
-//! Runs a case as a training job.
+//! Runs a case as a training on the ranks of `world`.
 
 use burn::optim::momentum::MomentumConfig;
 use burn::optim::{AdamConfig, GradientsParams, ModuleOptimizer, SgdConfig};
@@ -13,7 +13,7 @@ use super::samples::Samples;
 use burn_mpi::{CommError, GradientSync, MicroBatch, ParamLayout, WireType, World, broadcast_module};
 use half::f16;
 
-/// Runs `case`, and compares every step with plain Burn; calls `progress` before each.
+/// Runs `case`, and compares every step with the reference (plain Burn). Calls `progress` before each step.
 pub fn run(world: &World, case: &Case, progress: &dyn Fn()) -> Outcome {
     let mut device = Device::flex().autodiff();
     if case.checkpointing {
@@ -44,7 +44,7 @@ pub fn run(world: &World, case: &Case, progress: &dyn Fn()) -> Outcome {
         let expected = reference.gradients(case, number);
         let largest =
             expected.iter().flatten().flat_map(|param| &param.size).fold(0.0, |a: f64, b| a.max(*b));
-        // The training diverges, which every rank sees in the same step.
+        // The training diverges beyond f16. All ranks see this in the same step, and end the case.
         if case.options.wire == WireType::F16 && largest > f64::from(f16::MAX) {
             return Ok(());
         }
@@ -74,7 +74,7 @@ fn optimizer(case: &Case) -> ModuleOptimizer {
     }
 }
 
-/// The averaged gradients of a step, by the calls that the case defines for this rank.
+/// The averaged gradients of a step. The case says which functions this rank calls.
 fn gradients(
     world: &World,
     case: &Case,

@@ -1,10 +1,9 @@
 //! Compares averaged gradients of random modules with plain Burn's:
 //! `mpirun -n W target/release/examples/check_sync --cases N --seed S`.
 //!
-//! Seed and case index determine everything: modules with shared, unused and frozen
-//! parameters, branches by step and by rank, ranks without samples, micro-batches,
-//! transports, wire types and bucket sizes. A failure prints both, and
-//! `--first-case K --cases 1` repeats that case.
+//! Seed and case index determine a case: a module with shared, unused and frozen parameters, branches by step
+//! and by rank, ranks without samples, micro-batches, transport, wire type and bucket sizes. A failure prints
+//! seed and index K; `--seed S --first-case K --cases 1` repeats that case.
 
 mod case;
 mod check;

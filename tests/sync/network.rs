@@ -1,4 +1,4 @@
-//! The module of a case.
+//! The random module of a case.
 
 use burn::module::{Module, Param};
 use burn::nn::conv::{Conv1d, Conv1dConfig};
@@ -14,12 +14,12 @@ use super::plan::{Activation, BatchId, Kind, Plan, Stage};
 use super::samples::Samples;
 use burn_mpi::ParamSpec;
 
-/// Epsilon of norms, so that they divide by a deviation of at least 0.31. With Burn's
-/// 1e-5, two samples with close values would amplify rounding errors, and the comparison
-/// would need a larger tolerance.
+/// Epsilon of batch norm and layer norm. With 0.1, they divide by a standard deviation of at least 0.31. With
+/// Burn's 1e-5, two samples with close values would amplify rounding errors, and the comparison would need a
+/// larger tolerance.
 const EPSILON: f64 = 0.1;
 
-/// Layers in visit order; the plan defines their use.
+/// Layers in the order in which Burn visits them. The plan says when each one is used.
 #[derive(Module, Debug)]
 pub struct Network {
     layers: Vec<Layer>,
@@ -43,7 +43,7 @@ struct Scale {
 }
 
 impl Network {
-    /// A module of that plan, before its values are set.
+    /// The module of a plan, before its values are set.
     pub fn build(plan: &Plan, device: &Device) -> Self {
         let layers = plan.layers.iter().map(|layer| {
             let built = Layer::build(&layer.kind, plan.vocabulary, device);
@@ -52,7 +52,7 @@ impl Network {
         Self { layers: layers.collect() }
     }
 
-    /// The mean loss of a micro-batch on its rank.
+    /// The mean loss of the micro-batch `batch` of one rank.
     pub fn loss(&self, plan: &Plan, batch: BatchId, samples: &Samples) -> Tensor<1> {
         let mut x = samples.values.clone();
         for (number, stage) in plan.stages.iter().enumerate() {
@@ -125,7 +125,7 @@ impl Layer {
         }
     }
 
-    /// `[samples, width]` of `[samples, width]`; a linear layer may change the width.
+    /// Maps `[samples, width]` to `[samples, width]`; only a linear layer may change the width.
     fn forward(&self, x: Tensor<2>, tokens: &Tensor<2, Int>) -> Tensor<2> {
         match self {
             Self::Linear(linear) => linear.forward(x),
@@ -139,8 +139,8 @@ impl Layer {
     }
 }
 
-/// All values of `rank`'s module before the first broadcast: different on each rank, at
-/// scales that keep activations and gradients near 1.
+/// All values of `rank`'s module before rank 0 broadcasts its own. They differ between ranks, and their scale
+/// keeps activations and gradients near 1.
 pub fn initial_values(plan: &Plan, specs: &[ParamSpec], rank: usize) -> Vec<f32> {
     let draw = &mut Draw::for_case(plan.seed, plan.index, Purpose::Values, [rank as u16, 0, 0, 0]);
     let mut values = Vec::new();
@@ -157,7 +157,7 @@ pub fn initial_values(plan: &Plan, specs: &[ParamSpec], rank: usize) -> Vec<f32>
     values
 }
 
-/// Limits of uniform weights that keep the variance of `inputs` values.
+/// Range of uniform random weights that keep the variance of a layer's `inputs` values.
 fn limits(inputs: usize) -> (f32, f32) {
     let limit = (3.0 / inputs as f32).sqrt();
     (-limit, limit)

@@ -1,36 +1,35 @@
-//! The layers of a case's module, and the order in which a micro-batch passes through
-//! them.
+//! The random layers of a case's module, and the order in which a micro-batch passes through them.
 
 use super::draw::{Draw, Purpose};
 
-/// Approximate maximum number of values of a module: a case takes a fraction of a second.
+/// Approximate maximum number of values of a module. With 20,000, a case takes a fraction of a second.
 const BUDGET: usize = 20_000;
-/// Maximum width.
+/// Maximum width of a layer.
 const NARROW: usize = 8;
 
-/// The module, and the paths through it.
+/// The layers of a module, and the paths through them.
 #[derive(Debug, Clone)]
 pub struct Plan {
     pub seed: u64,
     pub index: u64,
     /// Width of the float inputs.
     pub inputs: usize,
-    /// Integer inputs are below this.
+    /// Integer inputs are from 0 to below `vocabulary`.
     pub vocabulary: usize,
     /// Number of integer inputs of a sample.
     pub tokens: usize,
     /// Width of the output: regression targets, or classes.
     pub outputs: usize,
-    /// Whether the loss is cross entropy; the mean of squares if not.
+    /// True if the loss is cross entropy, false if it is the mean squared error.
     pub classes: bool,
-    /// Layers in visit order, which is not the order of use.
+    /// Layers in the order in which Burn visits them, which is not the order of use.
     pub layers: Vec<Layer>,
-    /// Stages of a micro-batch before the last layer.
+    /// What a micro-batch passes through before the last layer.
     pub stages: Vec<Stage>,
-    /// The last layer, always used and always trainable.
+    /// Index of the last layer, which is always used and always trainable.
     pub head: usize,
-    /// A linear layer whose squared weights are part of the loss: its use does not depend on
-    /// samples, and its gradient is early in backward.
+    /// A linear layer whose squared weights are added to the loss. Its use does not depend on samples, and
+    /// its gradient is ready early in backward.
     pub penalty: Option<(usize, Rule)>,
 }
 
@@ -41,7 +40,7 @@ pub struct Layer {
     pub frozen: bool,
 }
 
-/// All kinds but the linear one keep the width.
+/// All kinds except `Linear` keep the width.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Kind {
     Linear { inputs: usize, outputs: usize, bias: bool },
@@ -55,13 +54,14 @@ pub enum Kind {
 /// A stage: one of several branches of layers, applied zero or more times.
 #[derive(Debug, Clone)]
 pub struct Stage {
-    /// Branches; one is used.
+    /// Branches, as indices of layers. A micro-batch takes one branch.
     pub branches: Vec<Vec<usize>>,
     pub branch: Rule,
-    /// Possible numbers of applications of the branch, and the rule that selects one.
+    /// The possible repeat counts of the branch, and the rule that selects one.
     pub repeats: Vec<usize>,
     pub repeat: Rule,
-    /// Whether to detach the input: earlier layers then get no gradient from this stage.
+    /// If present, the rule that says for which micro-batches to detach the stage's input. Earlier layers
+    /// then get no gradient from this stage.
     pub cut: Option<Rule>,
     pub activation: Activation,
 }
@@ -73,7 +73,7 @@ pub enum Activation {
     Relu,
 }
 
-/// What a choice depends on.
+/// What a choice of a path depends on. `Fixed` means that all micro-batches take the same path.
 #[derive(Debug, Clone, Copy)]
 pub enum Rule {
     Fixed,
@@ -81,8 +81,8 @@ pub enum Rule {
     Rank,
     StepAndRank,
     MicroBatch,
-    /// One path in the first step, which may determine the order of buckets, and another in
-    /// all later ones.
+    /// One path in the first step, which may determine the order of buckets, and another path in all later
+    /// steps.
     FirstStep,
 }
 
@@ -98,7 +98,7 @@ const RULES: [Rule; 6] =
     [Rule::Fixed, Rule::Step, Rule::Rank, Rule::StepAndRank, Rule::MicroBatch, Rule::FirstStep];
 
 impl Plan {
-    /// The choice of `rule` among `n` for `batch`; `salt` separates the choices.
+    /// Which of `n` paths `batch` takes by `rule`. `salt` makes the choices of different places independent.
     pub fn pick(&self, rule: Rule, n: usize, batch: BatchId, salt: usize) -> usize {
         let BatchId { step, rank, micro } = batch;
         let at = match rule {
@@ -122,7 +122,7 @@ impl Plan {
         let bias = draw.happens(0.8);
         let head = build.add(draw, Kind::Linear { inputs: build.width, outputs, bias });
         build.layers[head].frozen = false;
-        // Unused layers.
+        // Layers that no micro-batch uses.
         for _ in 0..draw.below(3) {
             let kind = build.kind(draw);
             build.add(draw, kind);
@@ -147,7 +147,7 @@ impl Plan {
         .shuffled(draw)
     }
 
-    /// The plan with its layers in another visit order.
+    /// The same plan, with its layers in a random visit order.
     fn shuffled(mut self, draw: &mut Draw) -> Self {
         if draw.happens(0.4) {
             return self;
@@ -204,7 +204,8 @@ impl Build {
         }
     }
 
-    /// Layers from one width to the other. A layer of an earlier stage may be shared.
+    /// Adds layers that lead from width `before` to width `after`. A branch may share a layer of an earlier
+    /// stage.
     fn branch(&mut self, draw: &mut Draw, before: usize, after: usize) -> Vec<usize> {
         let mut branch = Vec::new();
         self.width = before;
@@ -220,7 +221,7 @@ impl Build {
         branch
     }
 
-    /// A kind that keeps the width.
+    /// A random kind of layer that keeps the width.
     fn kind(&self, draw: &mut Draw) -> Kind {
         let width = self.width;
         match draw.below(6) {

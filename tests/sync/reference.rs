@@ -1,10 +1,11 @@
-//! Reference: plain Burn on the union of all samples.
+//! The reference of a comparison: plain Burn on the samples of all ranks.
 //!
-//! Each rank computes it independently: data, branches and sizes are functions of the
-//! case. One graph contains the losses of all ranks and micro-batches, weighted by their
-//! share of the samples, and one backward computes the gradients. Every rank has a copy
-//! of the module in the graph, so batch norm's running statistics are per rank, as in
-//! the job, and the magnitudes of the ranks' parts are known, which bound the rounding
+//! Each rank computes the reference alone: data, branches and sizes are functions of the case. One graph
+//! contains the losses of all ranks and micro-batches, weighted by their number of samples, and one backward
+//! computes the gradients.
+//!
+//! The graph has a copy of the module for each rank. Batch norm's running statistics are therefore per rank,
+//! as in the job. The copies also give the magnitude of each rank's gradient, which bounds the rounding
 //! errors of the wire type.
 
 use burn::module::{Module, ModuleVisitor, Param};
@@ -28,14 +29,14 @@ pub struct Reference {
 pub struct Expected {
     /// Summed over ranks.
     pub sum: Vec<f64>,
-    /// Its absolute values, summed over ranks.
+    /// The absolute values of the ranks' gradients, summed over ranks.
     pub size: Vec<f64>,
 }
 
 impl Reference {
     /// Copies with the same `values`.
     pub fn new(case: &Case, world_size: usize, values: &[f32], device: &Device) -> Self {
-        // Built one by one: clones would share batch norm's running statistics.
+        // The copies are built one by one: clones would share batch norm's running statistics.
         let copies: Vec<Network> = (0..world_size).map(|_| Network::build(&case.plan, device)).collect();
         let mut reference =
             Self { layout: ParamLayout::of_module(&copies[0]), copies, device: device.clone() };
@@ -43,8 +44,8 @@ impl Reference {
         reference
     }
 
-    /// The gradients of `step` in visit order; none for parameters that no rank used.
-    /// Running statistics are updated.
+    /// The gradients of `step` in visit order; `None` for a parameter that no rank used. Also updates the
+    /// running statistics.
     pub fn gradients(&self, case: &Case, number: usize) -> Vec<Option<Expected>> {
         let step = &case.steps[number];
         let mut all = vec![None; self.layout.specs().len()];
@@ -83,14 +84,14 @@ impl Reference {
 
     /// Sets all values, including running statistics.
     pub fn set(&mut self, values: &[f32]) {
-        // Burn delays the update of a running statistic until the next one, which would
-        // overwrite these values.
+        // Burn delays the update of a running statistic, and would later overwrite these values. `valid`
+        // applies the pending update now.
         self.copies.iter().for_each(|copy| drop(copy.valid()));
         let layout = &self.layout;
         self.copies = self.copies.drain(..).map(|copy| layout.write(copy, values)).collect();
     }
 
-    /// The mean over ranks of all values; only buffers differ.
+    /// The mean over ranks of all values. Only buffers (running statistics) differ between ranks.
     pub fn mean_values(&self) -> Vec<f64> {
         let mut mean = vec![0.0; self.layout.len()];
         for copy in &self.copies {
@@ -102,7 +103,7 @@ impl Reference {
     }
 }
 
-/// Accumulates one copy's gradients.
+/// Adds the gradients of one rank's copy of the module.
 struct Add<'a> {
     gradients: &'a Gradients,
     all: &'a mut [Option<Expected>],

@@ -1,4 +1,4 @@
-//! The samples of a micro-batch, which every rank can draw.
+//! The random samples of a micro-batch. Every rank can draw the samples of every other rank.
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
 

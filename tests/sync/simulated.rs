@@ -1,8 +1,9 @@
-//! The cases of check_sync on ranks that are threads: averaged gradients of random modules compared with
-//! plain Burn's, in turns that are drawn from each case's index.
+//! The cases of `check_sync` on ranks that are threads: compares averaged gradients of random modules with
+//! plain Burn's. The ranks take turns in an order that the index of the case determines.
 //!
-//! `CASES` has the number of cases per world size, and `FIRST_CASE` the index of the first: a failure names
-//! both for its case. `TURNS=off` lets ranks run at the same time, for a sanitizer.
+//! Environment: `CASES` is the number of cases for each world size, `FIRST_CASE` the index of the first case.
+//! A failure prints the values that repeat its case. With `TURNS=off`, ranks run at the same time, for a
+//! sanitizer.
 
 mod case;
 mod check;
@@ -28,7 +29,7 @@ fn check(ranks: usize) {
     let turns = std::env::var("TURNS").map_or(true, |text| text != "off");
     for index in first..first + cases {
         let case = Case::draw(SEED, index, ranks);
-        // Two hosts exchange halves.
+        // Every second case has two hosts: two ranks on two hosts sum by exchanging halves.
         let options = Options { seed: index, hosts: 1 + index as usize % 2, turns, ..Options::default() };
         if let Err(failure) = threads::run(ranks, &options, |world| job::run(world, &case, &|| ())) {
             panic!("{failure}; FIRST_CASE={index} CASES=1, {ranks} ranks: {case:?}");

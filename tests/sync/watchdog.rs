@@ -1,14 +1,12 @@
-//! Watchdog that names the case in which a rank panics or hangs.
+//! A thread that names the case in which a rank panics or hangs.
 //!
-//! A rank that waits for a message cannot check the time, and the transport's error does
-//! not contain the case. A thread checks instead, and reports before the transport's
-//! deadline.
+//! A rank that waits for a message cannot check the time, and the transport's error does not contain the
+//! case. The thread therefore checks the time, and reports a hang before the transport's deadline.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// The limit of a step: half of that of tests, at which the job is killed. The transport's deadline is
-/// twice as long.
+/// The time limit of a step: half of the limit of a test, at which the job is killed.
 fn limit() -> Duration {
     Duration::from_secs(include_str!("../limit_s").trim().parse().expect("a number of seconds")) / 2
 }
@@ -36,7 +34,7 @@ pub fn end() {
 /// error at once; the line of the lowest rank is enough.
 pub fn fail(rank: usize, what: &str) -> ! {
     let name = current().map_or_else(|| "no case".into(), |(name, _)| name);
-    // Other ranks may need longer than this to finish a step.
+    // Stops the watchdog: the other ranks may need longer than its limit to finish a step.
     set(None);
     std::thread::sleep(Duration::from_millis(50) * rank as u32);
     eprintln!("not ok - rank {rank}: {what}; {name}");
