@@ -1,4 +1,4 @@
-//! Files that may not be read, and what a stopped generator of data sets leaves behind.
+//! Files and folders that the user may not read, and what a stopped `mpiburn data` leaves behind.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use crate::harness::*;
 
-/// `command` without root's right to read all files, which others do not have.
+/// Runs `command` without root's right to read all files, as a user without this right.
 fn as_anybody(command: &Command) -> Command {
     let mut outer = Command::new(command.get_program());
     if rustix::process::geteuid().is_root() {
@@ -23,7 +23,8 @@ fn as_anybody(command: &Command) -> Command {
     outer
 }
 
-/// Neither damaged nor missing: nothing is set aside, begun again or replaced.
+/// A file without permission is not damaged or missing: the run is not started again, and nothing is set
+/// aside or replaced.
 #[test]
 fn files_without_permission_end_with_the_reason_and_change_nothing() {
     let lab = Lab::new();
@@ -71,7 +72,7 @@ fn files_without_permission_end_with_the_reason_and_change_nothing() {
     assert!(output.status.success() && !text(&output).contains("set aside"), "{}", text(&output));
 }
 
-/// Files in a folder that may not be searched are not missing.
+/// A file is not missing because its folder may not be searched.
 #[test]
 fn a_data_set_without_permission_is_not_taken_for_a_missing_one() {
     let lab = Lab::new();
@@ -92,7 +93,7 @@ fn a_data_set_without_permission_is_not_taken_for_a_missing_one() {
     }
 }
 
-/// The reason is said once, without the words of the library that lists folders.
+/// The reason appears once, without the words of the library that lists folders.
 #[test]
 fn a_folder_of_pictures_without_permission_is_named() {
     let lab = Lab::new();
@@ -107,7 +108,7 @@ fn a_folder_of_pictures_without_permission_is_named() {
     assert!(errors(&output)[0].ends_with(&expected), "{}", text(&output));
 }
 
-/// A signal while a data set is written leaves nothing under a temporary name.
+/// A signal while a data set is written leaves no file under a temporary name.
 #[test]
 fn a_stopped_generator_removes_what_is_unfinished() {
     let lab = Lab::new();

@@ -1,4 +1,4 @@
-//! Processes that form no job: one line that says why and what to do.
+//! Processes that do not form one MPI job: the program prints one line that says why, and what to do.
 
 use std::borrow::BorrowMut;
 use std::process::{Command, Output};
@@ -12,7 +12,7 @@ fn variables(text: &str) -> Variables {
     text.split_whitespace().filter_map(pair).collect()
 }
 
-/// A short training of one process, started without mpirun and with these variables.
+/// A short training in one process, started without mpirun, with these environment variables.
 fn train(lab: &Lab, variables: &Variables) -> Command {
     let mut command = Command::new(binary());
     command.args(["train", "--epochs", "1", "--train-samples", "64", "--data-root"]).arg(digits());
@@ -21,7 +21,7 @@ fn train(lab: &Lab, variables: &Variables) -> Command {
     command
 }
 
-/// The only line that the command prints, which fails before it has created anything.
+/// Runs a command that must fail before it creates anything. Returns the only line that it prints.
 fn only_line(lab: &Lab, command: Command) -> String {
     let output = must_fail(command);
     let lines = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -31,13 +31,15 @@ fn only_line(lab: &Lab, command: Command) -> String {
 }
 
 fn succeeds(mut command: impl BorrowMut<Command>) -> Output {
-    // A setting of the tests' own environment must not hide that this process needs it.
+    // This variable may be set where the tests run. It is removed, because it would hide that the program
+    // must set it.
     let output = run(command.borrow_mut().env_remove("OMPI_MCA_ess_singleton_isolated"));
     assert!(output.status.success(), "{}", text(&output));
     output
 }
 
-/// Each would train alone. The variables are those of the launchers' ranks; MPI is a world of one.
+/// Each rank would train alone: its variables are from another launcher than MPI's own, so MPI's world has
+/// one rank.
 #[test]
 fn a_launcher_that_mpi_does_not_follow_is_named_with_its_variable() {
     let lab = Lab::new();
@@ -82,7 +84,7 @@ fn a_shell_in_an_allocation_or_in_a_job_of_one_process_trains() {
     }
 }
 
-/// What a rank of a job of `ranks` has in its environment, after that job has ended.
+/// The environment that a rank of a job of `ranks` ranks had. The job has ended.
 fn inherited(lab: &Lab, ranks: usize) -> Variables {
     let mut job = mpirun(ranks, "sh");
     job.args(["-c", "env -0 >\"$0.$OMPI_COMM_WORLD_RANK\""]).arg(lab.path("environment"));
@@ -97,7 +99,7 @@ fn inherited(lab: &Lab, ranks: usize) -> Variables {
     bytes.split(|&byte| byte == 0).filter_map(pair).collect()
 }
 
-/// MPI_Init would end such a process with twenty lines of its own.
+/// Without the check, MPI_Init would end such a process with twenty lines of its own.
 #[test]
 fn variables_of_a_job_that_has_ended_are_named_and_do_not_matter_without_mpi() {
     let lab = Lab::new();
@@ -121,7 +123,7 @@ fn variables_of_a_job_that_has_ended_are_named_and_do_not_matter_without_mpi() {
     lab.completed("out");
 }
 
-/// Open MPI starts a daemon for a process without a launcher, for which it looks for ssh.
+/// Without a launcher, Open MPI starts a daemon, and looks for ssh to do so.
 #[test]
 fn a_process_alone_needs_no_ssh() {
     let lab = Lab::new();
@@ -150,7 +152,7 @@ fn ranks_that_form_no_job_are_rejected_with_the_mpirun_command() {
         words.iter().for_each(|word| assert!(errors[0].contains(word), "{} lacks {word}", errors[0]));
     }
     assert!(!lab.path("out").exists(), "nothing was created");
-    // A real job ignores such variables from elsewhere.
+    // A job under mpirun ignores RANK and WORLD_SIZE, which other programs set.
     let mut job = lab.command(2, "out", &["--epochs", "1", "--train-samples", "64"]);
     let ended = run(job.env("RANK", "0").env("WORLD_SIZE", "2"));
     assert!(ended.status.success(), "{}", text(&ended));
@@ -169,7 +171,8 @@ fn help_and_version_are_printed_once_and_leave_mpi_to_what_the_ranks_run_next() 
     assert_eq!(lab.completed("out")["world_size"], 2);
 }
 
-/// Its ranks are worlds of one: the variables are another launcher's, and their parent is mpirun.
+/// The ranks are worlds of one: their variables are from another launcher, and their parent process is
+/// mpirun.
 #[test]
 fn commands_without_ranks_are_refused_once_under_a_launcher_that_mpi_does_not_follow() {
     let lab = Lab::new();
@@ -211,7 +214,7 @@ fn ranks_without_their_launchers_variables_are_refused_and_one_process_trains() 
     let is_told = |line: &String| line.contains("launcher variables") && line.contains("env -i");
     assert!((1..=2).contains(&lines.len()) && lines.iter().all(is_told), "{}", text(&output));
     assert!(!lab.path("out").exists(), "nothing was created");
-    // Its parent is a shell.
+    // The same if the parent process is a shell.
     let shell = ["-c", "env -i \"$0\" \"$@\" --overwrite; exit"];
     for (program, words) in [("env", &[][..]), ("sh", &shell)] {
         succeeds(started(1, program, words));

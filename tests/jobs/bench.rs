@@ -1,4 +1,4 @@
-//! Benchmarks as real jobs: what they measure of MPI, of gloo and of the process.
+//! `mpiburn bench` in real jobs: what it measures of MPI, of gloo and of the process.
 
 use std::borrow::BorrowMut;
 use std::process::Command;
@@ -40,11 +40,12 @@ fn bench_step_reports_phases_memory_and_arithmetic() {
     let figures: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
     let number = |name: &str| figures[name].as_f64().unwrap_or_else(|| panic!("{name} in {figures}"));
     assert_eq!((number("steps"), number("ranks"), number("train_batch_size")), (7.0, 1.0, 32.0));
-    // 88,592 multiplications of a sample's forward, 28,224 of them in the first layer.
+    // The forward pass of a sample has 88,592 multiplications, 28,224 of them in the first layer. The
+    // backward pass skips the gradient of the first layer's input.
     assert_eq!(number("flop_per_step"), 32.0 * (6.0 * 88_592.0 - 2.0 * 28_224.0));
-    // Burn's autodiff allocates for each operation of a step.
+    // Burn's autodiff allocates memory in each operation of a step.
     assert!((10.0..1e5).contains(&number("allocations_per_step")), "{figures}");
-    // Freed pages are kept, so few are new: a step uses 240 pages.
+    // A step uses 240 pages. Few of them are new, because freed pages are kept.
     let faults = 7.0 * number("page_faults_per_step");
     assert!((faults - faults.round()).abs() < 1e-9 && faults < 7.0 * 100.0, "{figures}");
     let median = figures["overlap_on"]["median"].as_f64().unwrap();

@@ -32,7 +32,7 @@ fn two_ranks_have_the_same_bits_over_every_transport() {
 #[test]
 fn ordered_sums_have_the_same_bits_over_every_transport() {
     let lab = Lab::new();
-    // Waiting ranks spin, so steps of more ranks than cores take long: a few of them.
+    // A waiting rank spins, so a step takes long if ranks share a core. These trainings have few steps.
     let common = ["--reduce", "ordered", "--train-samples", "641"];
     for ranks in [3, 4] {
         let expected = weights(&lab, ranks, &common);
@@ -95,7 +95,7 @@ fn a_custom_module_trains_over_both_transports() {
         let last = text.lines().find(|line| line.starts_with("step 500")).unwrap();
         let loss: f64 = last.rsplit(' ').next().unwrap().parse().unwrap();
         assert!(loss < 0.01, "{last}");
-        // A small network fits into one bucket, and the report says so.
+        // The network is small: all gradients fit into one bucket, and the report says so.
         assert!(text.contains("1 bucket of 0.4 KB, no overlap"), "{text}");
     }
 }
@@ -118,7 +118,7 @@ fn harmed(backend: &str, harm: &str, deadline: &str) -> String {
     signal(pids(&lab, "run")[1], harm);
     let output = ended(job);
     assert!(!output.status.success(), "{}", text(&output));
-    // Error lines only: the header of each run names all ranks.
+    // Returns only error lines, because the header of each run names all ranks.
     [errors(&output), notices(&output)].concat().join("\n")
 }
 

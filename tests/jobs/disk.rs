@@ -6,8 +6,8 @@ use std::process::Command;
 
 use crate::harness::*;
 
-/// `command` in a mount namespace of its own, in which `disk` is a disk of `kilobytes`; what is on it at
-/// the end is copied to `copy`.
+/// Runs `command` in its own mount namespace, in which `disk` is a file system of `kilobytes` KB. The files
+/// that are on it at the end are copied to `copy`.
 fn on_disk(disk: &Path, kilobytes: usize, copy: &Path, command: &Command) -> Command {
     fs::create_dir_all(disk).unwrap();
     fs::create_dir_all(copy).unwrap();
@@ -28,7 +28,7 @@ fn on_disk(disk: &Path, kilobytes: usize, copy: &Path, command: &Command) -> Com
     outer
 }
 
-/// SIGXFSZ would end the process without a word.
+/// By default, SIGXFSZ would end the process without a message.
 #[test]
 fn a_limit_of_file_sizes_is_one_line_with_the_file_and_the_reason() {
     let lab = Lab::new();
@@ -63,7 +63,7 @@ fn a_full_disk_is_one_line_with_the_file_and_the_reason() {
     let lab = Lab::new();
     let (disk, probed) = (lab.path("disk"), lab.path("probed"));
     let probe = on_disk(&disk, 64, &probed, &Command::new("true")).output();
-    // Root in a container without the right cannot mount.
+    // In a container, root may not have the right to mount.
     if !probe.is_ok_and(|output| output.status.success()) {
         eprintln!("not checked: a small disk cannot be mounted here (unshare -m, mount -t tmpfs)");
         return;
@@ -76,13 +76,14 @@ fn a_full_disk_is_one_line_with_the_file_and_the_reason() {
         assert!(!errors[0].contains(".part"), "the name of a temporary file: {}", errors[0]);
         text(&output)
     };
-    // With two ranks, four steps of an epoch.
+    // On two ranks, an epoch has four steps.
     let few = ["--train-samples=200", "--test-samples=20", "--log-every=1", "--train-batch-size=25"];
     for (ranks, backend) in [(2, "mpi"), (3, "gloo")] {
         let run = disk.join("run");
         let options = ["--out", run.to_str().unwrap(), "--epochs=40", "--keep=99", "--backend", backend];
         let job = lab.command(ranks, "unused", &[&few[..], &options].concat());
-        // Which file of the run takes the last page differs by the length of numbers in others.
+        // Which file does not fit varies with the length of numbers in other files, so several disk sizes are
+        // tried.
         let without_checkpoint = |kilobytes: usize| {
             let copy = lab.path(&format!("{backend}{kilobytes}"));
             let printed = one_line(kilobytes, &copy, &job, "disk/run/");
@@ -91,7 +92,7 @@ fn a_full_disk_is_one_line_with_the_file_and_the_reason() {
         };
         let found = [600, 640, 680, 720].into_iter().find_map(without_checkpoint);
         let (printed, copy) = found.expect("on one of the disks, a checkpoint is what does not fit");
-        // The run goes on where there is space again.
+        // The copy is on a disk with space, so the run can be resumed there.
         assert!(fs::read_dir(copy.join("run/checkpoints")).unwrap().count() >= 2, "{printed}");
         let mut command = on_ranks(ranks, binary());
         command.args(["train", "--resume"]).arg(copy.join("run"));
@@ -107,7 +108,7 @@ fn a_full_disk_is_one_line_with_the_file_and_the_reason() {
     assert_eq!(fs::read_dir(&copy).unwrap().count(), 0, "no part of the file is left");
 }
 
-/// A table in UTF-16 becomes a temporary file.
+/// The import writes a table in UTF-16 to a temporary file first.
 #[test]
 fn a_folder_for_temporary_files_that_is_gone_or_full_is_one_line() {
     let lab = Lab::new();

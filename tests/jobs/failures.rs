@@ -1,4 +1,4 @@
-//! Library programs in which one rank fails: the job ends with the reason.
+//! Library programs in which one rank fails: the job ends, and a line says why.
 
 use std::fs;
 use std::process::{Child, Output, Stdio};
@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use crate::harness::*;
 
-/// Of collectives, where it is what ends the job.
+/// The deadline of collectives in seconds, for jobs that only the deadline can end.
 const DEADLINE: &str = "3";
 
 fn fail(how: &str, backend: &str) -> Output {
@@ -21,7 +21,7 @@ fn fail_within(deadline: &str, how: &str, backend: &str) -> Output {
     output
 }
 
-/// Number of lines of standard error that contain all of `parts`.
+/// The number of lines on stderr that contain all of `parts`.
 fn lines(output: &Output, parts: &[&str]) -> usize {
     let text = String::from_utf8_lossy(&output.stderr);
     text.lines().filter(|line| parts.iter().all(|part| line.contains(part))).count()
@@ -33,7 +33,7 @@ fn an_error_that_main_returns_on_one_rank_ends_the_job() {
         let output = fail("error", backend);
         assert_eq!(output.status.code(), Some(1), "{}", text(&output));
         assert_eq!(lines(&output, &["Error: ", "shard1.bin: cannot be read"]), 1, "{}", text(&output));
-        // Over gloo the other ranks detect closed connections and name the rank.
+        // Over gloo, the other ranks notice closed connections, and name the rank that closed them.
         let named = lines(&output, &["rank 1 on ", "exit code 1"]);
         assert!(named >= 1, "{backend}: {}", text(&output));
         assert_eq!(lines(&output, &["Connection"]), 0, "{backend}: {}", text(&output));
@@ -71,7 +71,8 @@ fn a_rank_that_leaves_ends_the_job() {
         assert_eq!(output.status.code(), Some(7), "{}", text(&output));
         assert!(lines(&output, &["rank 1 on ", "exit code 7"]) >= 1, "{}", text(&output));
 
-        // Also before it connects, and without a message that another waits for.
+        // A rank may leave early, before it connects, or without sending a message that another rank waits
+        // for.
         for how in ["return", "return-early", "message"] {
             let output = fail(how, backend);
             let named = lines(&output, &["rank 1 on ", "has left the job"]);
@@ -104,8 +105,9 @@ fn a_missing_rank_is_named_after_the_deadline() {
     }
 }
 
-/// Its guard no longer answers, so the others need not wait for ever, although none of them is in a
-/// collective. Six seconds of silence, and mpirun's end.
+/// The stopped rank no longer answers the other ranks' watchdogs, so they do not wait forever, although they
+/// are not in a collective. The job ends after six seconds of silence, and the time that mpirun takes to end
+/// it.
 #[test]
 fn a_rank_that_is_stopped_on_its_way_out_is_named() {
     let mut command = on_ranks(3, &example("fail_on_one_rank"));
@@ -115,8 +117,8 @@ fn a_rank_that_is_stopped_on_its_way_out_is_named() {
     assert!(silence_is_told(&output, &[1]), "{}", text(&output));
 }
 
-/// Whether one of the three ranks names one of `stopped`, after the silence that it waits for. Any of them may
-/// be the first on a busy machine.
+/// True if one of the three ranks names a rank in `stopped`, after its own time of silence. On a busy
+/// machine, each of them may be the first.
 fn silence_is_told(output: &Output, stopped: &[usize]) -> bool {
     let waits = [("6 s", "rank 0 on "), ("6.7 s", "rank 1 on "), ("7.4 s", "rank 2 on ")];
     let told = |rank: &usize, (silence, waits): (&str, &str)| {
@@ -126,8 +128,8 @@ fn silence_is_told(output: &Output, stopped: &[usize]) -> bool {
     stopped.iter().any(|rank| waits.iter().any(|&wait| told(rank, wait)))
 }
 
-/// The same inside MPI_Finalize, where Open MPI's ranks no longer wait for each other. Ranks train on another
-/// thread than `main`, which may have a larger stack.
+/// The same inside MPI_Finalize, where Open MPI's ranks no longer wait for each other. The ranks train on
+/// another thread than `main`, because that thread may have a larger stack.
 #[test]
 fn a_rank_that_is_stopped_while_mpi_ends_is_named() {
     let all_are_done = |output: &Output| {
@@ -137,7 +139,7 @@ fn a_rank_that_is_stopped_while_mpi_ends_is_named() {
     assert!(output.status.success(), "{}", text(&output));
     all_are_done(&output);
     let began = Instant::now();
-    // A rank may have exited in the moment between: then another job.
+    // The rank may exit between being seen and being stopped: then start another job.
     loop {
         assert!(began.elapsed() < limit(), "no rank was stopped inside MPI_Finalize");
         let mut command = on_ranks(3, &example("fail_on_one_rank"));
@@ -154,8 +156,8 @@ fn a_rank_that_is_stopped_while_mpi_ends_is_named() {
     }
 }
 
-/// Stops the first rank that enters MPI_Finalize: a thread named `leave` watches that one. `false` if
-/// the job ends before one is seen.
+/// Stops the first rank that enters MPI_Finalize, which starts a watching thread named `leave`. Returns false
+/// if the job ends before such a rank is seen.
 fn stop_in_finalize(job: &mut Child) -> bool {
     while job.try_wait().expect("the job's state can be read").is_none() {
         for rank in children(job.id().into()) {
@@ -169,8 +171,8 @@ fn stop_in_finalize(job: &mut Child) -> bool {
     false
 }
 
-/// Buffers of other lengths or types on one rank, and other calls: all ranks return the same error before anything
-/// is sent, and none is ended by MPI or gloo.
+/// One rank makes another call, or has a buffer of another length or type. All ranks return the same error
+/// before anything is sent, and MPI and gloo end no rank.
 #[test]
 fn calls_that_differ_between_ranks_are_an_error_of_all() {
     let cases = [
@@ -201,7 +203,7 @@ fn calls_that_differ_between_ranks_are_an_error_of_all() {
             let told = String::from_utf8_lossy(&output.stdout);
             assert_eq!(told.matches(theirs).count(), 3, "{what}, {backend}: {}", text(&output));
         }
-        // The others expect what they repeat, and wait in it.
+        // The other ranks repeat the calls that they learned, and wait in the next one until the deadline.
         let mut command = on_ranks(3, &example("differing_calls"));
         command.args(["later", backend]);
         let output = must_fail(command);
@@ -215,7 +217,8 @@ fn calls_that_differ_between_ranks_are_an_error_of_all() {
             _ => ["rank 1 sends message 1 of 400 bytes", "receives message 1 of 8 bytes"],
         };
         assert!(lines(&output, &["rank 0 on ", told[0], told[1]]) >= 1, "{backend}: {}", text(&output));
-        // What is received was expected: MPI has the length, and gloo waits.
+        // The receivers make the call that they learned. MPI reports the message's length; gloo waits for the
+        // missing bytes.
         for (what, over_mpi) in [
             ("later-short-message", "the message has 4 bytes, "),
             ("later-long-message", "the message has 4000000 bytes, "),

@@ -1,5 +1,5 @@
-//! Foreign traffic: connections and bytes that no rank has sent change nothing, or end the
-//! job with a line.
+//! Foreign traffic: connections and bytes from other programs either change nothing, or end the job with a
+//! line.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,8 +9,8 @@ use std::process::Stdio;
 
 use crate::harness::*;
 
-/// Local ports of a process's sockets in one of `/proc/net`'s tables, in a state (0A: listens; 07: a
-/// UDP socket).
+/// The local ports of a process's sockets in `table`, a table of `/proc/net`, that are in `state`. State 0A
+/// is a listening socket, 07 a UDP socket.
 fn ports(pid: u64, table: &str, state: &str) -> BTreeSet<u16> {
     let links = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     let sockets: BTreeSet<String> = links
@@ -35,7 +35,7 @@ fn send_garbage(port: u16, bytes: &[u8]) {
     }
 }
 
-/// Garbage at every port of every rank, in the middle of a run.
+/// Sends garbage to every port of every rank, in the middle of a run.
 #[test]
 fn garbage_sent_to_a_ranks_ports_changes_nothing_or_ends_the_job() {
     let lab = Lab::new();
@@ -54,7 +54,7 @@ fn garbage_sent_to_a_ranks_ports_changes_nothing_or_ends_the_job() {
         for place in lab.run_json(&name)["places"].as_array().unwrap() {
             let pid = place["pid"].as_u64().unwrap();
             for port in ports(pid, "tcp", "0A") {
-                // A scan, bytes of no protocol, and a length that nobody can hold.
+                // A port scan, an HTTP request, and bytes that claim an impossible length.
                 for bytes in [&b""[..], b"GET / HTTP/1.0\r\n\r\n", &[0xff; 64]] {
                     send_garbage(port, bytes);
                     sent += 1;

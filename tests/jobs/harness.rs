@@ -1,4 +1,4 @@
-//! Starts jobs and reads their run directories.
+//! Starts real jobs under mpirun and reads their run directories.
 
 use std::borrow::BorrowMut;
 use std::path::{Path, PathBuf};
@@ -13,8 +13,8 @@ pub fn example(name: &str) -> String {
     Path::new(binary()).with_file_name("examples").join(name).to_str().expect("a UTF-8 path").to_owned()
 }
 
-/// A job of `ranks` ranks of `program`. One rank needs no mpirun, and its job is shorter without, if Open
-/// MPI does not start a daemon for it.
+/// A job of `ranks` ranks of `program`. One rank starts without mpirun, which is faster; a setting keeps Open
+/// MPI from starting a daemon.
 pub fn on_ranks(ranks: usize, program: &str) -> Command {
     if ranks > 1 {
         return mpirun(ranks, program);
@@ -24,15 +24,15 @@ pub fn on_ranks(ranks: usize, program: &str) -> Command {
     command
 }
 
-/// A job of two ranks with a command each: mpirun starts another program for each part between colons.
+/// A job of two ranks, each with its own command: mpirun starts one program for each part between colons.
 pub fn side_by_side(first: &Command, second: &Command) -> Command {
     let mut job = mpirun(1, first.get_program().to_str().expect("a UTF-8 path"));
     job.args(first.get_args()).args([":", "-n", "1"]).arg(second.get_program()).args(second.get_args());
     job
 }
 
-/// `mpirun` with `ranks` ranks of `program`, bound like in the make targets. Ranks that wait leave the core
-/// to those of the test that runs beside.
+/// `mpirun` with `ranks` ranks of `program`, bound as in the make targets. A rank that waits yields its core
+/// to the ranks of tests that run at the same time.
 pub fn mpirun(ranks: usize, program: &str) -> Command {
     let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
     let mut command = Command::new("mpirun");
@@ -52,14 +52,14 @@ pub fn mpirun(ranks: usize, program: &str) -> Command {
 }
 
 impl Lab {
-    /// A training of `ranks` ranks on the digits with `options`, into `name`.
+    /// A training of `ranks` ranks on the digits with `options`, into the run directory `name`.
     pub fn command(&self, ranks: usize, name: &str, options: &[&str]) -> Command {
         let mut command = on_ranks(ranks, binary());
         command.arg("train").arg("--data-root").arg(digits()).arg("--out").arg(self.path(name)).args(options);
         command
     }
 
-    /// Starts a job, whose standard error can be read while it runs.
+    /// Starts a job. Its standard error can be read while it runs.
     pub fn start(&self, mut command: Command) -> Running {
         let lines = tempfile::NamedTempFile::new_in(self.root.path()).expect("a file");
         let file = lines.reopen().expect("the file is there");
@@ -67,7 +67,7 @@ impl Lab {
         Running { job, lines: Lines(lines) }
     }
 
-    /// Runs that training to its end and returns its `run.json`.
+    /// Runs the training of `command` to its end, and returns its `run.json`.
     pub fn train(&self, ranks: usize, name: &str, options: &[&str]) -> Value {
         let output = run(self.command(ranks, name, options));
         assert!(output.status.success(), "{}", text(&output));
@@ -81,7 +81,7 @@ pub struct Running {
     lines: Lines,
 }
 
-/// The file of its standard error, which is shown if the test fails.
+/// The file of a job's standard error. It is shown if the test fails.
 struct Lines(tempfile::NamedTempFile);
 
 impl Lines {
@@ -99,7 +99,8 @@ impl Drop for Lines {
 }
 
 impl Running {
-    /// Waits until the job has printed a line that contains all `words`; `false` if it ends without.
+    /// Waits until the job prints a line that contains all `words`. Returns false if the job ends before
+    /// that.
     pub fn prints(&mut self, words: &[&str]) -> bool {
         let Self { job, lines } = self;
         let is_printed = || {
@@ -112,26 +113,26 @@ impl Running {
         is_printed()
     }
 
-    /// Waits until the job has printed a line that contains all `words`.
+    /// Waits until the job prints a line that contains all `words`. Panics if the job ends before that.
     pub fn wait_for_line(&mut self, words: &[&str]) {
         assert!(self.prints(words), "the job ended before a line with {words:?}");
     }
 
-    /// Waits for its end.
+    /// Waits for the end of the job.
     pub fn ended(self) -> Output {
         let output = ended(self.job);
         Output { stderr: self.lines.read(), ..output }
     }
 }
 
-/// mpirun's line on a rank that a signal ended.
+/// mpirun's lines about ranks that a signal ended.
 pub fn notices(output: &Output) -> Vec<String> {
     let lines = String::from_utf8_lossy(&output.stderr).into_owned();
     lines.lines().filter(|l| l.starts_with("mpirun noticed that process rank ")).map(Into::into).collect()
 }
 
-/// A deadline of collectives, in seconds, for jobs that have to end without it: one that waits for it
-/// exceeds the limit.
+/// A deadline of collectives in seconds, for jobs that must end without it. A job that waits for it exceeds
+/// the limit of tests.
 pub const HOUR: &str = "3600";
 
 /// Waits for the end of a job that was started with pipes, and reads its output.
@@ -140,7 +141,7 @@ pub fn ended(job: Child) -> Output {
     let (sender, ended) = std::sync::mpsc::channel();
     std::thread::spawn(move || sender.send(job.wait_with_output()));
     let output = ended.recv_timeout(limit()).unwrap_or_else(|_| {
-        // What it has printed so far is the best that there is to say.
+        // The test fails: show what the job has printed so far.
         for pid in all_below(pid.into()) {
             kill(pid, "-KILL");
         }
@@ -158,7 +159,7 @@ pub fn run(mut command: impl BorrowMut<Command>) -> Output {
     ended(command.spawn().expect("the command starts"))
 }
 
-/// Runs `command`, which has to fail by itself.
+/// Runs `command`, which must fail, and must end without being killed.
 pub fn must_fail(mut command: Command) -> Output {
     // mpirun kills the other ranks of a failed job. By default it sends SIGTERM and then sleeps for
     // a second, even if all of them have ended.
@@ -168,10 +169,11 @@ pub fn must_fail(mut command: Command) -> Output {
     output
 }
 
-/// Waits until `ready`, while `child` runs.
+/// Waits until `ready` returns true. Panics if `child` ends before that.
 pub fn wait_until(child: &mut Child, what: &str, ready: impl Fn() -> bool) {
     wait_for(what, || {
-        // Asked first: what a job that has ended left behind is seen too.
+        // The state of `child` is read before `ready`, so that `ready` also sees what an ended job left
+        // behind.
         let ended = child.try_wait().expect("the job's state can be read");
         let ready = ready();
         assert!(ready || ended.is_none(), "the job ended before {what}: {ended:?}");
@@ -185,24 +187,24 @@ pub fn children(pid: u64) -> Vec<u64> {
     list.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
 }
 
-/// A process and all that it has started, itself first.
+/// A process and all its descendants; the process is the first.
 fn all_below(pid: u64) -> Vec<u64> {
     [pid].into_iter().chain(children(pid).into_iter().flat_map(all_below)).collect()
 }
 
-/// Sends a signal to a process; returns whether that was there.
+/// Sends a signal to a process; returns false if there is no such process.
 pub fn kill(pid: u64, signal: &str) -> bool {
     Command::new("kill").args([signal, &pid.to_string()]).status().expect("kill starts").success()
 }
 
-/// Sends a signal, as `-KILL`, to a process.
+/// Sends a signal, such as `-KILL`, to a process.
 pub fn signal(pid: impl Into<u64>, signal: &str) {
     let pid = pid.into();
     assert!(kill(pid, signal), "{signal} to {pid}");
 }
 
-/// Ends a job at once, as a power failure does: its ranks, and mpirun with them. Ranks that lose mpirun alone
-/// notice after 2 to 3 seconds, in which a fast machine completes the run.
+/// Ends a job at once, as a power failure does: the ranks and mpirun together. Ranks notice the loss of
+/// mpirun only after 2 to 3 seconds, and a fast machine could complete the run in that time.
 pub fn kill_all(mut job: Child) {
     assert!(job.try_wait().expect("the job's state can be read").is_none(), "the job has ended");
     let all = all_below(job.id().into());
@@ -212,11 +214,11 @@ pub fn kill_all(mut job: Child) {
     job.wait().expect("the job was started here");
     let runs = |pid: &u64| std::fs::read_link(format!("/proc/{pid}/exe")).is_ok();
     wait_for("the end of killed ranks", || !all.iter().any(runs));
-    // Nobody else removes it. Some is removed already, as ranks map it.
+    // Nobody else removes these files. A rank has removed some of them already, after mapping them.
     shared.iter().for_each(|file| drop(std::fs::remove_file(file)));
 }
 
-/// Files of shared memory that a process of Open MPI has mapped.
+/// The shared memory files that a process of Open MPI has mapped.
 fn shared_memory(pid: &u64) -> Vec<PathBuf> {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
     let files = maps.lines().filter_map(|line| line.split_whitespace().nth(5));

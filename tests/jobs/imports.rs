@@ -1,4 +1,4 @@
-//! What `data import` prints of tables: warnings, classes, and the command that learns from them.
+//! What `data import` prints about tables: warnings, classes, and the next command, which trains on them.
 
 use std::fmt::Write as _;
 use std::process::{Command, Output};
@@ -28,7 +28,7 @@ fn values_that_tell_nothing_and_lines_that_are_left_out_are_said() {
         .unwrap();
     }
     let printed = text(&import(&lab, &table, &["--missing-labels", "drop"]));
-    // Each list has the facts of one line.
+    // Each list has the facts that one line must contain.
     for facts in [
         &["line 1 ", "title", "line 3 ", "units (s, cm)"][..],
         &["left out: 6 samples"],
@@ -36,7 +36,7 @@ fn values_that_tell_nothing_and_lines_that_are_left_out_are_said() {
         &["warn: 1 feature ", "column zero"],
         &["warn: column t: ", "f32", "from 1700000000000000000 to"],
         &["imported samples", "2 classes"],
-        // The path with which the program was started.
+        // The next command starts with the path by which the program was called.
         &[&format!("next: mpirun -n 2 --bind-to core {} train --model mlp --data-root ", binary())],
     ] {
         let has_all = |line: &str| facts.iter().all(|fact| line.contains(fact));
@@ -83,7 +83,7 @@ fn invalid_values_of_options_end_with_2() {
     assert_eq!(import(&lab, "x,label\n1,a\nmany,b\n", &[]).status.code(), Some(1), "no option is wrong");
 }
 
-/// The command that an import prints learns what can be learned, of few rows too.
+/// The command that an import prints learns a table, even one of few rows.
 #[test]
 fn the_next_command_learns_a_small_table() {
     let lab = Lab::new();
@@ -104,7 +104,7 @@ fn the_next_command_learns_a_small_table() {
         let run = lab.train(2, &format!("run{rows}"), &options);
         assert!(run["test_accuracy"].as_f64().unwrap() >= 90.0, "{rows}: {next}: {}", run["test_accuracy"]);
     }
-    // The defaults are for more samples.
+    // The default options are for more samples.
     let data = lab.path("data");
     let options = ["--model", "mlp", "--data-root", data.to_str().unwrap(), "--train-samples", "60"];
     let warned = |options: &[&str]| text(&run(lab.command(2, "short", options)));

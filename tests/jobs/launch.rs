@@ -1,4 +1,4 @@
-//! Jobs of `launch` on machines that people have: reached in other ways than by plain ssh, and with fewer cores than
+//! `launch` on unusual machines: hosts that plain ssh does not reach, and machines with fewer cores than
 //! hardware threads.
 
 use std::fs;
@@ -8,7 +8,7 @@ use std::process::Command;
 
 use crate::harness::*;
 
-/// `launch 1x2 MORE train` of `program`, into the run `run`.
+/// `launch 1x2 MORE -- train` of `program`, into the run directory `run`.
 fn launch(lab: &Lab, program: &Path, more: &[&str]) -> Command {
     let mut command = Command::new(program);
     command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
@@ -19,8 +19,9 @@ fn launch(lab: &Lab, program: &Path, more: &[&str]) -> Command {
     command
 }
 
-/// The agent is the second of its list, with arguments, and those of `plm_rsh_args`; it alone knows the host, whose
-/// name has a dot and a user; the login shell prints, and the program's path has an apostrophe and a space.
+/// mpirun's setting is a list of agents, with arguments; the first agent does not exist. `plm_rsh_args` adds
+/// arguments. Only the agent knows the host, whose name has a dot and a user. The login shell prints text,
+/// and the program's path has an apostrophe and a space.
 #[test]
 fn a_host_is_reached_as_mpirun_reaches_it() {
     let lab = Lab::new();
@@ -48,7 +49,7 @@ fn a_host_is_reached_as_mpirun_reaches_it() {
     assert_eq!(hosts, ["--flag -p 2222 me@alpha.lan"; 2], "the check, and mpirun");
 }
 
-/// A signal that comes while the check waits ends the launch and the agent with its processes.
+/// A signal during the check of hosts ends the launch, and ends the agent and the agent's processes.
 #[test]
 fn a_signal_ends_the_wait_for_a_host_that_does_not_answer() {
     let lab = Lab::new();
@@ -67,7 +68,7 @@ fn a_signal_ends_the_wait_for_a_host_that_does_not_answer() {
     assert_eq!(output.status.code(), Some(143), "{}", text(&output));
     assert_eq!(errors(&output), ["mpiburn: SIGTERM came before alpha.invalid answered: no job was started"]);
     for pid in fs::read_to_string(asked).unwrap().split_whitespace() {
-        // A process that nobody waits for yet has no command line.
+        // A process that has ended, but that its parent has not waited for, has an empty command line.
         let words = format!("/proc/{pid}/cmdline");
         wait_for("the agent's end", || {
             fs::read(&words).is_ok_and(|words| words.is_empty()) || !Path::new(&words).exists()
@@ -75,7 +76,8 @@ fn a_signal_ends_the_wait_for_a_host_that_does_not_answer() {
     }
 }
 
-/// The usual virtual machine with two CPUs: Open MPI refuses to bind two ranks to its one core.
+/// A common virtual machine: one core with two hardware threads. Open MPI refuses to bind two ranks to one
+/// core.
 #[test]
 fn two_ranks_on_one_core_have_a_hardware_thread_each() {
     // A machine with one CPU has no second hardware thread.
@@ -95,7 +97,7 @@ fn two_ranks_on_one_core_have_a_hardware_thread_each() {
     );
 }
 
-/// Of a copy of the script, which writes beside itself.
+/// The test copies scripts/hostfiles.sh, because the script writes into its own repository.
 #[test]
 fn host_files_of_machines_named_before_are_removed() {
     let lab = Lab::new();

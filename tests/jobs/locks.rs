@@ -60,7 +60,7 @@ fn a_second_sweep_in_the_same_folder_is_refused() {
     let mut first = start().stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let checkpoints = lab.path("sweep/1x1-1/checkpoints");
     wait_until(&mut first, "a checkpoint", || fs::read_dir(&checkpoints).is_ok_and(|all| all.count() > 0));
-    // With other options, the error must not say to remove the folder.
+    // The error must not advise to remove the folder, also if the second process has other options.
     for options in [&[][..], &["--", "--lr", "0.5"]] {
         let mut second = start();
         let output = run({

@@ -1,4 +1,4 @@
-//! Real jobs under mpirun: trainings, interruptions, invalid input.
+//! Tests that start real jobs under mpirun: trainings, interruptions, invalid input.
 
 mod bad_files;
 mod bad_input;

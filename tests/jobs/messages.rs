@@ -1,4 +1,4 @@
-//! What a command says of wrong values and paths, and its exit code; what `-q` leaves out.
+//! The messages and exit codes of commands with wrong values or paths, and the lines that `-q` leaves out.
 
 use std::fs;
 use std::process::Command;
@@ -12,7 +12,7 @@ fn mpiburn(lab: &Lab, words: &[&str]) -> Command {
     command
 }
 
-/// The one line of a command that ends with this code.
+/// Runs a command that must end with this code and one line; returns the line.
 fn line(lab: &Lab, code: i32, words: &[&str]) -> String {
     let output = run(&mut mpiburn(lab, words));
     let errors: Vec<String> = errors(&output);
@@ -47,7 +47,7 @@ fn wrong_values_end_with_code_2_through_the_launcher_too() {
     }
 }
 
-/// Each command that reads a run names what it was given instead.
+/// A command that reads a run, but gets another file or folder, names what it got.
 #[test]
 fn a_path_to_something_else_than_a_run_is_named_as_what_it_is() {
     let lab = Lab::new();
@@ -99,7 +99,8 @@ fn quiet_prints_results_without_tables() {
     assert!(tested.starts_with("test loss ") && all.lines().count() == 1, "{all}");
 }
 
-/// What a resumed run changes, as it is typed; what the run has already is no change.
+/// A resumed run names the options that change it, as the user typed them. An option with the run's own value
+/// is not named.
 #[test]
 fn a_resumed_run_names_its_changes_as_they_are_typed() {
     let lab = Lab::new();

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::harness::*;
 
-/// A pipe whose reader has closed it, like `| head` after its lines.
+/// A pipe whose reader has closed it, as `| head` does after its last line.
 fn closed_pipe() -> std::io::PipeWriter {
     pipe().expect("a pipe").1
 }
@@ -25,7 +25,7 @@ fn a_closed_pipe_ends_no_command_and_hides_no_failure() {
     let train = [&["train", "--out", "results/run"], &short[..]].concat();
     fs::write(lab.path("sweep.toml"), "title = \"two\"\n[vary]\nepochs = [1, 2]\n").unwrap();
     let commands: [(&[&str], i32); 8] = [
-        // There is nothing to report.
+        // Without runs, a report fails.
         (&["report"], 1),
         (&train, 0),
         (&["eval", "--checkpoint", "results/run"], 0),
@@ -36,13 +36,13 @@ fn a_closed_pipe_ends_no_command_and_hides_no_failure() {
         (&["sweep", "sweep.toml", "--dry-run"], 0),
     ];
     for (words, code) in commands {
-        // Standard error as well: `2>&1 | head`.
+        // Standard error is closed too, as in `2>&1 | head`.
         let status = mpiburn(&lab, words).stdout(closed_pipe()).stderr(closed_pipe()).status();
         assert_eq!(status.expect("mpiburn starts").code(), Some(code), "{words:?}");
     }
     assert_eq!(lab.run_json("results/run")["status"], "completed");
 
-    // Other output that is lost is a failure.
+    // If output is lost because a disk is full, the command fails.
     let full = OpenOptions::new().write(true).open("/dev/full").expect("/dev/full is there");
     for words in [
         &["launch", "1x1", "--dry-run", "--", "train"][..],

@@ -1,4 +1,4 @@
-//! `mpiburn launch --restart`: failed trainings are started again from their last checkpoint.
+//! `mpiburn launch --restart` starts failed trainings again from their last checkpoint.
 
 use std::process::{Child, Command, Output, Stdio};
 
@@ -6,14 +6,15 @@ use serde_json::Value;
 
 use crate::harness::*;
 
-/// Long enough for a rank to be killed after a checkpoint of the second epoch.
+/// A training long enough that a rank can be killed after a checkpoint of the second epoch.
 const LONG: [&str; 5] =
     ["--epochs=6", "--checkpoint-every=10", "--shuffle", "--train-batch-size=16", "--keep=9"];
 
-/// The same run without the checkpoints inside epochs, each of which waits for the disk.
+/// The same training without checkpoints inside epochs, because each of these waits for the disk.
 const WHOLE: [&str; 3] = ["--epochs=6", "--shuffle", "--train-batch-size=16"];
 
-/// A launch of `topology` with `restarts` of a training on the digits into `name`.
+/// A launch of `topology`, with at most `restarts` restarts. It trains on the digits into the run directory
+/// `name`.
 fn launch(lab: &Lab, topology: &str, restarts: u32, name: &str, options: &[&str]) -> Command {
     let mut command = Command::new(binary());
     command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
@@ -28,8 +29,8 @@ fn newest(lab: &Lab, name: &str) -> usize {
     last.map_or(0, |path| path.file_name().unwrap().to_str().unwrap()[5..].parse().unwrap())
 }
 
-/// Kills the last rank of the job in `name`, of process `old` no more, once it has a checkpoint newer
-/// than `step`; returns the rank's process.
+/// Kills the last rank of the job in `name`, once its process is not `old` and a checkpoint is newer than
+/// `step`. Returns the process id of the killed rank.
 fn kill_after(job: &mut Child, lab: &Lab, name: &str, step: usize, old: u64) -> u64 {
     let pid = || {
         let text = std::fs::read(lab.path(name).join("run.json")).ok()?;
@@ -42,7 +43,7 @@ fn kill_after(job: &mut Child, lab: &Lab, name: &str, step: usize, old: u64) -> 
     pid
 }
 
-/// Lines on attempts that failed.
+/// The lines about failed attempts.
 fn attempts(output: &Output) -> Vec<String> {
     errors(output).into_iter().filter(|line| line.starts_with("mpiburn: launch: attempt ")).collect()
 }
@@ -72,9 +73,9 @@ fn a_killed_rank_costs_no_more_than_the_steps_since_the_checkpoint() {
         assert!(from > 210 && step >= from && step <= from + 11, "from {from}, failed after {step}");
         assert_eq!((number(&failed[0]["from_step"]), &failed[0]["exit_code"]), (0, &137.into()));
         let cause = failed[0]["cause"].as_str().unwrap();
-        // Open MPI's mpirun prints no process id of a rank that it has reaped: "PID 0".
+        // If mpirun has already waited for the dead rank, it prints "PID 0".
         let rank = format!("process rank {} with PID ", ranks - 1);
-        // Over gloo, the other rank may notice the closed connection first.
+        // Over gloo, the other rank may report the closed connection first.
         let closed = backend == "gloo" && cause.contains("Connection closed by peer");
         assert!(closed || (cause.contains(&rank) && cause.contains("signal 9")), "{cause}");
         let times = ["started_at", "ended_at"].map(|name| failed[0][name].as_str().unwrap());
@@ -93,13 +94,13 @@ fn a_killed_rank_costs_no_more_than_the_steps_since_the_checkpoint() {
     }
 }
 
-/// The parent of a process that has not been waited for.
+/// The parent of a process; `None` if the process no longer exists.
 fn parent(pid: u64) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
 }
 
-/// A host that is not back yet: the second attempt dies before its first step.
+/// As on a host that is not up again yet, the second attempt dies before its first step.
 #[test]
 fn an_attempt_that_dies_while_it_starts_is_no_fault_that_repeats() {
     let lab = Lab::new();
@@ -122,7 +123,8 @@ fn an_attempt_that_dies_while_it_starts_is_no_fault_that_repeats() {
     assert_eq!(run["weights_sha256"], expected["weights_sha256"]);
 }
 
-/// Its ranks go on for a moment: the next attempt waits until they have left the directory.
+/// The ranks outlive a killed launcher for a moment. The next attempt waits until they no longer use the
+/// directory.
 #[test]
 fn a_killed_launcher_is_started_again_when_its_ranks_have_left() {
     let lab = Lab::new();
@@ -132,9 +134,9 @@ fn a_killed_launcher_is_started_again_when_its_ranks_have_left() {
     let launcher = children(u64::from(launched.job.id()))[0];
     let rank = children(launcher)[0];
     signal(launcher, "-KILL");
-    // Ranks notice the loss after 2 to 3 seconds, in which a fast machine completes the run: the one that
-    // writes is held.
-    // Not earlier, since its parent's end would wake it.
+    // Ranks notice the loss of mpirun after 2 to 3 seconds, and a fast machine could complete the run in that
+    // time. The rank that writes is therefore stopped.
+    // The rank is stopped only now, because the end of its parent would wake it.
     wait_for("the launcher's end", || parent(rank) != Some(launcher));
     signal(rank, "-STOP");
     launched.wait_for_line(&["waiting for ", ", which still writes to "]);
@@ -156,7 +158,7 @@ fn restarts_that_are_used_up_leave_a_run_that_can_be_resumed() {
     let expected = lab.train(2, "whole", &WHOLE);
     let mut job = launch(&lab, "1x2", 1, "cut", &LONG).spawn().unwrap();
     let first = kill_after(&mut job, &lab, "cut", 20, 0);
-    // The second attempt's own checkpoint.
+    // The next kill is after a checkpoint that the second attempt has written.
     let from = newest(&lab, "cut") + 30;
     kill_after(&mut job, &lab, "cut", from, first);
     let output = ended(job);
@@ -169,7 +171,7 @@ fn restarts_that_are_used_up_leave_a_run_that_can_be_resumed() {
     assert_eq!(run["failed_attempts"].as_array().unwrap().len(), 2);
     assert_eq!(run["failed_attempts"][1]["from_step"], run["history"][1]["step"]);
 
-    // A launch that resumes goes on with the list.
+    // Another launch, which resumes the run, adds to the list of failed attempts.
     let mut command = Command::new(binary());
     command.args(["launch", "1x2", "--restart", "1", "--", "train", "--resume"]).arg(lab.path("cut"));
     let output = crate::harness::run(command);
@@ -182,7 +184,8 @@ fn restarts_that_are_used_up_leave_a_run_that_can_be_resumed() {
 #[test]
 fn a_fault_that_repeats_at_the_same_step_ends_the_restarts() {
     let lab = Lab::new();
-    // Before the first checkpoint, and after it, when the learning rate rises.
+    // The loss is infinite before the first checkpoint in one case, and after it, when the learning rate
+    // rises, in the other.
     let rises = ["--optimizer", "sgd", "--schedule", "step", "--step-size", "1", "--gamma", "1e30"];
     for (topology, name, more) in [("1x1", "mpi", &["--lr", "1e30"][..]), ("1x2", "gloo", &rises)] {
         let options = [&["--epochs", "4", "--train-samples", "640", "--backend", name], more].concat();
@@ -243,7 +246,8 @@ fn a_run_without_checkpoint_begins_again_and_nothing_else_is_deleted() {
     assert_eq!(lab.run_json("notes")["weights_sha256"], expected["weights_sha256"]);
 }
 
-/// For a moment, as a mount that fails: starting anew would replace the run.
+/// The checkpoints cannot be listed for a moment, as on a mount that fails. A new start would replace the
+/// run.
 #[test]
 fn a_run_whose_checkpoints_cannot_be_listed_is_not_begun_again() {
     let lab = Lab::new();
@@ -252,7 +256,7 @@ fn a_run_whose_checkpoints_cannot_be_listed_is_not_begun_again() {
     wait_until(&mut job, "a checkpoint", || newest(&lab, "cut") > 20);
     let (folder, aside) = (lab.path("cut/checkpoints"), lab.path("cut/aside"));
     let pid = lab.run_json("cut")["places"][0]["pid"].as_u64().unwrap();
-    // So that it writes none in between.
+    // The rank is stopped, so that it cannot write a checkpoint in between.
     signal(pid, "-STOP");
     std::fs::rename(&folder, &aside).unwrap();
     std::fs::write(&folder, "").unwrap();
@@ -299,9 +303,10 @@ fn what_would_repeat_is_not_started_again() {
 #[test]
 fn a_signal_to_the_launch_stops_its_ranks_with_a_checkpoint_and_ends_the_restarts() {
     let lab = Lab::new();
-    // The last two are those of a terminal; they and SIGUSR2 go to a launch without restarts.
+    // SIGHUP and SIGQUIT come from a terminal. SIGUSR1 and SIGTERM go to a launch with restarts, the others
+    // to one without.
     for name in ["USR1", "TERM", "USR2", "HUP", "QUIT"] {
-        // Where the tests run under nohup, SIGHUP is ignored, and would be by the launch as well.
+        // Under nohup, tests ignore SIGHUP, and the launch would inherit this.
         let mut command = Command::new("env");
         command.args(["--default-signal=HUP,QUIT", binary(), "launch", "1x2"]);
         if ["USR1", "TERM"].contains(&name) {

@@ -1,10 +1,10 @@
-//! Interrupted runs that are resumed give the same bits.
+//! Runs that are interrupted and resumed give the same bits as uninterrupted runs.
 
 use std::process::{Child, Stdio};
 
 use crate::harness::*;
 
-/// Long enough for a kill to arrive after the first epoch.
+/// A training long enough that a kill arrives after the first epoch.
 const OPTIONS: [&str; 5] = ["--epochs=8", "--shuffle", "--log-every", "5", "--train-batch-size=16"];
 
 fn has_an_epoch(lab: &Lab, name: &str) -> bool {
@@ -12,13 +12,14 @@ fn has_an_epoch(lab: &Lab, name: &str) -> bool {
     epochs.is_ok_and(|text| text.lines().count() > 1)
 }
 
-/// Sends SIG`name` to mpirun, which takes a second to pass it on. A fast machine would complete the run
-/// before, so one rank is held until the signal is there.
+/// Sends SIG`name` to mpirun, which takes a second to forward it. A fast machine could complete the run in
+/// that time, so one rank is stopped until the signal arrives.
 fn signal_ranks(job: &Child, name: &str) {
     let rank = children(job.id().into())[1];
     let status = || std::fs::read_to_string(format!("/proc/{rank}/status")).unwrap_or_default();
     let stopped = || status().contains("\nState:\tT");
-    // What waits for the process; mpirun sends SIGCONT before SIGTERM, and the rank goes on.
+    // True if a signal waits for the stopped rank. Before SIGTERM, mpirun sends SIGCONT, which continues the
+    // rank.
     let pending =
         || status().lines().any(|line| line.starts_with("ShdPnd:") && !line.ends_with("\t0000000000000000"));
     signal(rank, "-STOP");
@@ -33,10 +34,10 @@ fn a_killed_and_resumed_run_has_the_bits_of_an_uninterrupted_one() {
     let lab = Lab::new();
     lab.train(2, "whole", &OPTIONS);
 
-    // The other run has none, because each waits for the disk.
+    // Only this run has checkpoints inside epochs, because each checkpoint waits for the disk.
     let mut command = lab.command(2, "cut", &[&OPTIONS[..], &["--checkpoint-every", "7"]].concat());
     let mut job = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    // After the first epoch, in the middle of the second.
+    // Kills the job in the middle of the second epoch.
     wait_until(&mut job, "the first epoch", || has_an_epoch(&lab, "cut"));
     let at_epoch = lab.checkpoints("cut").len();
     wait_until(&mut job, "a checkpoint in the second", || {
@@ -52,8 +53,8 @@ fn a_killed_and_resumed_run_has_the_bits_of_an_uninterrupted_one() {
     lab.assert_same("cut", "whole");
 }
 
-/// The signal of a batch system before its time limit. mpirun forwards SIGUSR1 to all
-/// ranks; after SIGTERM, it ends them with that signal itself.
+/// Batch systems send a signal before their time limit. mpirun forwards SIGUSR1 to all ranks. After SIGTERM,
+/// mpirun itself ends the ranks with SIGTERM.
 #[test]
 fn a_signal_stops_all_ranks_with_a_checkpoint_that_resumes_to_the_same_bits() {
     let lab = Lab::new();
@@ -61,7 +62,7 @@ fn a_signal_stops_all_ranks_with_a_checkpoint_that_resumes_to_the_same_bits() {
         let options = ["--train-samples", "3200", "--shuffle", "--backend", backend, "--fused", "off"];
         for sent in ["USR1", "USR2", "TERM"] {
             let name = format!("{backend}-{sent}");
-            // It has no end of its own, whenever the signal arrives.
+            // The training is too long to end before the signal arrives.
             let mut command = lab.command(2, &name, &[&options[..], &["--epochs", "1000000"]].concat());
             let mut job = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
             wait_until(&mut job, "the first epoch", || has_an_epoch(&lab, &name));
@@ -78,7 +79,7 @@ fn a_signal_stops_all_ranks_with_a_checkpoint_that_resumes_to_the_same_bits() {
             } else {
                 assert!(!output.status.success());
             }
-            // 50 steps an epoch: to the end of the one after that of the checkpoint.
+            // An epoch has 50 steps. The run continues to the end of the epoch after the checkpoint's.
             let epochs = (step / 50 + 2).to_string();
             let mut command = on_ranks(2, binary());
             command.args(["train", "--epochs", &epochs, "--resume"]).arg(lab.path(&name));

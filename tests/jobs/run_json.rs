@@ -55,7 +55,8 @@ fn a_run_records_its_machine_its_data_and_the_load_of_others() {
     assert!(other["connection"].is_null() && other["versions"]["gloo"].is_null());
 }
 
-/// Ranks that start an epoch late make others wait; both waits and phases are on the clock of the training.
+/// A rank that starts an epoch late makes other ranks wait. Waits and phases are measured by the same clock
+/// as the training, so their sums are at most its time.
 #[test]
 fn waits_and_phases_fit_into_the_training_of_all_processes_of_a_run() {
     let lab = Lab::new();
@@ -66,7 +67,7 @@ fn waits_and_phases_fit_into_the_training_of_all_processes_of_a_run() {
         let step = seconds(run, "ms_per_step");
         assert!((phases - step).abs() <= 1e-6 * step, "{} are {phases} of {step} ms", run["step_ms"]);
     };
-    // Epochs of one step, which takes less than their start.
+    // Epochs of one step, which takes less time than the start of the epoch.
     check(&lab.train(2, "run", &["--epochs", "20", "--train-samples", "64", "--test-samples", "20"]));
     let mut command = on_ranks(2, binary());
     command.args(["train", "--epochs=40", "--resume"]).arg(lab.path("run"));
@@ -74,7 +75,8 @@ fn waits_and_phases_fit_into_the_training_of_all_processes_of_a_run() {
     check(&lab.run_json("run"));
 }
 
-/// Paths of all fields, such as `places[].host`. A map by host is one field, and options are `*`.
+/// The paths of all fields of a JSON value, such as `places[].host`. A map by host is one field, and the
+/// options are the one field `*`.
 fn fields(value: &Value, path: &str, found: &mut BTreeSet<String>) {
     match value {
         Value::Object(options) if path == "schema" => {
@@ -97,12 +99,12 @@ fn fields(value: &Value, path: &str, found: &mut BTreeSet<String>) {
 fn the_documentation_lists_every_field_and_no_other() {
     let lab = Lab::new();
     let short = ["--epochs", "1", "--train-samples", "64", "--test-samples", "32"];
-    // Together these runs have every field.
+    // These runs together have every field of run.json.
     let stops = ["--epochs", "9", "--lr", "0", "--early-stopping", "1", "--precision", "fp16"];
     lab.train(2, "gloo", &[&short[..], &["--backend", "gloo", "--precision", "bf16"]].concat());
     lab.train(1, "stops", &[&short[2..], &stops].concat());
     lab.train(1, "int8", &[&short[..], &["--quantize", "qat"]].concat());
-    // A checkpoint that something is in the way of, in a resumed run.
+    // A resumed run with a warning: a file is where its checkpoint should be written.
     lab.train(1, "resumed", &short);
     std::fs::write(lab.path("resumed/checkpoints/.step-00000004.tmp"), "").unwrap();
     let mut command = on_ranks(1, binary());
@@ -133,7 +135,7 @@ fn the_documentation_lists_every_field_and_no_other() {
     }
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/run.json.md");
     let page = std::fs::read_to_string(page).expect("docs/run.json.md exists");
-    // The first cell of a row has one field, or several: `a`, `b`.
+    // The first cell of a row has one or more fields: `a`, `b`.
     let cells = page.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` |"));
     let mut listed = BTreeSet::new();
     let names = cells.flat_map(|(names, _)| names.split("`, `"));
@@ -146,7 +148,7 @@ fn the_documentation_lists_every_field_and_no_other() {
     );
 }
 
-/// The memory of a training step is that of its tensors, however many epochs were before it.
+/// The memory that a training step uses does not grow with the number of epochs before it.
 #[test]
 fn live_memory_does_not_depend_on_the_number_of_epochs() {
     let lab = Lab::new();

@@ -1,4 +1,5 @@
-//! Jobs in which a rank keeps the others waiting: they say so before the deadline, and go on.
+//! Jobs in which a rank keeps the others waiting. They print a line before the deadline, and continue when
+//! the rank does.
 
 use crate::harness::*;
 
@@ -18,7 +19,7 @@ fn a_rank_that_is_waited_for_is_named_once_and_the_run_goes_on() {
         signal(pid, "-CONT");
         let output = started.ended();
         assert!(output.status.success(), "{}", text(&output));
-        // On a busy machine, other waits may take a second too.
+        // On a busy machine, another wait may also take longer than a second.
         let parts = [
             backend,
             " has waited for ",
@@ -27,7 +28,7 @@ fn a_rank_that_is_waited_for_is_named_once_and_the_run_goes_on() {
         ];
         let is_it = |line: &String| parts.iter().all(|part| line.contains(part));
         assert!(errors(&output).iter().any(is_it), "{ranks} {backend}: {}", text(&output));
-        // The stop may be in a test, which is no wait for gradients.
+        // The rank may have been stopped in a test of the network, where ranks do not wait for gradients.
         let waits =
             |line: &str| line.contains(" waited longest, ") || line.contains("ranks waited about equally");
         assert!(text(&output).lines().any(waits), "{}", text(&output));

@@ -1,5 +1,4 @@
-//! Jobs whose ranks differ before the first collective: they end at once, or at the deadline, with
-//! the cause.
+//! Jobs whose ranks differ before the first collective. They end at once or at the deadline, with the cause.
 
 use std::ffi::OsString;
 use std::fs;
@@ -8,10 +7,10 @@ use std::process::{Child, Command, Output};
 
 use crate::harness::*;
 
-/// Of a job's start, where it is what ends the job.
+/// The deadline of a job's start in seconds, for jobs that only the deadline can end.
 const DEADLINE: &str = "2";
 
-/// Options of a short training of two ranks, which has to end without its deadline.
+/// Options of a short training on two ranks, which must end before its deadline.
 fn training(lab: &Lab, more: &[&str]) -> Vec<OsString> {
     let mut options: Vec<OsString> =
         ["train", "--epochs", "1", "--train-samples", "640", "--comm-timeout"].map(Into::into).into();
@@ -21,7 +20,7 @@ fn training(lab: &Lab, more: &[&str]) -> Vec<OsString> {
     options
 }
 
-/// Two ranks with a command each; the job has to fail.
+/// A job of two ranks, each with its own command; the job must fail.
 fn fails(first: &[OsString], program: &Path, second: &[OsString]) -> Output {
     let of = |program: &Path, words: &[OsString]| {
         let mut command = Command::new(program);
@@ -41,7 +40,7 @@ fn words(words: &[&str]) -> Vec<OsString> {
 fn a_rank_with_an_unknown_option_prints_it_and_ends_the_job() {
     let lab = Lab::new();
     let allreduce = words(&["bench", "allreduce"]);
-    // A value that is refused on one rank alone, and words that differ.
+    // Rank 1 has a value that only rank 1 rejects, or an option that differs from rank 0's.
     for (bad, named) in [
         ("--nonsense", "'--nonsense'"),
         ("--comm-timeout=-1", "--comm-timeout"),
@@ -58,7 +57,7 @@ fn a_rank_with_an_unknown_option_prints_it_and_ends_the_job() {
         assert!(errors[0].contains("rank 1 on ") && errors[0].contains(named), "{}", errors[0]);
         assert!(bad == "--sizes=8" || errors[0].starts_with("mpiburn: rank 1 on "), "{}", errors[0]);
     }
-    // The same on all ranks is told once.
+    // If all ranks have the same error, it is printed once.
     for (command, facts) in [
         ("train --nonsense", ["error: ", "'--nonsense'"]),
         ("report results", ["mpiburn: report ", "without mpirun or srun"]),
@@ -72,7 +71,7 @@ fn a_rank_with_an_unknown_option_prints_it_and_ends_the_job() {
     }
 }
 
-/// The line of a job whose rank 1 has this binary after a change, and its exit code.
+/// The error line and the exit code of a job whose rank 1 runs a changed copy of the binary.
 fn line_on_another_binary(change: impl FnOnce(&mut Vec<u8>)) -> (String, Option<i32>) {
     let lab = Lab::new();
     let other = lab.path("mpiburn");
@@ -95,7 +94,8 @@ fn another_binary_is_refused() {
     assert_eq!(code, Some(2));
 }
 
-/// By the digest of its sources, before anything is exchanged whose form depends on them.
+/// Ranks compare digests of their sources first, before they exchange data whose format depends on the
+/// sources.
 #[test]
 fn a_build_of_other_sources_is_refused_in_the_first_exchange() {
     let (line, code) = line_on_another_binary(|bytes| {
@@ -119,7 +119,7 @@ fn a_process_that_never_starts_mpi_ends_the_job_at_the_deadline() {
     assert!(errors[0].starts_with(line) && errors[0].contains("on rank 0"), "{}", errors[0]);
 }
 
-/// The process of a rank, as soon as mpirun has started it.
+/// The process of a rank, once mpirun has started it.
 fn process_of(rank: usize, job: &mut Child) -> u64 {
     let number = format!("OMPI_COMM_WORLD_RANK={rank}");
     let is_it = |pid: &u64| {
@@ -132,7 +132,7 @@ fn process_of(rank: usize, job: &mut Child) -> u64 {
     find().expect("the rank runs")
 }
 
-/// A training of two ranks that says how far its start is.
+/// A training on two ranks that logs each stage of its start.
 fn start(lab: &Lab, more: &[&str]) -> Running {
     let mut command = on_ranks(2, binary());
     command.args(training(lab, more)).env("RUST_LOG", "info,mpiburn=debug,burn_mpi=debug");
@@ -140,7 +140,7 @@ fn start(lab: &Lab, more: &[&str]) -> Running {
     lab.start(command)
 }
 
-/// Stopped before, in and after MPI's start.
+/// The rank is stopped before, during and after MPI's start.
 #[test]
 fn a_rank_that_is_stopped_while_the_job_starts_is_named() {
     for (backend, moment) in [
@@ -153,7 +153,7 @@ fn a_rank_that_is_stopped_while_the_job_starts_is_named() {
         let lab = Lab::new();
         let mut started = start(&lab, &["--epochs", "500", "--backend", backend, "--comm-timeout", DEADLINE]);
         let pid = process_of(1, &mut started.job);
-        // A machine may be too slow for the deadline; then no rank is stopped.
+        // On a slow machine, the deadline may pass before this moment. Then no rank is stopped.
         let is_there = moment.is_none_or(|line| started.prints(&[line]));
         let is_stopped = is_there && kill(pid, "-STOP");
         let output = started.ended();
@@ -166,8 +166,8 @@ fn a_rank_that_is_stopped_while_the_job_starts_is_named() {
     }
 }
 
-/// A rank that was stopped itself has not waited for the others: it must not accuse them when mpirun, which
-/// ends the job, has it go on for a moment.
+/// A rank that was stopped has not waited for the others. mpirun, which ends the job, continues the rank for
+/// a moment; the rank must not blame the others then.
 #[test]
 fn a_rank_that_was_stopped_while_the_job_starts_accuses_nobody() {
     let lab = Lab::new();
@@ -178,12 +178,13 @@ fn a_rank_that_was_stopped_while_the_job_starts_accuses_nobody() {
     let output = started.ended();
     let errors = errors(&output);
     assert_eq!((errors.len(), output.status.code()), (1, Some(3)), "{}", text(&output));
-    // Behind its start, where a fast machine stops it, the guards tell.
+    // On a fast machine, the rank is stopped after its start. Then a watchdog prints the line.
     let words = ["exceeded the deadline of 8 s", "rank 0 on "];
     assert!(words.iter().all(|word| errors[0].contains(word)), "{}", errors[0]);
 }
 
-/// Before its training begins, as in it: a checkpoint, and the exit code of a run that can go on.
+/// A signal before the training has the same effect as one during it: a checkpoint, and the exit code of a
+/// run that can be resumed.
 #[test]
 fn a_signal_while_mpi_starts_stops_the_run_with_a_checkpoint() {
     for moment in ["rank 1: signal handlers are installed", "rank 1: MPI is about to start"] {
@@ -199,7 +200,7 @@ fn a_signal_while_mpi_starts_stops_the_run_with_a_checkpoint() {
     }
 }
 
-/// Of a run that is new: its directory is there before its ranks connect.
+/// The run is new. Its directory is created before its ranks connect.
 #[test]
 fn a_new_run_that_cannot_connect_has_failed_and_is_tried_three_times() {
     let lab = Lab::new();
@@ -227,7 +228,7 @@ fn a_new_run_that_cannot_connect_has_failed_and_is_tried_three_times() {
     let run = lab.run_json("run");
     assert!(run["status"] == "failed" && run["error"].as_str().unwrap().contains("nowhere"), "{run}");
 
-    // A complete run is not lost to one that cannot connect.
+    // `--overwrite` keeps the complete old run if the ranks of the new run cannot connect.
     let old = lab.train(2, "run", &["--overwrite", "--epochs", "1", "--train-samples", "64"]);
     let options = ["--overwrite", "--backend", "gloo", "--interface", "nowhere"];
     let output = must_fail(lab.command(2, "run", &options));
@@ -235,10 +236,10 @@ fn a_new_run_that_cannot_connect_has_failed_and_is_tried_three_times() {
     assert_eq!((lab.run_json("run"), lab.checkpoints("run").len()), (old, 1));
 }
 
-/// mpirun drops a SIGUSR1 that comes before its ranks are there.
+/// mpirun loses a SIGUSR1 that arrives before its ranks exist.
 #[test]
 fn a_signal_in_the_first_moment_of_a_launch_is_not_lost() {
-    // Generations of processes below the launch: none yet, mpirun, the ranks.
+    // The signal is sent when the launch has started no process, mpirun, or mpirun and the ranks.
     for generations in 0..3 {
         let lab = Lab::new();
         let mut command = Command::new(binary());

@@ -1,4 +1,4 @@
-//! Jobs that mpiburn starts: launches and sweeps.
+//! Jobs that `mpiburn launch` and `mpiburn sweep` start.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -8,7 +8,7 @@ use crate::harness::*;
 
 fn mpiburn(arguments: &[&str]) -> Command {
     let mut command = Command::new(binary());
-    // Started in a folder without host files.
+    // Runs in a folder that has no host files.
     command.env_remove("RUST_LOG").current_dir(std::env::temp_dir()).args(arguments);
     command
 }
@@ -24,7 +24,7 @@ fn report(lab: &Lab) -> String {
     text(&run(mpiburn(&["report"]).arg(lab.path("runs"))))
 }
 
-/// Runs, in order, and their states.
+/// The names of a sweep's runs, in order, and the states of these runs.
 fn states(lab: &Lab) -> (Vec<String>, Vec<String>) {
     let text = std::fs::read(lab.path("runs/sweep.json")).expect("sweep.json exists");
     let record: serde_json::Value = serde_json::from_slice(&text).expect("sweep.json is JSON");
@@ -38,7 +38,8 @@ const VARY: &str = "[vary]\ntopology = [\"1x1\", \"1x2\"]\nbackend = [\"mpi\", \
 #[test]
 fn a_sweep_starts_each_run_once_and_interleaves_repeats() {
     let lab = Lab::new();
-    // A limit that the data set does not reach is another number in run.json, and no other option.
+    // --test-samples is above the size of the data set, so run.json has a smaller number. It is still the
+    // same option.
     let file = lab.sweep_file(&format!("test-samples = 99999\n{VARY}"));
     let first = run(sweep(&lab, &file, &[]));
     assert!(first.status.success() && text(&first).contains("[1/8]"), "{}", text(&first));
@@ -70,12 +71,13 @@ fn a_sweep_starts_each_run_once_and_interleaves_repeats() {
         "{mixed}"
     );
 
-    // Finished runs do not vanish from the report without a line: another sweep would hide them all.
+    // If another sweep used the folder, its report would hide all finished runs of this one. Such a sweep is
+    // rejected.
     let other = lab.path("other.toml");
     std::fs::write(&other, "title = \"other\"\n[base]\nepochs = 1\n[vary]\nlr = [1e-3]\n").unwrap();
     let mut in_run = mpiburn(&["sweep"]);
     in_run.arg(&file).arg("--out").arg(lab.path("runs/1x1-mpi-1"));
-    // A folder that is not a sweep's, with a file of its owner in the lock's place.
+    // A folder that no sweep has made. It has a file named `.lock`, which must not be deleted.
     std::fs::create_dir(lab.path("theirs")).unwrap();
     std::fs::write(lab.path("theirs/run.json"), "").unwrap();
     std::fs::write(lab.path("theirs/.lock"), "theirs").unwrap();
@@ -96,7 +98,7 @@ fn a_sweep_starts_each_run_once_and_interleaves_repeats() {
     assert!(!lab.path("runs/1x1-mpi-1/sweep.json").exists());
     assert_eq!(std::fs::read_to_string(lab.path("theirs/.lock")).unwrap(), "theirs");
 
-    // The same one with fewer repeats hides four, and says so.
+    // The same sweep with fewer repeats leaves four runs out of the report, and a line says so.
     let text_of_file = std::fs::read_to_string(&file).unwrap();
     std::fs::write(&file, text_of_file.replace("repeats = 2", "repeats = 1")).unwrap();
     let fewer = run(sweep(&lab, &file, &[]));
@@ -105,7 +107,7 @@ fn a_sweep_starts_each_run_once_and_interleaves_repeats() {
     assert!(report(&lab).contains(note), "{}", report(&lab));
 }
 
-/// The log is the one file of a run that the launcher writes.
+/// The launcher writes only one file of a run: the log.
 #[test]
 fn a_log_is_not_written_through_a_link() {
     let lab = Lab::new();
@@ -158,7 +160,7 @@ fn a_sweep_continues_after_failed_runs_and_reports_them_at_the_end() {
 fn impossible_runs_are_skipped_before_anything_starts_and_have_not_failed() {
     let lab = Lab::new();
     let file = lab.sweep_file("[vary]\ntopology = [\"1x1\", \"2x1\"]\nlauncher = [\"mpirun\", \"srun\"]\n");
-    // A PATH without srun: this test does not depend on a Slurm.
+    // A PATH without srun: the test must not depend on whether Slurm is installed.
     let tools = lab.path("tools");
     std::fs::create_dir(&tools).unwrap();
     for name in ["mpirun", "orted", "mpirun.openmpi", "ssh", "rsh"] {
@@ -182,7 +184,7 @@ fn impossible_runs_are_skipped_before_anything_starts_and_have_not_failed() {
     assert!(printed.contains("2 of 8 runs are in ") && printed.contains(", 6 skipped; "), "{printed}");
     assert!(!lab.path("runs/2x1-mpirun-1.log").exists(), "nothing was started");
 
-    // Host files of a fresh checkout name machines that nobody has.
+    // As in a fresh checkout, the host file names a machine that does not exist.
     std::fs::create_dir(&hosts).unwrap();
     std::fs::write(hosts.join("2x1"), "no-such-host.invalid slots=1\nlocalhost slots=1\n").unwrap();
     let mut command = sweep(&lab, &file, &["--hostfiles", hosts.to_str().unwrap()]);
@@ -229,7 +231,7 @@ fn completed_runs_keep_the_weights_of_their_last_epoch_and_repeats_share_them() 
         }
     }
 
-    // Who asks for checkpoints has them.
+    // `--keep` keeps checkpoints, which sweeps otherwise delete.
     let mut command = mpiburn(&["sweep"]);
     command.arg(&file).arg("--out").arg(lab.path("kept")).args(["--only", "0.01-1", "--", "--keep", "2"]);
     let kept = run(command);
@@ -239,7 +241,8 @@ fn completed_runs_keep_the_weights_of_their_last_epoch_and_repeats_share_them() 
     assert_eq!(has_moments.collect::<Vec<_>>(), [true, true]);
 }
 
-/// The job of a sweep that was killed goes on. Here a script completes the runs behind the sweep's back.
+/// A job whose sweep was killed may go on. A script takes its part here, and completes runs that the sweep
+/// did not start.
 #[test]
 fn runs_that_another_process_completes_count_and_keep_weights_alone() {
     let lab = Lab::new();
@@ -277,7 +280,7 @@ fn a_stopped_sweep_keeps_completed_runs_and_continues() {
     signal(job.id(), "-INT");
     let stopped = ended(job);
     assert_eq!(stopped.status.code(), Some(75), "{}", text(&stopped));
-    // All of the command: another folder would be another sweep.
+    // The printed command has all arguments, because without --out it would start another sweep.
     let again = format!("{} sweep {} --out {}", binary(), file.display(), lab.path("runs").display());
     assert!(errors(&stopped)[0].ends_with(&again), "{}", text(&stopped));
     let first = lab.run_json("runs/epochs-1-1");
@@ -285,7 +288,7 @@ fn a_stopped_sweep_keeps_completed_runs_and_continues() {
     assert_eq!(states(&lab).1[1], "waiting");
     assert!(report(&lab).lines().any(|line| line.ends_with(&again)), "{}", report(&lab));
 
-    // An interrupted run goes on, twice.
+    // An interrupted run continues from its checkpoint. This happens twice.
     let long = "runs/epochs-30000-1";
     let before = lab.run_json(long)["history"].as_array().unwrap().len();
     let mut job = lab.start(sweep(&lab, &file, &["--only", "epochs-30000-1"]));
@@ -298,7 +301,7 @@ fn a_stopped_sweep_keeps_completed_runs_and_continues() {
     let history = lab.run_json(long)["history"].clone();
     assert!(history[before]["step"].as_u64().unwrap() > 0, "{history}");
 
-    // A run that cannot be told is kept.
+    // A run whose run.json cannot be read is kept.
     let json = lab.path("runs/epochs-1-1/run.json");
     let whole = std::fs::read(&json).unwrap();
     std::fs::write(&json, &whole[..500]).unwrap();

@@ -1,11 +1,11 @@
-//! Averaged gradients of random modules compared with plain Burn's.
+//! Compares averaged gradients of random modules with plain Burn's, over MPI and gloo.
 
 use crate::harness::*;
 
 /// Seed of all cases. A failing run prints it with the case's index.
 const SEED: &str = "22";
 
-/// A few, over what the simulated ones cannot have: MPI and gloo themselves.
+/// A few cases over real MPI and gloo. Many more run on simulated ranks (tests/sync/simulated.rs).
 #[test]
 fn gradients_of_random_modules_equal_plain_burns_over_both_transports() {
     for (ranks, first) in (1..=5).zip((0..).step_by(5)) {
@@ -20,7 +20,7 @@ fn gradients_of_random_modules_equal_plain_burns_over_both_transports() {
     }
 }
 
-/// Over mpi the job crashed when ranks had started different numbers of buckets.
+/// A job over mpi once crashed in this case, because ranks had started different numbers of buckets.
 #[test]
 fn a_last_step_without_samples_on_one_rank_completes() {
     let lab = Lab::new();
@@ -39,7 +39,7 @@ fn a_last_step_without_samples_on_one_rank_completes() {
             .into();
         assert_eq!(weights[0], weights[1], "{options:?}");
     }
-    // Three ranks: the last step has samples on rank 0 only, and then on two ranks.
+    // On three ranks, the last step has samples on rank 0 only, and then on two ranks.
     for samples in ["97", "98"] {
         lab.train(
             3,
@@ -49,7 +49,7 @@ fn a_last_step_without_samples_on_one_rank_completes() {
     }
 }
 
-/// What tests of burn-mpi check on threads.
+/// burn-mpi's own tests check the same on ranks that are threads.
 #[test]
 fn modules_of_a_users_own_are_right_over_both_transports() {
     let output = run(mpirun(3, &example("check_modules")));

@@ -1,10 +1,10 @@
-//! What a terminal of 80 columns shows, alone and behind mpirun.
+//! What the program shows on a terminal of 80 columns, when started directly and by mpirun.
 
 use std::process::Command;
 
 use crate::harness::*;
 
-/// The output of a command on a terminal with these variables.
+/// The output of a command on a terminal, with these environment variables.
 fn on_terminal(command: &Command, variables: &[(&str, &str)]) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     let quoted: Vec<String> = words.map(|word| format!("'{}'", word.to_str().expect("UTF-8"))).collect();
@@ -15,7 +15,7 @@ fn on_terminal(command: &Command, variables: &[(&str, &str)]) -> String {
     String::from_utf8_lossy(&run(script.envs(variables.iter().copied())).stdout).into_owned()
 }
 
-/// The text without the commands to the terminal, and the colours among these.
+/// The text without the terminal's control sequences, and the number of control sequences that set a colour.
 fn without_commands(text: &str) -> (String, usize) {
     let mut parts = text.split("\x1b[");
     let (mut shown, mut colours) = (parts.next().unwrap_or_default().to_owned(), 0);

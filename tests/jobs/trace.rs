@@ -1,4 +1,4 @@
-//! Clocks of processes, which time lines of `--trace` are drawn with.
+//! Time lines of `--trace` need the offsets between the ranks' clocks. Checks the offsets that ranks measure.
 
 use crate::harness::*;
 

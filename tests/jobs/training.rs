@@ -1,4 +1,4 @@
-//! Trainings whose processes differ.
+//! Jobs whose processes differ.
 
 use std::process::Command;
 
@@ -9,7 +9,7 @@ fn eval_needs_the_run_directory_on_rank_0_only() {
     let lab = Lab::new();
     let run = lab.train(2, "here/run", &["--epochs", "1", "--test-samples", "333"]);
     std::fs::create_dir(lab.path("elsewhere")).unwrap();
-    // mpirun starts another program for each part between colons.
+    // mpirun starts one program for each part between colons.
     let mut command = Command::new("mpirun");
     command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
     for (i, folder) in ["here", "elsewhere"].into_iter().enumerate() {
@@ -26,7 +26,7 @@ fn eval_needs_the_run_directory_on_rank_0_only() {
     assert!(text(&output).contains("of 333 samples"), "{}", text(&output));
 }
 
-/// Data sets of the same samples that are normalised differently would be two trainings in one.
+/// If ranks normalised the same samples differently, they would train on different data.
 #[test]
 fn ranks_with_another_normalisation_are_rejected() {
     let lab = Lab::new();
