@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
-# All tests, in three levels (CONTRIBUTING.md):
+# Runs all tests, in three levels (CONTRIBUTING.md):
 #
-#   tests/all.sh --lint       formatting, lints, documentation: what `make lint` runs
-#   tests/all.sh --test       these, unit tests, documentation tests, job tests: what `make test` runs
-#   tests/all.sh --landing    what a change has to pass besides
-#   tests/all.sh              both, and what needs other builds or takes hours: `make test-all`
+#   tests/all.sh --lint       formatting, lints, documentation: the same as `make lint`
+#   tests/all.sh --test       the checks of --lint, unit, documentation and job tests: the same as `make test`
+#   tests/all.sh --landing    the other checks that a change must pass
+#   tests/all.sh              all checks, including slow ones and those of other builds: `make test-all`
 #   tests/all.sh --only TEXT  the checks whose names contain TEXT
 #
-# Each check prints `ok - NAME` or `not ok - NAME`, with its seconds; one that cannot run has failed,
-# and names the package to install. At the end are the last lines of each that failed, and the command
-# that repeats it; with FAILURES=FILE they are added to FILE instead.
-# Functions are called by name, through `check`.
+# Each check prints `ok - NAME` or `not ok - NAME`, with its time in seconds. A check that cannot run fails,
+# and names the package to install. At the end, the last lines of each failed check are printed, with the
+# command that repeats it. With FAILURES=FILE, they are appended to FILE instead.
+#
+# `check` calls functions by name, so shellcheck believes that they are not called.
 # shellcheck disable=SC2317
 set -uo pipefail
 cd "$(dirname "$(readlink -f "$0")")/.." || exit 2
@@ -40,9 +41,9 @@ check() { # check NAME COMMAND...; the command may describe its failures in $fai
   ran=$((ran + 1))
   shift
   known=$(wc -c <"$failures")
-  # In a group of processes of its own, and into a file: what it leaves behind holds nobody up. Its parts
-  # have limits of their own; half an hour, or $patience times as long, is for those without.
-  # The file is there before anything reads it.
+  # A check runs in its own process group and writes into a file, so a process that it leaves behind does not
+  # delay the script. Most checks have time limits of their own. The limit here, half an hour times $patience,
+  # is for the others. The file is created before `tail` reads it.
   : >"$work/log"
   set -m
   "$@" >"$work/log" 2>&1 </dev/null &
@@ -73,7 +74,7 @@ small_data() {
   [ -e "$work/digits" ] || $bin data digits --out "$work/digits" --train 2000 --test 500
 }
 
-# A short training on another compute backend, which must reach a minimum accuracy.
+# Trains shortly on another compute backend. The training must reach a minimum accuracy.
 train_on() { # train_on DEVICE BINARY [PRECISION]
   local device=$1 binary=$2 precision=${3:-no} out=$work/$1${3:-}
   small_data && mpirun $as_root -n 2 --bind-to core "$binary" train --data-root "$work/digits" \
@@ -83,8 +84,8 @@ train_on() { # train_on DEVICE BINARY [PRECISION]
       END { if (!found) print "no test accuracy"; exit low || !found }' "$out/run.json"
 }
 
-# Gradients are read during backward, bucket by bucket, and the weights are those without overlap:
-# the path of a GPU's gradients, on a device that is a CPU.
+# With overlap, gradients are read during backward, bucket by bucket, and the weights must be the same as
+# without overlap. Gradients on a GPU take this path; here it is tested with a backend that runs on the CPU.
 overlap_on() { # overlap_on DEVICE BINARY
   local device=$1 binary=$2 overlap out
   small_data || return 1
@@ -99,7 +100,7 @@ overlap_on() { # overlap_on DEVICE BINARY
       "$(grep '"weights_sha256"' "$work/overlap-$device-off/run.json")" ]
 }
 
-# Without a GPU, one line; this machine's PyTorch has no CUDA.
+# Without a GPU, the program prints one line. (PyTorch is installed here without CUDA.)
 no_gpu_for_libtorch() {
   small_data || return 1
   mpirun $as_root -n 2 --bind-to core target-ndarray-tch/release/mpiburn train --data-root "$work/digits" \
@@ -109,7 +110,7 @@ no_gpu_for_libtorch() {
     grep -q 'rank 0 on .*: --device tch-cuda:0: libtorch sees no GPU, or was built without CUDA; run on' "$work/refused"
 }
 
-# The table of the fused operator has a row for each backend, at 2 and 10 layers.
+# The table of `bench fused` must have a row for each backend, at 2 and 10 layers.
 fused_on_all_backends() {
   small_data && target-ndarray-tch/release/mpiburn bench fused --data-root "$work/digits" \
     --train-samples 640 --csv "$work/fused.csv" &&
@@ -117,13 +118,13 @@ fused_on_all_backends() {
       END { exit bad || rows["fused"] * rows["unfused"] * rows["ndarray"] * rows["tch"] != 16 }' "$work/fused.csv"
 }
 
-# Each layer has a row, in forward and backward.
+# The profile must have a row for each layer, in forward and in backward.
 operators_of_other_devices() {
   flex_run || return
   python3 tests/profile/devices.py target-ndarray-tch/release/mpiburn "$work/flex" ndarray tch
 }
 
-# The run that other checks read.
+# Makes the run that other checks read, unless it exists.
 flex_run() { [ -e "$work/flex/run.json" ] || train_on flex $bin; }
 
 tensorboard_opens() {
@@ -131,7 +132,7 @@ tensorboard_opens() {
   .venv/bin/python tests/pytorch/read_events.py "$work/flex/tensorboard"
 }
 
-# The int8 model and the ONNX files of the run on flex, read by numpy and onnxruntime.
+# numpy and onnxruntime read the int8 model and the ONNX files of the run of `flex_run`.
 int8_and_onnx_files() {
   flex_run || return
   $bin quantize "$work/flex" && $bin eval --checkpoint "$work/flex" --int8 --logits "$work/int8.npy" &&
@@ -140,7 +141,7 @@ int8_and_onnx_files() {
     .venv/bin/python tests/pytorch/onnx_check.py "$work/flex" "$work/digits"
 }
 
-# A failed test is named with its reason and the command that repeats it, whatever it has printed.
+# A failed test must be named with its reason and the command that repeats it, whatever the test printed.
 failures_are_described() {
   printf '<testsuites><testsuite><testcase classname="c" name="m::t" time="0.1"><failure message="why" type="signal 6"/><system-err>\xef\xbf\xbe\x07last</system-err></testcase></testsuite></testsuites>' >"$work/junit.xml"
   python3 tests/summary.py "$work/junit.xml" "$work/described" && sed 's/^/    /' "$work/described" &&
@@ -175,13 +176,14 @@ recipes_as_pytorch() {
   scripts/cargo.sh build --release --workspace --example check_recipes && .venv/bin/python tests/pytorch/recipes.py
 }
 
-# Burn's CUDA backend compiles where no GPU is. Below it, a build script would download LLVM, which a
-# check that links nothing does not need: it leaves that out where DOCS_RS is set.
+# Burn's CUDA backend must compile without a GPU. The build script of a crate that it uses would download
+# LLVM. `cargo check` links nothing and does not need LLVM; with DOCS_RS set, the build script skips the
+# download.
 cuda_compiles() {
   DOCS_RS=1 scripts/cargo.sh check --locked --release --target-dir target-cuda-check --features cuda
 }
 
-# Tables of a cluster's results, the launcher and data sets on a machine without MPI: without mpicc in the path.
+# run-report, launch and data must build on a machine without MPI: mpicc is not in PATH.
 builds_without_mpi() {
   local tools=$work/tools tool run=$work/mpich
   mkdir -p "$tools"
@@ -192,13 +194,14 @@ builds_without_mpi() {
     target/release/run-report --format csv "$run" | grep -q '^1x2,mpi,'
 }
 
-# From nothing: pages of items that are no longer there would stay.
+# Starts without old pages, because pages of items that no longer exist would stay.
 documentation() {
   rm -rf "$CARGO_TARGET_DIR/doc"
   RUSTDOCFLAGS="-D warnings" scripts/cargo.sh doc --release --workspace --no-deps && tests/api/check.sh
 }
 
-# The programs outside the workspace are built with --locked, and a changed dependency is in their lock files too.
+# The programs outside the workspace are built with --locked. If a dependency changes, their lock files must
+# change too.
 lock_files_are_current() {
   local manifest
   for manifest in Cargo.toml fuzz/Cargo.toml tests/outside/Cargo.toml; do
@@ -206,7 +209,7 @@ lock_files_are_current() {
   done
 }
 
-# The first block of README is `make run` and `make test`, and .ci/run calls both as they are printed there.
+# The first block of README.md must be `make run` and `make test`, and .ci/run must call both commands.
 readme_and_ci_agree() {
   local commands command
   commands=$(awk '/^```sh$/ { inside = 1; next } /^```$/ && inside { exit } inside { sub(/ *#.*/, ""); print }' README.md)
@@ -248,7 +251,7 @@ landing_level() {
   check "the report, the launcher and data sets without MPI" builds_without_mpi
 }
 
-# What needs other builds, or takes long.
+# Checks that need other builds or take long.
 release_level() {
   check "unit tests with debug assertions" with_debug_assertions
   check "training on flex" flex_run

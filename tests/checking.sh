@@ -1,5 +1,5 @@
-# Defines `check`, which prints `ok - NAME` or `not ok - NAME`. Sourced by the test
-# scripts, which have a folder $work and end with `exit $failed`.
+# Defines `check`, which prints `ok - NAME` or `not ok - NAME`. Test scripts source this file. They have a
+# folder $work, and end with `exit $failed`.
 # shellcheck shell=bash disable=SC2034,SC2154
 
 # shellcheck source-path=SCRIPTDIR source-path=SCRIPTDIR/.. source=waiting.sh
@@ -8,8 +8,7 @@
 failed=0
 note=
 
-# Whether a check is to run: those whose name contains the extended regular expression
-# $ONLY do.
+# True if the name of a check contains the extended regular expression $ONLY. Only such checks run.
 chosen() { [[ $1 =~ ${ONLY-} ]]; } # chosen NAME
 
 check() { # check NAME COMMAND...; the command may set $note

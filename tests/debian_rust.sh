@@ -1,13 +1,15 @@
-# Debian's current Rust compiler, for tests that need a target or sources of the standard library which the
-# installed one lacks: unpacked into a folder, not installed. Sourced.
+# Debian's current Rust compiler, for tests that need a target or sources of the standard library that the
+# installed compiler lacks. The compiler is unpacked into a folder, not installed. Other scripts source this
+# file.
 # shellcheck shell=bash
 
-# The package of that name among those that another one depends on.
+# The name of the package that matches PATTERN, among the packages that PACKAGE depends on.
 _dependency() { # _dependency PACKAGE PATTERN
   apt-cache "${_options[@]}" show --no-all-versions "$1" | grep ^Depends: | grep -oE "$2"
 }
 
-# Unpacks the compiler, its library and other packages, once, and names them to cargo.
+# Unpacks the compiler, its library and other packages into FOLDER, once. Sets the variables by which cargo
+# finds them.
 debian_rust() { # debian_rust FOLDER PACKAGE...
   local folder=$1 lists=$1.lists library llvm package
   shift

@@ -1,7 +1,7 @@
-"""The ten slowest tests of a run, and those that failed: summary.py JUNIT.XML FAILURES
+"""Prints the ten slowest tests of a run, and describes the failed tests: summary.py JUNIT.XML FAILURES
 
-Reads what cargo-nextest writes. Each failed test is added to the file FAILURES with the last 20 lines
-of its output and the command that repeats it.
+Reads the XML file that cargo-nextest writes. Each failed test is appended to the file FAILURES, with the last
+20 lines of its output and the command that repeats it.
 """
 
 import re
@@ -9,12 +9,12 @@ import sys
 import xml.etree.ElementTree as xml
 
 LINES = 20
-# What a test prints may have these, and XML 1.0 may not.
+# A test may print these characters, but XML 1.0 does not allow them.
 NO_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def main(junit, failures):
-    """Prints the slowest, and describes the failed."""
+    """Prints the slowest tests, and describes the failed ones."""
     with open(junit, encoding="utf-8", errors="replace") as file:
         cases = list(xml.fromstring(NO_XML.sub("?", file.read()).encode()).iter("testcase"))
     print(f"the slowest of {len(cases)} tests:")
@@ -26,7 +26,7 @@ def main(junit, failures):
             failure = case.find("error") if failure is None else failure
             if failure is None:
                 continue
-            # A reason that is above the last lines, such as a panic's before a long backtrace, and a signal.
+            # The reason may be above the last lines, such as a panic before a long backtrace, or a signal.
             reason = f"{failure.get('type', '')}: {failure.get('message', '')}".splitlines()[:LINES]
             texts = [case.findtext("system-out") or "", case.findtext("system-err") or ""]
             lines = [line for text in texts for line in text.splitlines() if line.strip()]

@@ -1,5 +1,5 @@
-# The limit of tests against hanging, and `await`, which waits for an event up to that
-# limit. Sourced by tests/checking.sh and by the scripts that start nodes.
+# Defines $limit, the time in seconds after which a test counts as hanging, and `await`, which waits for an
+# event up to that limit. tests/checking.sh and the scripts that start nodes source this file.
 # shellcheck shell=bash
 
 limit=$(cat "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/limit_s")

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# A program outside the workspace that depends on burn-mpi and Burn alone: it builds,
-# and its averaged gradients at 1, 2 and 3 ranks are those of one process on all
-# samples. Also checks what a user of burn-mpi compiles, and that both libraries are
-# packages. A user's features are not the workspace's, so Burn is compiled once more:
-# without optimization, which takes half the time, and once for all of this.
+# Tests burn-mpi as a user would use it: a program outside the workspace that depends only on burn-mpi and
+# Burn. Checks that it builds, and that its averaged gradients at 1, 2 and 3 ranks are those of one process on
+# all samples. Also checks burn-mpi's examples, burn-train over MPI, and that burn-mpi and burn-fused can be
+# packaged. The features of Burn differ from the workspace's, so Burn is compiled once more: without
+# optimization, which takes half the time.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 # shellcheck source-path=SCRIPTDIR source=../../scripts/mpi.sh
@@ -14,7 +14,7 @@ cd "$(dirname "$0")/../.."
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mpirun=$(mpi_command mpirun) || exit 1
-# The folder of the workspace: what both compile in the same way is compiled once.
+# The target folder of the workspace, so that a crate which both compile in the same way is compiled once.
 export CARGO_TARGET_DIR=$PWD/target$([ "$MPI" = openmpi ] || echo "-$MPI")
 export CARGO_PROFILE_DEV_DEBUG=0
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
@@ -24,13 +24,13 @@ builds() {
     note="$(awk '/^ *Compiling/ { n++ } END { print n + 0 }' "$work/build") crates"
 }
 
-# Without MPI: its compiler is not there.
+# MPI's compiler and libclang are not found, so this fails if the test needs MPI.
 tests_its_loop() {
   MPICC=/no/mpicc LIBCLANG_PATH=/no/libclang scripts/cargo.sh test --locked --no-default-features \
     --manifest-path tests/outside/Cargo.toml --test own_loop
 }
 
-# The workspace's programs do without burn-train.
+# burn-mpi's module `train` is not part of the workspace's build, because burn-train is not.
 unit_tests_with_burn_train() {
   scripts/cargo.sh test --locked --manifest-path tests/outside/Cargo.toml --package burn-mpi --lib train:: 2>&1 |
     tee "$work/unit" && note=$(grep -E '[1-9][0-9]* passed' "$work/unit")
@@ -53,12 +53,13 @@ ranks() { # ranks N PROGRAM OPTION...
   timeout "$limit" "$mpirun" -n "$1" "${options[@]}" "$CARGO_TARGET_DIR/debug/$2" "${@:3}" >"$work/out" 2>&1
 }
 
-# Every rank has said so, perhaps inside another rank's line: mpirun forwards long output in pieces.
+# Succeeds if every rank printed that the check holds. mpirun forwards long output in pieces, so the text may
+# be inside another rank's line.
 all_hold() { # all_hold RANKS CHECK
   [ "$(grep -o "rank . of $1: $2 holds" "$work/out" | sort -u | wc -l)" -eq "$1" ]
 }
 
-# burn-train over MPI holds what the check is named after, on every rank.
+# Runs a check of burn-train over MPI, which must hold on every rank.
 learns() { # learns RANKS CHECK
   rm -rf "$work/learner"
   ranks "$1" learner "$2" "$work/learner"
@@ -67,7 +68,8 @@ learns() { # learns RANKS CHECK
   [ $status -eq 0 ] && all_hold "$1" "$2"
 }
 
-# One line names the rank and the reason, perhaps behind a piece of another stream's, and the job ends.
+# The job must end, and one line must name the rank and the reason. The line may begin behind a piece of other
+# output.
 refuses() { # refuses RANKS LINE PROGRAM OPTION...
   ranks "$1" "${@:3}"
   local status=$?
@@ -75,7 +77,7 @@ refuses() { # refuses RANKS LINE PROGRAM OPTION...
   [ $status -ne 0 ] && [ $status -ne 124 ] && [ "$(grep -oE "$3: $2" "$work/out" | wc -l)" -eq 1 ]
 }
 
-# A check of the library's examples, or of what they are made of, holds on every rank.
+# Runs a check of burn-mpi's examples, or of the library functions that they use. It must hold on every rank.
 holds() { # holds RANKS EXAMPLE CHECK
   rm -rf "$work/loops" && mkdir "$work/loops"
   ranks "$1" loops "$2" "$3" "$work/loops"
@@ -84,7 +86,7 @@ holds() { # holds RANKS EXAMPLE CHECK
   [ $status -eq 0 ] && all_hold "$1" "$3"
 }
 
-# A training of an example ends with the same weights on all ranks.
+# The training of an example must end with the same weights on all ranks.
 ends_alike() { # ends_alike RANKS EXAMPLE
   ranks "$1" loops "$2" train
   local status=$?
@@ -93,7 +95,7 @@ ends_alike() { # ends_alike RANKS EXAMPLE
     [ "$(grep -o "rank . of $1: weights [0-9a-f]*" "$work/out" | cut -d " " -f 6 | sort -u | wc -l)" -eq 1 ]
 }
 
-# In a mount namespace of its own, which ends with the job.
+# The mount is in its own namespace, so it ends with the job.
 on_a_full_disk() { # on_a_full_disk RANKS
   mkdir -p "$work/full"
   # shellcheck disable=SC2016 # expanded by the shell inside
@@ -105,7 +107,7 @@ on_a_full_disk() { # on_a_full_disk RANKS
   [ $status -eq 0 ] && all_hold "$1" full
 }
 
-# The last of these values is below a share of the first.
+# The last value in the output must be below SHARE times the first one.
 falls() { # falls SHARE 's/PATTERN/VALUE/p'
   sed -nE "$2" "$work/out" | awk -v share="$1" 'NR == 1 { first = $1 } { last = $1 }
     END { print "from", first, "to", last; exit !(NR > 1 && last < share * first) }' >"$work/falls" &&
@@ -119,14 +121,14 @@ own_loop_learns() { # own_loop_learns RANKS
   [ $status -eq 0 ] && [ -s "$work/own.bpk" ] && falls 0.3 's/^epoch [0-9]+: loss (.*)/\1/p'
 }
 
-# Two jobs print the same metrics.
+# Two jobs of the example must print the same metrics.
 repeats() { # repeats RANKS EXAMPLE
   local first
   ranks "$1" "$2" && first=$(grep '^epoch' "$work/out") && ranks "$1" "$2" || { cat "$work/out"; return 1; }
   [ "$first" = "$(grep '^epoch' "$work/out")" ]
 }
 
-# Nothing of a network is reserved for options that make no sense, and no pipe is waited for.
+# An invalid option must fail before the network is allocated, and a pipe must not be waited for.
 char_gpt_refuses() { # char_gpt_refuses LINE OPTION...
   refuses 2 "rank 0 on [^ ]*: $1" char_gpt "${@:2}"
 }
@@ -140,7 +142,7 @@ regression_learns() { # regression_learns RANKS
     falls 0.3 's/^epoch [0-9]+: mean squared error ([0-9.]+),.*/\1/p'
 }
 
-# On the data of the guide.
+# Trains on the data set of `guide_learns`.
 own_cnn_learns() { # own_cnn_learns RANKS
   ranks "$1" own_cnn "$work/digits" --batch 16 --steps 30
   local status=$?
@@ -148,7 +150,7 @@ own_cnn_learns() { # own_cnn_learns RANKS
   [ $status -eq 0 ] && awk '$1 == "accuracy" { found = $2 } END { exit found < 0.5 }' "$work/out"
 }
 
-# A damaged file is named before the training.
+# A damaged file must be named before the training starts.
 own_cnn_refuses() { # own_cnn_refuses FILE COMMAND
   rm -rf "$work/damaged" && cp -r "$work/digits" "$work/damaged" && (cd "$work/damaged" && eval "$2") &&
     refuses 2 "rank 0 on [^ ]*: [^ ]*/$1[: ]" own_cnn "$work/damaged" && ! grep -q "steps per epoch" "$work/out"
@@ -162,7 +164,7 @@ char_gpt_learns() { # char_gpt_learns RANKS OPTION...
     falls 0.5 's/^step [0-9]+: perplexity (.*)/\1/p'
 }
 
-# The guide of Burn's book; its accuracy is read from burn-train's summary.
+# Runs the guide of Burn's book over MPI. The accuracy is read from burn-train's summary.
 guide_learns() {
   target/release/mpiburn -q data digits --out "$work/digits" --train 601 --test 101 &&
     ranks 2 learner_mnist "$work/digits" 2
@@ -173,7 +175,8 @@ guide_learns() {
   [ -s "$work/digits/guide/model.bpk" ] && awk -v found="${note:-0}" 'BEGIN { exit found < 60 }'
 }
 
-# For terminals, tables, pictures and command lines: the program's, not the library's.
+# burn-mpi must not depend on crates for terminals, tables, pictures or command lines. Those are the
+# program's.
 depends_on_little() {
   local tree found
   tree=$(scripts/cargo.sh tree --locked --package burn-mpi --edges normal --prefix none --features gloo) || return 1
@@ -184,7 +187,7 @@ depends_on_little() {
 }
 
 packages() { # packages CRATE DEPENDENCY...
-  # Those of other versions.
+  # Removes packages of other versions.
   rm -f "$CARGO_TARGET_DIR/package/$1"-*.crate
   scripts/cargo.sh package --locked --allow-dirty "${@/#/--package=}" --target-dir "$CARGO_TARGET_DIR" 2>&1 | tee "$work/package" &&
     ! grep -A 3 '^warning' "$work/package" && note=$(sed -n 's/^ *Packaged //p' "$work/package" | tail -n 1) || return 1
@@ -208,7 +211,7 @@ for ranks in 1 3; do
     check "burn-train over $ranks ranks: $what" learns $ranks $what
   done
 done
-# Of three ranks, one fails, and both rank 0 and another one notice.
+# One of three ranks fails, so rank 0 and another rank must both notice it.
 check "a loader that fails, 3 ranks" refuses 3 "rank 2 on [^ ]*: the data loader failed: sample 52" learner fail "$work/learner"
 check "a panic, 3 ranks" refuses 3 "rank 2 on [^ ]* panicked" learner panic "$work/learner"
 check "fewer samples than ranks, 3 ranks" refuses 3 "rank 2 on [^ ]* gets no sample: 3 ranks .* has 2;" learner few "$work/learner"
@@ -259,6 +262,6 @@ check "own_cnn, a label above 9" own_cnn_refuses train-labels-idx1-ubyte \
 check "own_cnn, a pipe as a file" own_cnn_refuses train-labels-idx1-ubyte \
   "rm train-labels-idx1-ubyte && mkfifo train-labels-idx1-ubyte"
 check "burn-fused is a package" packages burn-fused
-# With the crate of its examples, which no registry has yet.
+# burn-mpi is packaged together with burn-fused, which its examples use and which no registry has yet.
 check "burn-mpi is a package" packages burn-mpi burn-fused
 exit $failed

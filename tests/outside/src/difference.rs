@@ -4,8 +4,8 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
 
-/// The norm of the difference of two gradients, relative to the norm of the second,
-/// over all parameters.
+/// The norm of the difference between two gradients, relative to the norm of the second gradient, over all
+/// parameters.
 pub fn difference<M: Module>(
     net: &M,
     found: &GradientsParams,
@@ -14,7 +14,7 @@ pub fn difference<M: Module>(
     struct Compare<'a> {
         found: &'a GradientsParams,
         expected: &'a GradientsParams,
-        /// Sums of squares: of the difference, and of what is expected.
+        /// Sums of squares: of the difference, and of the expected gradient.
         squares: Result<[f32; 2], String>,
     }
     impl ModuleVisitor for Compare<'_> {

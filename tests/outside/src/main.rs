@@ -1,7 +1,7 @@
-//! Trains a small module over MPI, with burn-mpi and Burn and nothing else, and
-//! compares each step's averaged gradients with those of plain Burn on all samples:
-//! `mpirun -n N outside`. Ranks have different numbers of samples, and with three
-//! ranks the last step of an epoch has none for the last rank.
+//! Trains a small module over MPI with a program that depends only on burn-mpi and Burn: `mpirun -n N
+//! outside`. Compares the averaged gradients of each step with the gradients of plain Burn on the samples of
+//! all ranks. Ranks have different numbers of samples. With three ranks, the last rank has no sample in the
+//! last step of an epoch.
 
 mod difference;
 
@@ -18,7 +18,7 @@ use burn_mpi::{
 use difference::difference;
 
 const SAMPLES: usize = 53;
-/// Samples of a step on all ranks; the last step has two.
+/// Samples of a step on all ranks together; the last step has two.
 const STEP: usize = 17;
 const EPOCHS: usize = 60;
 /// Largest relative difference of a step's gradients.
@@ -55,7 +55,7 @@ fn train(world: &World) -> Result<(), Box<dyn Error>> {
     let net =
         Net { hidden: LinearConfig::new(2, 24).init(&device), out: LinearConfig::new(24, 1).init(&device) };
     let mut net = broadcast_module(world, net)?;
-    // A bucket for each parameter, so that several are reduced during backward.
+    // One bucket for each parameter, so that several buckets are reduced during backward.
     let options = SyncOptions { bucket_bytes: 128, first_bucket_bytes: 64, ..SyncOptions::default() };
     let collective = connect(world, Backend::Mpi, &Transport::default())?;
     let mut sync = GradientSync::of_module(world, collective, &net, options);
@@ -67,7 +67,7 @@ fn train(world: &World) -> Result<(), Box<dyn Error>> {
     for _ in 0..EPOCHS {
         for step in all.chunks(STEP) {
             let own: Vec<usize> = step.iter().copied().skip(world.rank()).step_by(world.size()).collect();
-            // A rank without samples has no loss; any other tensor does.
+            // A rank without samples has no loss, so it passes some other tensor.
             let loss = if own.is_empty() { Tensor::zeros([1], &device) } else { net.loss(&own, &device) };
             let gradients = sync.average(&loss, &net, own.len(), step.len())?;
             let plain = GradientsParams::from_grads(net.loss(step, &device).backward(), &net);
@@ -77,7 +77,7 @@ fn train(world: &World) -> Result<(), Box<dyn Error>> {
     }
     check_equal_weights(world, &net)?;
     let last = net.loss(&all, &device).into_scalar::<f32>();
-    // NaN is not within the limit either.
+    // Written so that NaN fails too.
     if !(worst <= LIMIT) {
         return Err(format!("averaged gradients differ from plain Burn's by {worst:e}").into());
     }

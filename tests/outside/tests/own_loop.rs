@@ -1,5 +1,5 @@
-//! A user's data-parallel loop under `cargo test`: ranks are threads, and neither MPI nor mpirun is needed.
-//! `cargo test --no-default-features` builds burn-mpi without them.
+//! How a user tests a data-parallel loop with `cargo test`: ranks are threads, without MPI and mpirun. `cargo
+//! test --no-default-features` builds burn-mpi without MPI.
 
 use burn::data::dataset::InMemDataset;
 use burn::module::{Module, ModuleMapper, Param};
@@ -12,7 +12,7 @@ use burn_mpi::{
     broadcast_module, connect,
 };
 
-/// Fits y = 2 x - 1; `total_of` is what the loop takes for the samples of a step on all ranks.
+/// Fits y = 2 x - 1. `total_of` maps a rank's samples and the right total to the total that the loop passes.
 fn fit(world: &World, total_of: fn(usize, usize) -> usize) -> Result<Vec<f32>, Box<dyn std::error::Error>> {
     let device = Device::flex().autodiff();
     let module = LinearConfig::new(1, 1).init(&device).map(&mut Begin);
@@ -20,7 +20,7 @@ fn fit(world: &World, total_of: fn(usize, usize) -> usize) -> Result<Vec<f32>, B
     let collective = connect(world, Backend::Mpi, &Transport::default())?;
     let mut sync = GradientSync::of_module(world, collective, &model, SyncOptions::default());
     let mut optimizer = SgdConfig::new().init();
-    // 12 samples in each step, on any number of ranks; the last step has fewer.
+    // A step has 12 samples, whatever the number of ranks; the last step has fewer.
     let points = InMemDataset::new((0..67).map(|n| n as f32 / 67.0).collect::<Vec<f32>>());
     let data = ShardedDataset::new(world, points, 12 / world.size())?;
     for batch in (0..20).flat_map(|_| data.batches()) {
@@ -38,7 +38,7 @@ fn fit(world: &World, total_of: fn(usize, usize) -> usize) -> Result<Vec<f32>, B
     Ok(vec![model.weight.val().into_scalar::<f32>(), bias.into_scalar::<f32>()])
 }
 
-/// The same weights in each job.
+/// Sets the same initial weights in each job.
 struct Begin;
 
 impl ModuleMapper for Begin {

@@ -1,4 +1,4 @@
-//! Trains with burn-train over MPI, and compares with burn-train alone:
+//! Trains with burn-train over MPI, and compares the result with burn-train alone or with plain Burn:
 //! `mpirun -n N learner [one-step|uneven|workers|resume|early|alone|fail|panic|few|other|batch|ahead|optimizer] FOLDER`.
 
 mod task;
@@ -77,7 +77,7 @@ fn check(world: &World) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// A training of the small regression.
+/// A training of the small regression in `task.rs`.
 #[derive(Clone)]
 struct Training {
     folder: PathBuf,
@@ -93,12 +93,12 @@ struct Training {
     workers: usize,
     ahead: bool,
     broken: Option<usize>,
-    /// The rank whose interrupter is asked to stop, and the reason that this rank's has afterwards.
+    /// The rank that is asked to stop. `reason` is why this rank stopped, filled at the end.
     stopped_by: Option<usize>,
     reason: Arc<Mutex<Option<String>>>,
-    /// Whether training metrics are those of all ranks.
+    /// True if the metrics of the training are means over all ranks.
     all_metrics: bool,
-    /// Stops after this epoch; remembers the validation losses.
+    /// Stops the training after a certain epoch, and remembers the validation losses.
     watch: Watch,
 }
 
@@ -125,10 +125,10 @@ impl Training {
         }
     }
 
-    /// The model after it, on this rank; burn-train's own strategy without a world.
+    /// Trains, and returns the model on this rank. Without a world, burn-train trains with its own strategy.
     fn run(&self, world: Option<&World>, width: usize) -> Net {
         let device = Device::flex().autodiff();
-        // Ranks draw weights of their own.
+        // Each rank draws different initial weights.
         device.seed(3 + world.map_or(0, World::rank) as u64);
         let net = Net::new(width, self.norm, &device);
         let numbers = Numbers { first: 0, count: self.samples, broken: self.broken };
@@ -156,7 +156,7 @@ impl Training {
             Some(world) => {
                 training.over_mpi(world, LearnerOptions { metrics_of_all_ranks, ..Default::default() })
             }
-            // Open MPI's terminal is not one for burn-train's terminal UI.
+            // burn-train's terminal UI does not work under mpirun.
             None => training.renderer(Box::new(CliMetricsRenderer::new())),
         };
         let scheduler = rates();
@@ -194,7 +194,7 @@ impl EarlyStoppingStrategy for Watch {
     }
 }
 
-/// One step on all samples: the weights of plain Burn, with and without overlap.
+/// Takes one step on all samples: the weights must be plain Burn's, with and without overlap.
 fn one_step(world: &World, folder: &Path) -> Result<(), Box<dyn Error>> {
     for overlap in [false, true] {
         OVERLAP.store(overlap, Ordering::Relaxed);
@@ -208,8 +208,9 @@ fn one_step(world: &World, folder: &Path) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Loaders with workers, whose batches come in any order, the short last one first as well: the weights are
-/// plain Burn's on the samples of all ranks, step by step, each sample with the same weight.
+/// Loaders with worker threads, whose batches come in any order; the last one, which is shorter, may come
+/// first. After each step, the weights must be plain Burn's on the samples of all ranks, with the same weight
+/// for each sample.
 fn workers(world: &World, folder: &Path) -> Result<(), Box<dyn Error>> {
     let shard = TRAIN / world.size();
     let batches = [4, 2 * shard / 3];
@@ -247,7 +248,8 @@ fn workers(world: &World, folder: &Path) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Whether `found` has the weights of one process that takes these steps from rank 0's weights.
+/// Checks that `found` has the weights of a single process that takes these steps from rank 0's initial
+/// weights.
 fn near_plain_burn(found: &Net, steps: Vec<Batch>) -> Result<(), String> {
     let device = Device::flex().autodiff();
     device.seed(3);
@@ -269,8 +271,9 @@ fn near_plain_burn(found: &Net, steps: Vec<Batch>) -> Result<(), String> {
     Ok(())
 }
 
-/// Sizes that do not divide, accumulation, batch norm, overlap: it learns, and the validation loss is
-/// that of the whole set. (At the end `over_mpi` checks that ranks have equal weights.)
+/// Numbers of samples that do not divide evenly, with accumulation and batch norm, or with overlap. The
+/// training must learn, and its validation loss must be the loss of the whole validation set. (`over_mpi`
+/// itself checks at the end that all ranks have equal weights.)
 fn uneven(world: &World, folder: &Path) -> Result<(), Box<dyn Error>> {
     for (accumulation, norm, overlap) in [(None, false, true), (Some(3), true, false)] {
         OVERLAP.store(overlap, Ordering::Relaxed);
@@ -285,7 +288,7 @@ fn uneven(world: &World, folder: &Path) -> Result<(), Box<dyn Error>> {
         let batch = Samples.batch((900..900 + VALID).collect(), &Device::flex());
         let loss = f64::from(net.output(batch).loss.into_scalar::<f32>());
         let (first, last) = (losses[0], losses[losses.len() - 1]);
-        // burn-train alone takes the mean of its batches, the last of which is smaller.
+        // On one rank, burn-train takes the mean over its batches, and the last batch is smaller.
         let exact = world.size() == 1 || (loss - last).abs() <= 1e-5 * loss;
         if losses.len() != 20 || !exact || last > 0.7 * first {
             return Err(format!("the loss is {loss}, but these losses were shown: {losses:?}").into());
@@ -294,7 +297,7 @@ fn uneven(world: &World, folder: &Path) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Four epochs at once, or two and two.
+/// Trains four epochs at once, and two epochs followed by two after a resume.
 fn resume(world: &World, folder: &Path) -> Result<(), Box<dyn Error>> {
     let named = |name: &str| Training { adam: true, checkpoints: true, ..Training::new(&folder.join(name)) };
     let whole = Training { epochs: 4, ..named("whole") }.run(Some(world), 16);
@@ -307,7 +310,7 @@ fn resume(world: &World, folder: &Path) -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Rank 0's early stopping ends all ranks.
+/// Early stopping on rank 0 ends all ranks.
 fn early(world: &World, folder: &Path) -> Result<(), Box<dyn Error>> {
     let watch = Watch { last: Some(2), ..Watch::default() };
     let stopped = Training { epochs: 9, watch, ..Training::new(folder) };
@@ -319,7 +322,7 @@ fn early(world: &World, folder: &Path) -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Any rank's interruption ends all, and each knows its reason.
+/// If one rank is asked to stop, all ranks stop, and each rank knows the reason.
 fn interrupted(world: &World, folder: &Path) -> Result<(), Box<dyn Error>> {
     for rank in 0..world.size() {
         let training = Training { stopped_by: Some(rank), ..Training::new(folder) };
@@ -335,7 +338,8 @@ fn interrupted(world: &World, folder: &Path) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// With one rank, burn-train's own strategy, bit by bit, shuffled as well.
+/// With one rank, the weights are bit for bit those of burn-train's own strategy, also if samples are
+/// shuffled.
 fn alone(world: &World, folder: &Path) -> Result<(), Box<dyn Error>> {
     for (accumulation, shuffle) in [(None, false), (None, true), (Some(3), true)] {
         let named = |name: &str| Training {

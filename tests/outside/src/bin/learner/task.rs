@@ -1,4 +1,4 @@
-//! A small regression with a validation set, as a Burn program has it for burn-train.
+//! A small regression with a validation set, written as a user of burn-train would write it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -11,10 +11,10 @@ use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
 use burn::tensor::{Device, Tensor, TensorData, activation::tanh};
 use burn::train::{InferenceStep, RegressionOutput, TrainOutput, TrainStep};
 
-/// Whether steps average gradients during backward.
+/// True if steps average gradients during backward.
 pub static OVERLAP: AtomicBool = AtomicBool::new(false);
 
-/// Inputs and targets of this rank's steps so far.
+/// The inputs and targets of each step that this rank has taken.
 pub static STEPS: Mutex<Vec<(Vec<f32>, Vec<f32>)>> = Mutex::new(Vec::new());
 
 #[derive(Module, Debug)]
@@ -104,7 +104,7 @@ impl Batcher<usize, Batch> for Samples {
     }
 }
 
-/// Sample numbers `first..first + count`; reading sample `broken` fails.
+/// The numbers `first..first + count` as samples. Reading the sample `broken` fails.
 pub struct Numbers {
     pub first: usize,
     pub count: usize,
@@ -125,13 +125,13 @@ impl Dataset<usize> for Numbers {
     }
 }
 
-/// A loader of `numbers`, made by this many threads of its own.
+/// A loader of `numbers`, with `workers` threads.
 pub fn loader(numbers: Numbers, batch: usize, shuffle: bool, workers: usize) -> Arc<dyn DataLoader<Batch>> {
     let builder = DataLoaderBuilder::new(Samples).batch_size(batch).num_workers(workers);
     if shuffle { builder.shuffle(7).build(numbers) } else { builder.build(numbers) }
 }
 
-/// Batches of two of samples that are read three at a time: the loader's progress is ahead of its batches.
+/// Makes batches of two samples, but claims three. The loader's progress is then ahead of its batches.
 struct Ahead(Vec<usize>);
 
 impl BatchStrategy<usize> for Ahead {
@@ -153,7 +153,7 @@ impl BatchStrategy<usize> for Ahead {
     }
 }
 
-/// A loader whose progress does not count the samples of its batches.
+/// A loader whose progress is not the number of samples in its batches.
 pub fn loader_ahead(numbers: Numbers) -> Arc<dyn DataLoader<Batch>> {
     let strategy = Box::new(Ahead(Vec::new()));
     Arc::new(BatchDataLoader::new(strategy, Arc::new(numbers), Arc::new(Samples), Device::flex(), None))

@@ -1,4 +1,4 @@
-//! The library's examples, as they are in its folder.
+//! burn-mpi's examples, compiled from its folder. `Example` gives the checks access to their parts.
 
 use std::error::Error;
 
@@ -19,12 +19,12 @@ pub mod own_loop;
 #[path = "../../../../../crates/burn-mpi/examples/regression.rs"]
 pub mod regression;
 
-/// An example with its data, model and loop.
+/// An example: its data, its model and its loop.
 pub trait Example {
     type Item: 'static;
     type Net: Module;
 
-    /// Samples of a rank's batch.
+    /// The number of samples in a rank's batch.
     const BATCH: usize;
     const WIDTH: usize;
 
@@ -98,7 +98,7 @@ impl Example for Regression {
     }
 }
 
-/// char_gpt with its transformer or its LSTM, of fused modules.
+/// The example char_gpt, with its transformer or its LSTM. Both are made of fused modules.
 pub struct Characters<const LSTM: bool>;
 
 impl<const LSTM: bool> Characters<LSTM> {

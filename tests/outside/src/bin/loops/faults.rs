@@ -1,4 +1,4 @@
-//! Data sets that fail.
+//! A data set that fails when a certain sample is read.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -11,7 +11,7 @@ pub enum Fault {
     Panic,
 }
 
-/// A data set that fails if it is `active`, after some reads.
+/// A data set. If it is `active`, it fails after some reads.
 pub struct Faulty<I> {
     pub dataset: Box<dyn Dataset<I>>,
     pub fault: Fault,

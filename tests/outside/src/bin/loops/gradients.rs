@@ -1,4 +1,5 @@
-//! Averaged gradients of sharded batches against plain Burn's of one process on their union.
+//! Compares averaged gradients of sharded batches with plain Burn's gradients of one process on the batches
+//! of all ranks.
 
 use std::error::Error;
 
@@ -16,13 +17,13 @@ use crate::examples::Example;
 /// Largest relative difference of a step's gradients.
 const LIMIT: f32 = 1e-5;
 
-/// Each step of an epoch of the data set, and of a shuffled one.
+/// Checks each step of an epoch of the data set, and of a shuffled epoch.
 pub fn check<E: Example>(world: &World) -> Result<(), Box<dyn Error>> {
     let device = Device::flex().autodiff();
-    // Ranks draw weights of their own.
+    // Each rank draws different initial weights.
     device.seed(1 + world.rank() as u64);
     let net = broadcast_module(world, E::net(&device))?;
-    // A bucket for each parameter, so that several are reduced during backward.
+    // One bucket for each parameter, so that several buckets are reduced during backward.
     let options = SyncOptions { bucket_bytes: 128, first_bucket_bytes: 64, ..SyncOptions::default() };
     let collective = connect(world, Backend::Mpi, &Transport::default())?;
     let mut sync = GradientSync::of_module(world, collective, &net, options);
@@ -51,7 +52,7 @@ pub fn check<E: Example>(world: &World) -> Result<(), Box<dyn Error>> {
             return Err("an epoch did not use all samples".into());
         }
     }
-    // NaN is not within the limit either.
+    // Written so that NaN fails too.
     if !(worst <= LIMIT) {
         return Err(format!("averaged gradients differ from plain Burn's by {worst:e}").into());
     }

@@ -1,4 +1,4 @@
-//! Checks the library's examples of own loops, and what they are made of:
+//! Checks burn-mpi's examples of training loops, and the functions of the library that they use:
 //!
 //! ```text
 //! mpirun -n N loops own_loop|regression|char_gpt|char_lstm gradients|train|fail|panic|few|other
@@ -24,7 +24,7 @@ use burn_mpi::{ParamLayout, World, run};
 use examples::{Characters, Example, OwnLoop, Regression};
 use faults::{Fault, Faulty};
 
-/// Samples of a training: the last step has one sample, which is rank 0's.
+/// The number of samples of a training. The last step has one sample, which rank 0 gets.
 fn samples(world: &World, batch: usize) -> usize {
     2 * batch * world.size() + 1
 }
@@ -53,7 +53,7 @@ fn main() -> ExitCode {
 fn check<E: Example>(world: &World, what: &str) -> Result<(), Box<dyn Error>> {
     let last = world.rank() == world.size() - 1;
     let count = samples(world, E::BATCH);
-    // A sample of the last rank's first batch, in the order of the data set.
+    // Reading fails on the last rank, in its first batch (in the order of the data set).
     let faulty = |fault| Box::new(Faulty { dataset: E::data(count), fault, active: last, reads: 9.into() });
     match what {
         "gradients" => return gradients::check::<E>(world),

@@ -1,4 +1,4 @@
-//! Metrics of all ranks: means, NaN, and ranks that differ.
+//! Metrics over all ranks: means, NaN, and the error if ranks have different metrics.
 
 use std::error::Error;
 

@@ -1,4 +1,4 @@
-//! Calls that differ between ranks, and samples that are not the step's.
+//! Errors of a training loop: ranks make different calls, or pass a wrong number of samples of the step.
 
 use std::error::Error;
 use std::path::Path;
@@ -22,7 +22,7 @@ pub fn check(world: &World, folder: &Path) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Rank 0 saves where the others shuffle, and averages metrics where they save.
+/// Rank 0 saves a record while the others shuffle, and averages metrics while the others save a record.
 fn different_calls(world: &World, folder: &Path) -> Result<(), Box<dyn Error>> {
     if world.size() == 1 {
         return Ok(());
@@ -48,8 +48,8 @@ fn different_calls(world: &World, folder: &Path) -> Result<(), Box<dyn Error>> {
     refused(world, result, |error| between("save_record", "average_metrics", error))
 }
 
-/// One rank names another total, and all ranks name their own samples; with the right total there is no
-/// error.
+/// One rank passes another total of samples; then all ranks pass their own number as the total. With the
+/// right total, there is no error.
 fn wrong_totals(world: &World, wire: WireType) -> Result<(), Box<dyn Error>> {
     let device = Device::flex().autodiff();
     let net = broadcast_module(world, Net::new(8, &device))?;

@@ -1,4 +1,5 @@
-//! Records in files of rank 0: what is saved is loaded on all ranks, and errors are those of all.
+//! Records (weights in files) that rank 0 saves, and that all ranks load. An error on rank 0 is an error on
+//! all ranks.
 
 use std::error::Error;
 use std::fs;
@@ -21,7 +22,7 @@ pub fn check(world: &World, folder: &Path) -> Result<(), Box<dyn Error>> {
     refusals(world, folder)
 }
 
-/// A step after loading has the bits of one without saving.
+/// A step after saving and loading gives the same bits as a step without them.
 fn resumed(world: &World, folder: &Path) -> Result<(), Box<dyn Error>> {
     let device = Device::flex().autodiff();
     device.seed(1);
@@ -40,7 +41,7 @@ fn resumed(world: &World, folder: &Path) -> Result<(), Box<dyn Error>> {
         return Err(format!("the folder contains {names:?}").into());
     }
     device.seed(10 + world.rank() as u64);
-    // Only rank 0's file is read.
+    // Only rank 0 reads the file, so the other ranks may pass any path.
     let elsewhere = Path::new("/none/on/this/rank");
     let at = |path| if world.is_root() { path } else { elsewhere };
     let loaded = load_module(world, at(&model), Net::new(8, &device))?;
@@ -62,7 +63,7 @@ fn hash(net: &Net) -> String {
     format!("{bits:x?}")
 }
 
-/// The same error on all ranks, of the rank that has it.
+/// Each error is the same on all ranks, and names the rank where it happened.
 fn refusals(world: &World, folder: &Path) -> Result<(), Box<dyn Error>> {
     let device = Device::flex().autodiff();
     let net = |width| Net::new(width, &device);
@@ -70,7 +71,7 @@ fn refusals(world: &World, folder: &Path) -> Result<(), Box<dyn Error>> {
     if world.is_root() {
         let whole = fs::read(&model)?;
         fs::write(&broken, &whole[..whole.len() / 2])?;
-        // The name that a path without a suffix gets.
+        // A path without a suffix gets the suffix .bpk.
         Command::new("mkfifo").args([&pipe, &folder.join("suffix.bpk")]).status()?;
         let mut flipped = whole;
         let middle = flipped.len() / 2;
@@ -83,7 +84,7 @@ fn refusals(world: &World, folder: &Path) -> Result<(), Box<dyn Error>> {
     failed(world, load_module(world, folder.join("suffix"), net(8)), 0, &folder.join("suffix.bpk"))?;
     let flipped = folder.join("flipped.bpk");
     failed(world, load_module(world, &flipped, net(8)), 0, &flipped)?;
-    // Another kind of record.
+    // A record of an optimizer is not a record of a module.
     failed(world, load_record::<OptimizerRecord>(world, &model), 0, &model)?;
     failed(world, load_module(world, folder.join("optimizer"), net(8)), 0, &folder.join("optimizer.bpk"))?;
     for path in [&folder.join("none.bpk"), &broken, &pipe, folder] {
@@ -96,7 +97,7 @@ fn refusals(world: &World, folder: &Path) -> Result<(), Box<dyn Error>> {
     refused(world, load_module(world, &model, net(width)), |error| of_record(error, last, &model))
 }
 
-/// A file system without space for a record: the file of before stays.
+/// The file system has no space for a record. The earlier record must stay.
 pub fn full(world: &World, folder: &Path) -> Result<(), Box<dyn Error>> {
     let device = Device::flex().autodiff();
     let path = folder.join("model.bpk");

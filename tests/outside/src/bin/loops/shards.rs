@@ -1,4 +1,4 @@
-//! Shards of a data set: their samples, orders and errors.
+//! Shards of a data set: their samples, the order of the samples, and errors.
 
 use std::error::Error;
 
@@ -67,7 +67,8 @@ pub fn check(world: &World) -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// The last rank differs from the others; one rank does not from itself.
+/// Checks the result of a call in which the last rank differs from the others: all ranks must get the same
+/// `expected` error. A single rank has nothing to differ from, and must get no error.
 pub fn refused<T>(
     world: &World,
     result: Result<T, CommError>,
