@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# A benchmark, not a test: predicted and measured times of a step of two ranks on two nodes,
-# at a rate at which computation dominates and at one at which communication does. Needs root,
-# a release build and a data set: make data
+# Compares the step time that `mpiburn report` predicts with the measured one, for two ranks on two emulated
+# nodes. At one rate of the link computation takes most of the step, at the other rate communication does. A
+# benchmark, not a test. Needs root, a release build and a data set: make data
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/.." || exit 1
 # shellcheck source-path=SCRIPTDIR source=../tests/report/common.sh
@@ -9,12 +9,12 @@ cd "$(dirname "$(readlink -f "$0")")/.." || exit 1
 [ -x "$bin" ] || die "no $bin; run make build"
 trap 'tests/cluster/down.sh >/dev/null 2>&1; rm -rf "$work"' EXIT
 
-# A waiting rank yields its core, and other load takes it for a time slice, which is longer
+# A waiting rank yields its core. Another program may then take the core for a time slice, which is longer
 # than a step. Real-time priority prevents this.
 first=()
 chrt --rr 1 true 2>/dev/null && first=(chrt --rr 1)
 
-# An odd number.
+# An odd number, so that the median is one of the turns.
 turns=7
 
 on() { "${first[@]}" tests/cluster/mpirun.sh "$@"; }
@@ -24,11 +24,11 @@ train() { # train TOPOLOGY NAME
     --out "$work/$2" >/dev/null
 }
 
-# One rank alone gives the computing time, and `bench link` the link. Every turn measures both,
-# and the step that they predict: a slow phase of the machine then affects all three, and a
-# disturbed turn is an outlier that the median of the turns ignores. The link is measured with
-# the pauses of computation, after which its shaper forwards a burst without delay, for messages
-# of up to four times the gradients' 17 kB.
+# Every turn measures the computing time (one rank alone), the link (`bench link`) and the step that they
+# predict. A slow phase of the machine then affects all three, and the median of the turns ignores an outlier.
+#
+# `bench link` pauses before each message as long as a step computes, because the emulated link forwards a
+# burst without delay after a pause. It measures messages of up to four times the gradients' 17 kB.
 measure() { # measure RATE
   local pause turn
   RATE=$1 tests/cluster/up.sh >/dev/null
@@ -43,7 +43,7 @@ measure() { # measure RATE
   done
 }
 
-# Predicted and measured step of each turn, and their difference in percent.
+# Prints the predicted step, the measured step, and their difference in percent, for each turn.
 errors() { # errors RATE ALGORITHM
   awk -F, -v predicted="ms_per_step_$2" '
     FNR == 1 { for (i = 1; i <= NF; i++) column[$i] = i; next }
@@ -62,7 +62,7 @@ for rate in 1gbit 20mbit; do
   for algorithm in ring recursive_doubling; do
     errors $rate $algorithm >"$work/errors"
     row turn <"$work/errors"
-    # By the difference.
+    # The turn whose difference is the median.
     sort -g -k 3 "$work/errors" | sed -n "$(((turns + 1) / 2))p" | row median
   done
 done

@@ -16,7 +16,7 @@ static int ascending(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* Aligned to huge pages and requesting them, because one process reads the other's
+/* Aligned to huge pages, and requests huge pages: one process reads the other's
  * memory, which is much slower with small pages. */
 static void *allocate(size_t bytes) {
   const size_t page = 2 << 20;
@@ -38,8 +38,8 @@ static void measure(long bytes, int iterations, int rank, int size) {
   float *buffer = allocate(bytes);
   double *times = allocate(sizeof(double) * iterations);
 
-  /* Written once, so that all pages belong to this process; then zeros, whose sums
-   * stay zero. */
+  /* Written before the timing, so that all pages belong to this process. The timed
+   * calls sum zeros, which stay zero. */
   for (int i = 0; i < count; i++)
     buffer[i] = (float)(i % 7 + 1);
   MPI_Allreduce(MPI_IN_PLACE, buffer, count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
@@ -60,7 +60,7 @@ static void measure(long bytes, int iterations, int rank, int size) {
       times[turn - warm_up] = time * 1e6;
   }
 
-  /* The latency of a call is its mean over the ranks. */
+  /* The latency of a call is the mean of the ranks' latencies. */
   MPI_Allreduce(MPI_IN_PLACE, times, iterations, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
   if (rank == 0) {
     for (int i = 0; i < iterations; i++)

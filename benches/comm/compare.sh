@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
-# Compares the all-reduce of mpiburn with a plain C loop around MPI_Allreduce, or with
-# BACKEND=gloo with a plain C++ loop around gloo's. Both run in turn; the median of
-# mpiburn's medians must be at most LIMIT times the plain loop's. Exits with 1 if it is
-# larger.
+# Compares the all-reduce of mpiburn with a plain C loop around MPI_Allreduce, or (BACKEND=gloo) with a plain
+# C++ loop around gloo's all-reduce. The two programs take turns. The median over rounds of mpiburn's median
+# times must be at most LIMIT times the plain loop's; otherwise the exit code is 1.
 #
 #   benches/comm/compare.sh                     2 ranks, 9 rounds
 #   BACKEND=gloo benches/comm/compare.sh
@@ -15,7 +14,7 @@ RANKS=${RANKS:-2}
 ROUNDS=${ROUNDS:-9}
 LIMIT=${LIMIT:-1.15}
 BACKEND=${BACKEND:-mpi}
-# Bytes, and timed calls per round: 17 KiB and 13 MiB.
+# Message sizes in bytes (17 KiB and 13 MiB), and the timed calls of each size in a round.
 SIZES=(17408 13631488)
 ITERATIONS=(1000 60)
 
@@ -39,7 +38,7 @@ time_c() { # time_c BYTES ITERATIONS
   case $BACKEND in
     mpi) mpi "$work/allreduce" "$2" "$1" | awk '{ print $3 }' >>"$work/c-$1" ;;
     gloo)
-      # A new folder for the addresses of each run.
+      # gloo exchanges addresses through files, so each run needs a new folder.
       mpi "$work/allreduce" "$2" "$1" "$(mktemp -d "$work/store.XXXX")" | awk '{ print $2 }' >>"$work/c-$1"
       ;;
   esac
@@ -54,7 +53,7 @@ median() { # median FILE
 
 for ((round = 0; round < ROUNDS; round++)); do
   for i in "${!SIZES[@]}"; do
-    # The order alternates between rounds.
+    # The programs start in alternating order.
     if ((round % 2)); then order=(mpiburn c); else order=(c mpiburn); fi
     for program in "${order[@]}"; do
       "time_$program" "${SIZES[$i]}" "${ITERATIONS[$i]}"
@@ -72,8 +71,8 @@ row='%10s %12s %12s %8s %16s\n'
 printf "$row" bytes 'plain us' 'mpiburn us' ratio 'fastest rounds'
 failed=0
 for bytes in "${SIZES[@]}"; do
-  # Other load only adds time: the minimum over rounds shows whether it is the cause of a
-  # large ratio.
+  # Load of other programs only adds time. If the ratio of the two fastest rounds is small, load has caused a
+  # large ratio of medians.
   awk -v row="$row" -v bytes="$bytes" -v limit="$LIMIT" \
     -v c="$(median "$work/c-$bytes")" -v c_least="$(least "$work/c-$bytes")" \
     -v m="$(median "$work/mpiburn-$bytes")" -v m_least="$(least "$work/mpiburn-$bytes")" 'BEGIN {

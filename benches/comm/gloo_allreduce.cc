@@ -1,11 +1,10 @@
-// gloo's ring all-reduce in plain C++, as the reference for mpiburn's shim over the same
-// call. Prints `min median p99` in microseconds; each call's latency is the mean over
-// ranks.
+// A loop around gloo's ring all-reduce in plain C++. mpiburn's shim around the same call is compared with it.
+// Prints `min median p99` in microseconds. The latency of a call is the mean of the ranks' latencies.
 //
 //   mpicxx -O3 -std=c++17 gloo_allreduce.cc -lgloo && mpirun -n 2 a.out CALLS BYTES FOLDER
 //
-// MPI starts the processes and synchronises them before each call; gloo's rendezvous
-// writes its addresses to FOLDER.
+// MPI starts the processes and synchronises them before each call. gloo exchanges its addresses through files
+// in FOLDER.
 #include <mpi.h>
 
 #include <algorithm>
@@ -54,7 +53,7 @@ int main(int argc, char **argv) {
     double mean = took.count() / size;
     MPI_Allreduce(MPI_IN_PLACE, &mean, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
     if (call >= 0) latencies.push_back(mean);
-    // Sums would overflow otherwise.
+    // The buffer is set to 1 again, because repeated sums would overflow.
     std::fill(buffer.begin(), buffer.end(), 1.0f);
   }
   std::sort(latencies.begin(), latencies.end());

@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""Int8 inference of the ConvNet by mpiburn, PyTorch (qnnpack) and onnxruntime: times on one thread, equal logits?
+"""Compares int8 inference of the ConvNet by mpiburn, PyTorch (qnnpack) and onnxruntime: times and logits, on one thread.
 
     mpiburn train --quantize qat --data-root data/digits --out results/qat
     .venv/bin/python benches/pytorch/int8_speed.py results/qat data/digits
 
-The int8 models have the run's integers and scales, the float models its weights. Programs
-take turns; times are medians over rounds of each round's median. Those of PyTorch and
-onnxruntime are CPU times, which other programs on the machine prolong less than wall
-times; mpiburn's are wall times. A difference of int8
-logits is in steps of the output's scale: PyTorch rounds its requantization in f32, where
-mpiburn rounds exactly. Exit code 0 if mpiburn is as much faster as it should be and no
-logit is more than one step apart, 1 if not, 2 if nothing could be compared.
+The int8 models have the integers and scales of the run, the float models its weights. The programs
+take turns. A time is the median over rounds of each round's median. For PyTorch and onnxruntime, CPU
+times are taken, because load of other programs prolongs them less than wall times; mpiburn's are wall
+times.
+
+Int8 logits are compared in steps of the output's scale. PyTorch rounds its requantization in f32,
+mpiburn exactly. Exit code 0 if mpiburn reaches the goals for its speed and no logit differs by more
+than one step, 1 if not, 2 if nothing could be compared.
 """
 
 import argparse
@@ -28,7 +29,7 @@ from pathlib import Path
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 # Imports must not leave a __pycache__ in the source tree.
 sys.dont_write_bytecode = True
-# The programs, networks and samples that the tests have too.
+# The programs, networks and samples that are shared with the tests.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests/pytorch"))
 # torch.ao.quantization is deprecated in favour of a package with other formulas.
 warnings.filterwarnings("ignore")
@@ -47,17 +48,17 @@ from samples import load_shard
 
 BATCH = 128
 ENGINE = "qnnpack"
-# Rows of the table, and how many times faster mpiburn's int8 has to be. The one for
-# our own float path holds with AVX-512 VNNI; other processors have no goal.
+# Rows of the table, and how many times as fast as each row mpiburn's int8 has to be. The goal for mpiburn's
+# float path is for AVX-512 VNNI; on other processors, it has no goal.
 OURS, OURS_FLOAT, PYTORCH, ONNX = "mpiburn int8", "mpiburn float, fused", f"PyTorch {ENGINE} int8", "onnxruntime float"
 GOALS = {OURS_FLOAT: 1.5, PYTORCH: 25.0, ONNX: 1.0}
-# In steps of the output's scale.
+# The largest difference of int8 logits, in steps of the output's scale.
 APART = 1
 
 
 @dataclass
 class Subject:
-    """A run, and its checkpoint's folder."""
+    """The run whose model is measured, its checkpoint's folder, and its data."""
 
     binary: Path
     run: Path
@@ -73,14 +74,14 @@ def mpiburn(subject, *words):
 
 
 def quantize_weights(values, scales):
-    """A quantized tensor of these integers."""
+    """PyTorch's quantized tensor of these integers."""
     scales = torch.from_numpy(scales).double().expand(len(values)).contiguous()
     zeros = torch.zeros(len(values), dtype=torch.long)
     return torch._make_per_channel_quantized_tensor(torch.from_numpy(values), scales, zeros, 0)
 
 
 def converted(entry, tensors):
-    """PyTorch's int8 model of an int8.safetensors, as its conversion after training would make it."""
+    """PyTorch's int8 model with the integers of an int8.safetensors, as PyTorch's own conversion makes it."""
     torch.backends.quantized.engine = ENGINE
     parameters = list(zip(tensors["activation.scale"].tolist(), tensors["activation.zero_point"].tolist()))
     (scale, zero), outputs = parameters[0], iter(parameters[1:])
@@ -91,7 +92,7 @@ def converted(entry, tensors):
             continue
         values, scales, steps = (tensors[f"{layer['name']}.{part}"] for part in ("weight", "weight_scale", "bias"))
         weight = quantize_weights(values, scales)
-        # PyTorch's biases are real, and become these integers again.
+        # PyTorch takes biases as real numbers, and rounds them to the same integers again.
         bias = torch.from_numpy(steps * (np.float64(scale) * scales.astype(np.float64))).float()
         scale, zero = next(outputs)
         if layer["op"] == "conv":
@@ -107,7 +108,7 @@ def converted(entry, tensors):
 
 
 def median_of(infer, iterations):
-    """Median CPU time of one inference in ms, after one that is not timed."""
+    """The median CPU time of one inference in ms. The first inference is not timed."""
     infer()
     times = []
     for _ in range(iterations):
@@ -118,7 +119,7 @@ def median_of(infer, iterations):
 
 
 def time_mpiburn(subject, folder, iterations):
-    """Times of our int8 and of our fused float model, in ms."""
+    """The times of mpiburn's int8 and fused float models, in ms."""
     file = folder / "bench.json"
     mpiburn(subject, "bench", "int8", "--checkpoint", subject.run, "--data-root", subject.data,
             "--iterations", iterations, "--json", file)
@@ -137,7 +138,7 @@ def onnx_session(subject, folder):
 
 
 def compare_times(subject, model, samples, options, folder):
-    """Medians over rounds by row, and the SIMD level of mpiburn."""
+    """The times of each row (their median and range over rounds), and the SIMD level of mpiburn."""
     batch = samples[:BATCH].contiguous()
     array, session = batch.numpy(), onnx_session(subject, folder)
     rounds = {row: [] for row in (OURS, OURS_FLOAT, PYTORCH, ONNX)}
@@ -151,7 +152,7 @@ def compare_times(subject, model, samples, options, folder):
 
 
 def check_times(simd, times):
-    """Prints the table; returns what is too slow."""
+    """Prints the table; returns a line for each missed goal."""
     print(f"{'batch ' + str(BATCH) + ', one thread, ' + simd:<40} {'median ms':>10} {'from - to':>19} {'ratio':>7} {'goal':>6}")
     problems = []
     for row, (median, least, most) in times.items():
@@ -161,12 +162,12 @@ def check_times(simd, times):
         shown = f"{goal:>6g}" if goal else f"{'':>6}"
         print(f"{row:<40} {median:>10.4f} {f'{least:.4f} - {most:.4f}':>19} {ratio:>7.2f} {shown}", flush=True)
         if goal and ratio < goal:
-            problems.append(f"{row}: mpiburn's int8 is {ratio:.2f} times faster, and the goal is {goal:g}")
+            problems.append(f"{row}: mpiburn's int8 is {ratio:.2f} times as fast, and the goal is {goal:g}")
     return problems
 
 
 def check_logits(subject, model, samples, tensors, folder):
-    """Prints how far int8 logits are apart; returns what is wrong."""
+    """Prints the differences of int8 logits; returns the problems."""
     file = folder / "logits.npy"
     mpiburn(subject, "eval", "--checkpoint", subject.run, "--data-root", subject.data, "--int8", "--logits", file)
     ours = np.load(file)
@@ -183,7 +184,7 @@ def check_logits(subject, model, samples, tensors, folder):
 
 
 def parse_options():
-    """What was typed."""
+    """The command line options."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path, help="run of the ConvNet with a static int8 model")
     parser.add_argument("data", type=Path, help="its data set")
@@ -196,7 +197,7 @@ def parse_options():
 
 
 def main():
-    """What is wrong."""
+    """Returns the problems, one line each."""
     options = parse_options()
     require_programs(options.mpiburn, Path(__file__))
     torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""Two emulated nodes on this machine with a link of a given rate, by tests/cluster."""
+"""Two emulated nodes on this machine, made by tests/cluster, with a link of a given rate between them."""
 
 import os
 import shutil
@@ -12,12 +12,13 @@ FIRST_NODE, INTERFACE = "10.77.0.1", "eth0"
 
 
 def is_possible():
-    """Whether this user can create network namespaces here."""
+    """True if this user can create network namespaces here."""
     return os.geteuid() == 0 and shutil.which("ip") is not None
 
 
 class Lab:
-    """The nodes, between entry and exit. Without a rate there are none, and jobs run on this machine."""
+    """The two nodes, from entry to exit. If `rate` is None, there are no nodes, and jobs run on this
+    machine."""
 
     def __init__(self, rate):
         self.rate = rate
@@ -41,7 +42,7 @@ class Lab:
 
     @staticmethod
     def variables(environment):
-        """The environment for it: mpirun passes the variables of the rendezvous to both nodes."""
+        """The environment of a job: mpirun passes the variables of PyTorch's rendezvous to both nodes."""
         changed = {"MASTER_ADDR": FIRST_NODE, "GLOO_SOCKET_IFNAME": INTERFACE}
         passed = ("MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME")
         return environment | changed | {"MPIRUN_OPTIONS": " ".join(f"-x {name}" for name in passed)}

@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
-"""Networks of the library's users, of fused modules, of Burn's, and in PyTorch, timed in turn.
+"""Times the networks of burn-mpi's examples: with fused modules, with Burn's, and in PyTorch, in turn.
 
     make compare-pytorch ONLY=library
     .venv/bin/python benches/pytorch/library.py --rows gpt-256 lstm --repeats 5
 
-The programs are burn-mpi's examples char_gpt and own_cnn; here are their networks in PyTorch. Both train on the same
-number of samples of the same data, with AdamW, one core per rank: PyTorch with its fused AdamW, eager and with
-torch.compile, and at several ranks with DistributedDataParallel over gloo, there `GradientSync` over MPI. The
-median time of a step is each program's own; the table has medians over the repeats, and the ratios of the faster
-PyTorch, and of Burn's modules, to the fused ones. With `--rank` it is a rank of PyTorch's job.
+The examples are char_gpt and own_cnn of burn-mpi. This program has the same networks in PyTorch. All train on the
+same number of samples of the same data, with AdamW and one core per rank. PyTorch uses its fused AdamW, eager and with
+torch.compile; on several ranks, it uses DistributedDataParallel over gloo, and the examples use `GradientSync` over MPI.
+
+Each program reports the median time of its steps. The table has the medians over the repeats, and two ratios to the
+time with fused modules: of the faster PyTorch, and of Burn's modules. With `--rank`, this program is a rank of
+PyTorch's job.
 """
 
 import argparse
@@ -25,7 +27,7 @@ from pathlib import Path
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 # Imports must not leave a __pycache__ in the source tree.
 sys.dont_write_bytecode = True
-# The programs, networks and samples that the tests have too.
+# The programs, networks and samples that are shared with the tests.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests/pytorch"))
 
 import torch
@@ -38,13 +40,13 @@ from samples import DIGITS_MEAN, DIGITS_STD, read_digits
 from train_ddp import join_ranks, positive, sum_over_ranks
 
 CHARACTERS = 256
-# Steps before those that are timed, as in the examples.
+# Steps before the timed ones, as in the examples.
 WARM_UP = 3
 
 
 @dataclass
 class Row:
-    """A network, with options that its example and this program share."""
+    """A row of the table: a network, with the options that its example and this program share."""
 
     name: str
     network: str
@@ -56,7 +58,7 @@ class Row:
     ways: tuple = ("eager", "compile")
 
     def options(self, text, data, steps):
-        """The options of the example."""
+        """The example's options for this row."""
         if self.network == "cnn":
             return [data, "--batch", self.batch, "--steps", steps]
         shape = ["--network", self.network, "--width", self.width, "--batch", self.batch, "--tokens", self.tokens]
@@ -64,13 +66,14 @@ class Row:
         return shape + dropout + ["--text", text, "--steps", steps]
 
     def program(self, folder):
-        """The example."""
+        """The path of the example."""
         return folder / ("own_cnn" if self.network == "cnn" else "char_gpt")
 
 
 ROWS = [
     Row("gpt-256", "gpt"),
-    # DistributedDataParallel with torch.compile has no fixed order of what it compiles.
+    # On two ranks only eager: DistributedDataParallel with torch.compile has no fixed order of what
+    # it compiles.
     Row("gpt-256-2-ranks", "gpt", ranks=2, ways=("eager",)),
     Row("gpt-128", "gpt", width=128),
     Row("gpt-512", "gpt", width=512),
@@ -84,7 +87,7 @@ ROWS = [
 # ----------------------------------------------------------------- a rank
 
 class Gpt(nn.Module):
-    """As in char_gpt: normalisation before attention and the feed-forward network, GELU."""
+    """The transformer of char_gpt: normalisation before attention and the feed-forward network, GELU."""
 
     def __init__(self, row, layers=4, heads=4):
         super().__init__()
@@ -105,7 +108,7 @@ class Gpt(nn.Module):
 
 
 class Lstm(nn.Module):
-    """As in char_gpt."""
+    """The LSTM of char_gpt."""
 
     def __init__(self, row):
         super().__init__()
@@ -118,7 +121,7 @@ class Lstm(nn.Module):
 
 
 class Cnn(nn.Sequential):
-    """As in own_cnn: two blocks of convolution, batch normalisation, ReLU and pooling."""
+    """The network of own_cnn: two blocks of convolution, batch normalisation, ReLU and pooling."""
 
     def __init__(self, _row):
         block = lambda inputs, outputs: [nn.Conv2d(inputs, outputs, 3, padding=1), nn.BatchNorm2d(outputs), nn.ReLU(),
@@ -131,7 +134,7 @@ NETWORKS = {"gpt": Gpt, "lstm": Lstm, "cnn": Cnn}
 
 
 def samples_of(row, options):
-    """Inputs and targets."""
+    """The inputs and targets of a training."""
     if row.network == "cnn":
         images, labels = (torch.from_numpy(values.copy()) for values in read_digits(options.data, "train"))
         return (images.float() / 255 - DIGITS_MEAN) / DIGITS_STD, labels.long()
@@ -141,12 +144,12 @@ def samples_of(row, options):
 
 
 def train(row, options):
-    """Trains for some steps; rank 0 prints a JSON line."""
+    """Trains `options.steps` steps as one rank of PyTorch's job; rank 0 prints a JSON line."""
     torch.set_num_threads(1)
     torch.manual_seed(1)
     rank, world = join_ranks()
     network = NETWORKS[row.network](row)
-    # Fixed shapes: all batches are whole.
+    # Shapes are fixed, because all batches have the same size.
     model = torch.compile(network, dynamic=False) if options.way == "compile" else network
     model = nn.parallel.DistributedDataParallel(model) if world > 1 else model
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, eps=1e-8, weight_decay=1e-4, fused=True)
@@ -177,14 +180,15 @@ def train(row, options):
 # ------------------------------------------------------------- comparison
 
 def time_pytorch(row, options, way):
-    """PyTorch's JSON line."""
+    """Runs PyTorch's job of a row; returns the JSON line that rank 0 prints."""
     output, _ = run_job(row.ranks, [sys.executable, __file__, "--rank", "--rows", row.name, "--way", way, "--text", options.text,
                                     "--data", options.data, "--steps", options.steps])
     return json.loads([line for line in output.splitlines() if line.startswith("{")][-1])
 
 
 def time_example(row, options, modules):
-    """The parameters and the time of a step of the example."""
+    """Runs the example of a row with this kind of modules; returns its number of parameters and its time per
+    step."""
     program = row.program(options.examples)
     output, _ = run_job(row.ranks, [program, *row.options(options.text, options.data, options.steps), "--modules", modules])
     found = re.search(r"^([\d.]+) ms per step", output, re.MULTILINE)
@@ -195,7 +199,7 @@ def time_example(row, options, modules):
 
 
 def compare(options):
-    """Times all in turn; returns problems."""
+    """Times all programs of each row in turn; returns the problems."""
     for name in sorted({row.program(options.examples) for row in options.rows}):
         if not os.access(name, os.X_OK):
             raise CannotCompare(f"no program {name}; build it: scripts/cargo.sh build --release --package burn-mpi "
@@ -208,11 +212,12 @@ def compare(options):
             sides = [(f"PyTorch, {way}", lambda way=way: time_pytorch(row, options, way)) for way in row.ways]
             sides += [(name, lambda modules=modules: time_example(row, options, modules))
                       for name, modules in (("Burn", "stock"), ("fused", "fused"))]
-            # In alternating order, so that a slowdown of the machine affects all.
+            # In alternating order, so that a slowdown of the machine affects all programs.
             results = {name: side() for name, side in (sides if repeat % 2 else sides[::-1])}
             for name, result in results.items():
                 times.setdefault((row.name, name), []).append(result["ms_per_step"])
-            # Burn counts the statistics of batch normalisation as parameters.
+            # The CNN is left out: Burn counts the statistics of batch normalisation as parameters, PyTorch
+            # does not.
             if len({result["parameters"] for name, result in results.items() if row.network != "cnn"}) > 1:
                 problems.add(f"the networks of {row.name} differ: {results}")
             line = ", ".join(f"{name} {result['ms_per_step']:.2f}" for name, result in results.items())
@@ -226,7 +231,8 @@ def compare(options):
 
 
 def print_table(options, times):
-    """Medians over the repeats, and ratios of the faster PyTorch and of Burn to the fused modules."""
+    """Prints medians over the repeats, and the ratios of the faster PyTorch and of Burn's modules to the
+    fused modules."""
     medians = {key: statistics.median(values) for key, values in times.items()}
     print(f"\nms per step, medians of {options.repeats}\n")
     print(f"{'network':<18} {'PyTorch':>9} {'compiled':>9} {'Burn':>9} {'fused':>9} {'of PyTorch':>11} {'of Burn':>8}")

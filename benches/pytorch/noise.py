@@ -1,8 +1,8 @@
-"""Random samples in the files of a model's data set, for a PyTorch program that does not generate them itself."""
+"""Writes random samples as the files of a data set, for PyTorch programs that cannot generate random batches."""
 
 import numpy as np
 
-# Samples of the test set, which is not timed.
+# Samples of the test set. Tests are not timed.
 TEST_SAMPLES = 32
 
 
@@ -11,7 +11,7 @@ def write_noise(folder, model, samples):
     random = np.random.default_rng(1)
     folder.mkdir(parents=True)
     if model == "vgg":
-        # A label and 3 x 32 x 32 bytes per sample, in five files.
+        # A sample is a label and 3 x 32 x 32 bytes; the samples are in five files.
         records = random.integers(0, 256, (samples + TEST_SAMPLES, 1 + 3 * 32 * 32), dtype=np.uint8)
         records[:, 0] %= 10
         for number, part in enumerate(np.array_split(records[:samples], 5), 1):

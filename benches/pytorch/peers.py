@@ -1,4 +1,4 @@
-"""The programs that mpiburn is compared with: PyTorch in each way that may be the fastest, and JAX."""
+"""The peers that mpiburn is compared with: PyTorch, run in several ways, and JAX."""
 
 import importlib.metadata
 from dataclasses import dataclass
@@ -8,14 +8,14 @@ from programs import PYTORCH
 
 JAX = Path(__file__).resolve().with_name("train_jax.py")
 
-# What is tried on networks of images, and on mlp, where channels have no layout.
+# The ways of PyTorch that are tried on networks of images, and on mlp. For mlp, channels-last has no meaning.
 IMAGES = ("eager", "fused", "channels-last", "compile")
 FEATURES = ("eager", "fused", "compile")
 
 
 @dataclass(frozen=True)
 class Peer:
-    """A program, the name of the way in which it runs, and the options that select it."""
+    """A peer: a program, and the options that select a way to run it. `name` is the name of both together."""
 
     name: str
     program: Path
@@ -23,15 +23,16 @@ class Peer:
 
 
 def peer_named(name):
-    """The peer of that name: jax, or one of PyTorch's ways or several, such as fused+channels-last."""
+    """The peer of that name: jax, one of PyTorch's ways, or several ways joined, such as
+    fused+channels-last."""
     return Peer("JAX jit", JAX) if name == "jax" else Peer(f"PyTorch {name}", PYTORCH, ("--how", name))
 
 
 def custom_peer(programs):
-    """The program of --peer, which may have no options of train_ddp.py's ways; None without --peer."""
+    """The program of --peer, which is run in one way only; None without --peer."""
     return None if programs.pytorch == PYTORCH else Peer(programs.pytorch.name, programs.pytorch)
 
 
 def versions():
-    """The versions of both libraries."""
+    """The versions of PyTorch and JAX."""
     return {name: importlib.metadata.version(name) for name in ("torch", "jax")}

@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
-"""Operator profiles of PyTorch (torch.profiler) and mpiburn beside each other: inference on one thread.
+"""Compares operator profiles of PyTorch (torch.profiler) and mpiburn: inference on one thread.
 
     tests/pytorch/setup.sh                               once
     .venv/bin/python benches/pytorch/profiles.py         all rows
     .venv/bin/python benches/pytorch/profiles.py --rows mlp-gelu convnet --batches 1000
 
-Both infer as many random batches of the same network, in turn. `operators` is the sum of the self CPU times of
-all operators, without the conversion of samples to tensors; below it are the kinds that take most of it, of which
-mpiburn's fused ones are several of PyTorch's. `plain` is the median of a batch without profiling, times the
-batches; for mpiburn it includes that conversion. All times are medians over rounds. Exit code 0, or 2 if nothing could be compared.
+Both programs infer the same number of random batches of the same network, in turn. `operators` is the sum of the self
+CPU times of all operators, without the conversion of samples to tensors. The lines below it are the kinds of operators
+that take most of this time. A fused operator of mpiburn is several operators of PyTorch. `plain` is the time of all
+batches without profiling: the median of a batch, times the number of batches. For mpiburn, it includes the conversion.
+
+All times are medians over rounds. Exit code 0, or 2 if nothing could be compared.
 """
 
 # Not profile.py: torch.compile imports the standard library's module of that name.
@@ -27,11 +29,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
-# The profiler looks for GPUs and logs an error that there are none.
+# The profiler would look for GPUs, and log an error because there are none.
 os.environ.setdefault("KINETO_LOG_LEVEL", "5")
 # Imports must not leave a __pycache__ in the source tree.
 sys.dont_write_bytecode = True
-# The programs, networks and samples that the tests have too.
+# The programs, networks and samples that are shared with the tests.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests/pytorch"))
 
 from machine import BUSY, OtherPrograms
@@ -40,36 +42,36 @@ from programs import ROOT, CannotCompare, positive, require_programs, run
 
 # Network and activation of each row.
 ROWS = {f"mlp-{name}": ("mlp", name) for name in ACTIVATIONS} | {"convnet": ("convnet", "relu"), "vgg": ("vgg", "relu")}
-# Batches before the first that is measured, and different batches, used in turn; both as mpiburn's.
+# Both programs infer WARM_UP batches before the first measured one, and use DIFFERENT batches in turn.
 WARM_UP, DIFFERENT = 3, 16
-# Kinds that are printed.
+# The number of kinds of operators that are printed.
 KINDS = 3
 
 
 @dataclass
 class Side:
-    """Times of one program in ms, a list entry for each round."""
+    """Times of one program in ms. Each list has an entry for each round."""
 
     operators: list = field(default_factory=list)
     plain: list = field(default_factory=list)
     kinds: list = field(default_factory=list)
 
     def largest(self):
-        """The kinds with the largest medians, and those."""
+        """The KINDS kinds with the largest median times, and these times."""
         names = {name for kinds in self.kinds for name in kinds}
         medians = {name: statistics.median(kinds.get(name, 0.0) for kinds in self.kinds) for name in names}
         return sorted(medians.items(), key=lambda item: -item[1])[:KINDS]
 
     def add(self, kinds, plain):
-        """A round."""
+        """Adds the times of a round."""
         self.kinds.append(kinds)
         self.operators.append(sum(kinds.values()))
         self.plain.append(plain)
 
 
 def profile_pytorch(side, network, inputs, batches):
-    """One round of PyTorch."""
-    # Imported after the check that PyTorch is there.
+    """Profiles PyTorch in one round; returns its times."""
+    # PyTorch is imported only after `require_programs` has checked that it is installed.
     import torch
     from torch.profiler import ProfilerActivity, profile
 
@@ -94,7 +96,7 @@ def profile_pytorch(side, network, inputs, batches):
 
 
 def profile_mpiburn(side, binary, model, activation, options, file):
-    """One round of mpiburn."""
+    """Profiles mpiburn in one round; returns its times."""
     done = subprocess.run(
         [binary, "-q", "profile", "--model", model, "--activation", activation, "--batches", str(options.batches),
          "--batch", str(options.batch), "--threads", "1", "--json", file], capture_output=True, text=True)
@@ -108,7 +110,7 @@ def profile_mpiburn(side, binary, model, activation, options, file):
 
 
 def compare(name, options, folder):
-    """Both sides of a row."""
+    """Profiles a row with both programs; returns the times of PyTorch and of mpiburn."""
     import torch
 
     model, activation = ROWS[name]
@@ -123,7 +125,7 @@ def compare(name, options, folder):
 
 
 def show(name, theirs, ours):
-    """Prints a row: totals with their ratios, and the largest kinds."""
+    """Prints a row: the totals with their ratios, and the kinds that take the most time."""
     for title in ("operators", "plain"):
         pair = [statistics.median(getattr(side, title)) for side in (theirs, ours)]
         print(f"{name if title == 'operators' else '':<12} {title:<10} {'':<28}{pair[0]:>10.3f}  "
@@ -137,7 +139,7 @@ def show(name, theirs, ours):
 
 
 def parse_options():
-    """What was typed."""
+    """The command line options."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS), metavar="ROW",
                         help=f"rows of the table (default: all): {', '.join(ROWS)}")
@@ -150,7 +152,7 @@ def parse_options():
 
 
 def main():
-    """No problems: times are shown, not judged."""
+    """Returns no problems: times are printed, but not judged."""
     options = parse_options()
     require_programs(options.mpiburn, Path(__file__))
     options.mpiburn = options.mpiburn.resolve()

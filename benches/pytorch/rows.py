@@ -1,4 +1,4 @@
-"""The rows of the comparison: the work of both programs in each, and its timing."""
+"""The rows of the speed comparison: what both programs do in each row, and how it is timed."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,16 +8,16 @@ from noise import write_noise
 from peers import FEATURES, IMAGES, custom_peer, peer_named
 from programs import run_pytorch, step_mpiburn, takes_noise, train_mpiburn, train_pytorch
 
-# Steps of the ConvNet's epoch, unless the row has its own or --samples is given: enough that
-# fixed costs of a program are small. All batches are whole, because torch.compile and JAX
-# compile a smaller one once more.
+# Steps of the ConvNet's epoch, if neither the row nor --samples says otherwise. With 900 steps, the fixed
+# costs of a program are small. All batches have the same size, because torch.compile and JAX compile again
+# for a smaller one.
 EPOCH_STEPS = 900
 
 
 @dataclass(frozen=True)
 class Row:
-    """One row. `goal` is the ratio that the project aims at, `trial_steps` the length of a
-    training that finds the fastest of `peers`, `rate` that of the link between two nodes."""
+    """One row of the comparison. `goal` is the ratio of times that the project aims at. `trial_steps` is the
+    number of steps of the trainings that find the fastest of `peers`. `rate` is that of the link between two nodes."""
 
     name: str
     title: str
@@ -35,7 +35,7 @@ class Row:
 
     @property
     def unit(self):
-        """Unit of both programs' times."""
+        """The unit in which the times of both programs are reported."""
         return "s" if self.kind == "program" else "ms/step"
 
     @property
@@ -62,14 +62,14 @@ ROWS = (
 
 @dataclass
 class Measured:
-    """A program's time in the row's unit, and a rank's largest memory in MB where it is known."""
+    """A program's time in the row's unit, and the peak memory of a rank in MB, or None if it is not known."""
 
     time: float
     peak_rss_mb: float | None
 
 
 class Measuring:
-    """Runs either program for a row. `samples` is --samples, 0 for the rows' default."""
+    """Runs a row with mpiburn or with a peer. `samples` is --samples; 0 means the default of the row."""
 
     def __init__(self, programs, samples, folder):
         self.programs, self.samples, self.folder = programs, samples, Path(folder)
@@ -78,11 +78,11 @@ class Measuring:
         self.runs = 0
 
     def peers(self, row):
-        """The programs to compare with, in all ways to run them."""
+        """The peers of a row: the program of --peer alone, or PyTorch in each of its ways, and JAX."""
         return [self.custom] if self.custom else [peer_named(name) for name in row.peers]
 
     def peer(self, row, peer):
-        """The peer's side of the row."""
+        """Runs the row with a peer."""
         if row.kind == "noise":
             result = self.noise_in_peer(row, peer)
             return Measured(result["ms_per_step"], result["peak_rss_mb"])
@@ -90,21 +90,21 @@ class Measuring:
         return Measured(seconds if row.kind == "program" else result["ms_per_step"], result["peak_rss_mb"])
 
     def mpiburn(self, row):
-        """mpiburn's side of the row."""
+        """Runs the row with mpiburn."""
         self.runs += 1
         if row.kind == "noise":
             file = self.folder / f"step-{self.runs}.json"
             with Lab(row.rate) as lab:
                 times = step_mpiburn(self.programs, file, row.ranks, row.model, row.batch, row.steps, *row.options,
                                      "--backend", row.backend, lab=lab)["overlap_on"]
-            # The statistic that the other side reports: of single steps, or of an epoch.
+            # The statistic that the peer reports too: the median of single steps, or the mean over an epoch.
             return Measured(times["median" if self.makes_noise else "mean"], None)
         result, seconds = train_mpiburn(self.programs, self.folder / f"run-{self.runs}", *self.training(row),
                                         "--backend", row.backend, *row.options)
         return Measured(seconds if row.kind == "program" else result["ms_per_step"], result["peak_rss_mb"])
 
     def training(self, row):
-        """Ranks, epochs, batch and samples of a training; 0 samples means all."""
+        """The number of ranks, epochs, samples per batch, and samples of a training. 0 samples means all."""
         if row.kind == "program":
             return row.ranks, 3, row.batch, self.samples
         step = row.ranks * row.batch
@@ -112,14 +112,14 @@ class Measuring:
         return row.ranks, 1, row.batch, max(wanted // step, 1) * step
 
     def noise_in_peer(self, row, peer):
-        """Trains on random samples, from files if the program does not generate them."""
+        """Trains a peer on random samples. They are read from files if the peer cannot generate them."""
         options = ["--model", row.model, "--batch", row.batch, *row.options]
         source = ["--noise", row.steps] if self.makes_noise else ["--data", self.noise_files(row, row.steps), "--epochs", 1]
         with Lab(row.rate) as lab:
             return run_pytorch(self.programs, row.ranks, *options, *source, peer=peer, lab=lab)[0]
 
     def noise_files(self, row, steps):
-        """A folder with the random samples of that many steps, in the files of the row's network."""
+        """A folder with random samples for `steps` steps, as files of the data set of the row's network."""
         files = self.folder / f"noise-{row.model}-{steps}-{row.batch}x{row.ranks}"
         if not files.exists():
             write_noise(files, row.model, steps * row.batch * row.ranks)

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""Compares the speed of mpiburn and its fastest peer: the same work by both, in turn, and the ratio of their times.
+"""Compares the speed of mpiburn and its fastest peer: both do the same work, in turn.
 
     make compare-pytorch
     .venv/bin/python benches/pytorch/speed.py --rows convnet-32 vgg-32 --repeats 5
 
 All programs are started in the same way, by mpirun with one core per rank, and train the same network on the same
-data. PyTorch's program is tests/pytorch/train_ddp.py, or another one with the same options and output (--peer);
-JAX's is train_jax.py. Peers are PyTorch eager, with fused Adam, with channels-last memory, with torch.compile,
-and on one rank JAX's jit: each row first tries all of them and compares their losses, and then repeats the fastest.
-Exit code 0, 1 if a peer does not compute the same, 2 if nothing could be compared.
+data. The peers are PyTorch (eager, with fused Adam, with channels-last memory, with torch.compile) and, on one rank,
+JAX's jit. Each row first tries all peers for a few steps, compares their losses, and then repeats the fastest peer.
+
+PyTorch's program is tests/pytorch/train_ddp.py, or another one with the same options and output (--peer). JAX's program
+is train_jax.py. Exit code 0, 1 if the losses of a peer differ from mpiburn's, 2 if nothing could be compared.
 """
 
 import argparse
@@ -23,7 +24,7 @@ from pathlib import Path
 
 # Imports must not leave a __pycache__ in the source tree.
 sys.dont_write_bytecode = True
-# The programs, networks and samples that the tests have too.
+# The programs, networks and samples that are shared with the tests.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests/pytorch"))
 
 import lab
@@ -38,8 +39,8 @@ from trials import choose_peer, describe
 
 @dataclass
 class Pair:
-    """A row run by each program, one right after the other. Times are in `unit`; memory is a rank's peak, in MB;
-    `other_cores` is the mean number of cores that other programs used in the meantime."""
+    """A row run by mpiburn and by a peer, one right after the other. Times are in `unit`, and memory is the peak of a
+    rank in MB. `other_cores` is the mean number of cores that other programs used in the meantime."""
 
     row: str
     pair: int
@@ -55,12 +56,11 @@ class Pair:
 
 
 def measure_pair(row, number, measuring, peer):
-    """Runs the row with each program; returns the pair.
+    """Runs the row with mpiburn and with the peer; returns the pair of results.
 
-    One right after the other, in alternating order, so that a slowdown of the machine
-    affects both. A busy machine still favours one side: MPI's ranks wait by polling and
-    gloo's by sleeping, and with cores shared with other programs, the polling side was
-    measured to lose several times as much.
+    The two run one right after the other, in alternating order, so that a slowdown of the machine affects both.
+    On a busy machine, mpiburn is still at a disadvantage: ranks of MPI wait by polling, ranks of gloo by sleeping.
+    If other programs share the cores, polling was measured to lose several times as much.
     """
     others = OtherPrograms()
     sides = {"peer": lambda: measuring.peer(row, peer), "mpiburn": lambda: measuring.mpiburn(row)}
@@ -90,7 +90,8 @@ def summarize_row(row, trials, pairs):
 
 
 def write_speed(folder, programs, options, rows):
-    """speed.json and speed.csv. Written after each pair, so that an interrupted comparison keeps its results."""
+    """Writes speed.json and speed.csv. Called after each pair, so that an interrupted comparison keeps its
+    results."""
     folder.mkdir(parents=True, exist_ok=True)
     summary = {
         "host": socket.gethostname(), "cores": core_count(), **versions(), "program": programs.pytorch.name,
@@ -105,7 +106,7 @@ def write_speed(folder, programs, options, rows):
 
 
 def print_table(rows):
-    """The summary, one line per row. The goal is a target, not a measurement."""
+    """Prints the summary, one line per row. The goal is what the project aims at, not a measurement."""
     width, peers = (max(len(row[field]) for row in rows) for field in ("title", "peer"))
     line = f"{{:<{width}}}  {{:<{max(peers, 12)}}} {{:>15}} {{:>15}} {{:>6}} {{:>13}} {{:>5}}"
     print("\n" + line.format("medians", "fastest peer", "its time", "mpiburn", "ratio", "from - to", "goal"))
@@ -117,7 +118,7 @@ def print_table(rows):
 
 
 def notes(rows):
-    """Conditions under which timings are not representative."""
+    """Yields a line for each reason why the timings are not representative."""
     cores, busy = core_count(), max(row["median_other_cores"] for row in rows)
     if any(row["ranks"] > cores for row in rows):
         yield f"2 ranks share {cores} core{plural(cores)}: timings of those rows are not representative"
@@ -126,7 +127,7 @@ def notes(rows):
                "most; repeat on an idle machine")
     fewest = min(len(row["pairs"]) for row in rows)
     if fewest < 3:
-        yield f"{fewest} pair{plural(fewest)} of a row: the range of so few is not representative"
+        yield f"{fewest} pair{plural(fewest)} of a row: the range of so few pairs is not representative"
 
 
 def obstacle(row, programs):
@@ -141,7 +142,7 @@ def obstacle(row, programs):
 
 
 def choose_rows(names, programs):
-    """The rows of those names; without names all that can be run here."""
+    """The rows of these names. Without names, all rows that can be run here."""
     obstacles = {row.name: obstacle(row, programs) for row in ROWS if not names or row.name in names}
     for name, reason in obstacles.items():
         if reason and names:
@@ -152,12 +153,12 @@ def choose_rows(names, programs):
 
 
 def compare_speed(programs, options):
-    """Times the rows; returns peers that do not compute the same."""
+    """Times the rows; returns the problems, such as a peer whose losses differ."""
     wanted = choose_rows(options.rows, programs)
     print(f"{len(wanted)} row{plural(len(wanted))}, {options.repeats} pair{plural(options.repeats)} each, in turn; "
           f"ConvNet on {options.samples or f'{EPOCH_STEPS} steps of'} samples of {programs.data} (the whole program: all), "
           "vgg and mlp on random samples", flush=True)
-    # Not in /tmp, which is private to each emulated node.
+    # /tmp is private to each emulated node, so the folder is not there.
     (ROOT / "target").mkdir(exist_ok=True)
     pairs, trials, problems = {row.name: [] for row in wanted}, {}, []
     with tempfile.TemporaryDirectory(prefix="compare-", dir=ROOT / "target") as folder:

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""The networks of `mpiburn train`, trained on one core by a jitted step of JAX.
+"""Trains the networks of `mpiburn train` with JAX: one core, and a jitted step.
 
-A second peer beside tests/pytorch/train_ddp.py, with the same samples, initial weights, losses and Adam, the same
-options and the same output, for the networks and options that the comparison of speed needs: convnet
-and mlp on one rank. A step is one compiled function of weights, moments, statistics and sums.
+A peer of mpiburn in the comparison of speed, beside tests/pytorch/train_ddp.py. It has the same samples, initial
+weights, losses, Adam, options and output as train_ddp.py, for convnet and mlp on one rank. A step is one compiled
+function of the weights, Adam's moments, batch norm's statistics and the sums of losses.
 
     mpirun -n 1 --bind-to core .venv/bin/python benches/pytorch/train_jax.py --model mlp --noise 1000
 """
@@ -15,12 +15,12 @@ import sys
 import time
 from pathlib import Path
 
-# One thread, like every rank of the other programs.
+# One thread, as in the ranks of the other programs.
 os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 os.environ["JAX_PLATFORMS"] = "cpu"
 # Imports must not leave a __pycache__ in the source tree.
 sys.dont_write_bytecode = True
-# The programs, networks and samples that the tests have too.
+# The programs, networks and samples that are shared with the tests.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests/pytorch"))
 
 import jax
@@ -34,7 +34,7 @@ from networks import CLASSES, PLAIN, SHAPES, build
 from samples import load_shard
 from train_ddp import NOISE_BATCHES, WARM_UP_STEPS, positive
 
-# Adam's constants, and batch norm's, as in PyTorch.
+# Constants of Adam and of batch norm, as in PyTorch.
 BETAS, EPSILON = (0.9, 0.999), 1e-8
 NORM_EPSILON, NORM_MOMENTUM = 1e-5, 0.1
 
@@ -47,21 +47,21 @@ def conv_relu_pool(images, weights, bias):
                                     dimension_numbers=("NHWC", "HWIO", "NHWC"))
     values = jax.nn.relu(sums + bias)
     count, height, width, channels = values.shape
-    # As a maximum over two axes, whose gradient is much faster than that of reduce_window.
+    # Pooling is a maximum over two axes, whose gradient is much faster than the gradient of reduce_window.
     return values.reshape(count, height // 2, 2, width // 2, 2, channels).max((2, 4))
 
 
 def convnet(weights, stats, images):
-    """Scores of images [batch, 28, 28, 1], and the statistics, of which it has none."""
+    """Class scores of images [batch, 28, 28, 1], and the statistics, of which this network has none."""
     for number in (1, 2):
         images = conv_relu_pool(images, weights[f"conv{number}.weight"], weights[f"conv{number}.bias"])
-    # The linear layer's weights are for channels outside.
+    # The linear layer's weights expect the channels before height and width.
     flat = images.transpose(0, 3, 1, 2).reshape(len(images), -1)
     return flat @ weights["linear.weight"].T + weights["linear.bias"], stats
 
 
 def mlp(weights, stats, features):
-    """Scores of features [batch, 512], and batch norm's new running statistics."""
+    """Class scores of features [batch, 512], and the new running statistics of batch norm."""
     hidden = features @ weights["layer1.weight"].T + weights["layer1.bias"]
     mean, variance = hidden.mean(0), hidden.var(0)
     normalised = (hidden - mean) * lax.rsqrt(variance + NORM_EPSILON) * weights["bn1.weight"] + weights["bn1.bias"]
@@ -76,7 +76,7 @@ NETWORKS = {"convnet": convnet, "mlp": mlp}
 
 
 def to_inputs(samples):
-    """Samples of PyTorch's shape as JAX's inputs: channels of images innermost."""
+    """Samples in PyTorch's shape as inputs of JAX: images get their channels innermost."""
     array = samples.numpy()
     return array.transpose(0, 2, 3, 1) if array.ndim == 4 else array
 
@@ -99,7 +99,7 @@ def new_state(options):
 
 
 def make_step(options):
-    """The jitted step: state and batch to the next state and the loss."""
+    """The jitted step. It maps the state and a batch to the next state and the loss."""
     network, (beta1, beta2) = NETWORKS[options.model], BETAS
 
     def loss_of(weights, stats, inputs, labels):
@@ -111,7 +111,7 @@ def make_step(options):
         gradients = jax.value_and_grad(loss_of, has_aux=True)
         (loss, (scores, stats)), grads = gradients(state["weights"], state["stats"], inputs, labels)
         number = state["step"] + 1
-        # 1 - beta^number, without cancellation.
+        # 1 - beta^number, computed without cancellation.
         correction1, correction2 = (-jnp.expm1(number * jnp.log(beta)) for beta in BETAS)
         grads = jax.tree.map(lambda g, w: g + options.weight_decay * w, grads, state["weights"])
         first = jax.tree.map(lambda m, g: beta1 * m + (1 - beta1) * g, state["first"], grads)
@@ -128,7 +128,7 @@ def make_step(options):
 
 
 def describe(options, steps, started):
-    """Fields of the last JSON line of any run. The memory is not a peer's: PyTorch is loaded as well."""
+    """The fields that the last JSON line always has. Memory is left out, because this process also loads PyTorch."""
     return {"jax": jax.__version__, "model": options.model, "world": 1, "batch": options.batch, "steps": steps,
             "total_s": time.perf_counter() - started, "peak_rss_mb": None}
 
@@ -155,13 +155,14 @@ def time_steps(options):
 
 
 def train(options):
-    """Trains one epoch; returns the JSON line."""
+    """Trains for one epoch; returns the JSON line."""
     started = time.perf_counter()
     state, step = new_state(options), make_step(options)
     samples, labels = load_shard(options.model, options.data, "train", limit=options.limit)
     batches = [(jnp.array(to_inputs(x)), jnp.array(y.numpy()))
                for x, y in zip(samples.split(options.batch), labels.split(options.batch))]
-    # Compiled before the clock starts, as in train_ddp.py; a step takes its state away.
+    # The step is compiled before the clock starts, as in train_ddp.py. It gets a copy, because it consumes
+    # its state.
     jax.block_until_ready(step(jax.tree.map(jnp.copy, state), *batches[0]))
     began, losses = time.perf_counter(), []
     for inputs, classes in batches:

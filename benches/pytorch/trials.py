@@ -1,23 +1,24 @@
-"""Finds a row's fastest peer: each trains a few steps, and its losses show that it computes the same."""
+"""Finds the fastest peer of a row: each peer trains a few steps, and its losses must be mpiburn's."""
 
 from dataclasses import dataclass
 
 from correct import compare_losses, mean_losses
 from programs import train_mpiburn, train_pytorch
 
-# Losses to compare. Both start from the same weights, and a wrong gradient or a wrong
-# constant of Adam shows from the second step on.
+# The number of losses that are compared. All programs start from the same weights. A wrong gradient or a
+# wrong constant of Adam changes the losses from the second step on.
 LOSS_STEPS = 20
-# In f32 the order of summation differs, in vgg of thousands of products, and Adam's first steps
-# have the same size for the smallest of gradients. bf16 has 8 bits, and each program rounds
-# other sums.
+# Tolerances of the losses. Programs sum f32 in different orders, over thousands of products in vgg, and
+# Adam's first steps have the same size for the smallest gradients. bf16 has 8 bits of precision, and each
+# program rounds different sums to it.
 LOSS_TOLERANCE = {"convnet": 1e-4, "mlp": 1e-4, "vgg": 2e-3}
 BF16_TOLERANCE = 3e-2
 
 
 @dataclass
 class Trial:
-    """A peer's time in the row's unit, and the largest difference of its losses from mpiburn's."""
+    """A peer's time in the row's unit, and the largest difference of its losses from mpiburn's; None if not
+    compared."""
 
     peer: object
     time: float
@@ -28,7 +29,7 @@ def choose_peer(row, measuring):
     """Returns the trials of a row, fastest first, and the problems."""
     candidates = measuring.peers(row)
     if measuring.custom:
-        # A program with other options: there is nothing to choose.
+        # A program of --peer has no ways to choose from.
         return [Trial(candidates[0], 0.0, None)], []
     samples = row.trial_steps * row.batch * row.ranks
     data = measuring.programs.data if row.model == "convnet" else measuring.noise_files(row, row.trial_steps)
@@ -48,7 +49,8 @@ def choose_peer(row, measuring):
         theirs = result["losses"]
         _, wrong = compare_losses(theirs, ours, tolerance)
         problems += [f"{row.name}, {peer.name}: {problem}" for problem in wrong]
-        # An epoch without tests tells nothing about a program that starts, tests and ends.
+        # For the row of whole programs, an epoch's time is not enough: starting, testing and ending count
+        # too.
         time = measuring.peer(row, peer).time if row.kind == "program" else result["ms_per_step"]
         trials.append(Trial(peer, time, max((abs(a - b) for a, b in zip(theirs, ours)), default=0.0)))
     return sorted(trials, key=lambda trial: trial.time), problems
@@ -66,7 +68,7 @@ def save_initial(programs, row, file):
 
 
 def describe(row, trials):
-    """A line on the trials of a row."""
+    """One line about the trials of a row."""
     if trials[0].loss_difference is None:
         return f"{row.name}: {trials[0].peer.name}, without a comparison of losses"
     times = ", ".join(f"{trial.peer.name} {trial.time:.3f}" for trial in trials)
