@@ -5,17 +5,18 @@
     .venv/bin/python tests/pytorch/accuracy.py --seeds 0                 the first losses alone
     .venv/bin/python tests/pytorch/accuracy.py --data-features data/features --data-objects data/objects
 
-Without folders, both data sets are generated. Both programs train with Adam and
-without shuffling.
+Without these folders, both data sets are generated. Both programs train with Adam and without shuffling.
 
-mlp: 10 epochs at a learning rate of 1e-3 on 1 and 2 ranks; the losses of the first
-20 steps differ by 1e-3 at most, test accuracies by 1 point. vgg: the losses of the
-first 5 steps differ by 1e-3 at most; after 2 epochs the mean test accuracies over
-the seeds differ by 3 points at most. Single runs of vgg differ by more: a change of
-1e-7 in PyTorch's initial weights has the same effect. vgg is trained without the
-reports' weight decay, with which it stays at chance level for some seeds, in PyTorch as
-well, and with batches of 8, to learn in minutes; --seeds 0 is the reports' recipe. Exit
-code 0 if they agree, 1 if they differ, 2 if they could not be compared.
+mlp: 10 epochs at a learning rate of 1e-3, on 1 and on 2 ranks. The losses of the first 20 steps may differ by
+1e-3, and the test accuracies by 1 point.
+
+vgg: the losses of the first 5 steps may differ by 1e-3. After 2 epochs, the mean test accuracies over the
+seeds may differ by 3 points. Single runs of vgg differ by more, even if only PyTorch's initial weights change
+by 1e-7. The reports of docs/experiments.md train vgg with weight decay, with which it stays at chance level for
+some seeds, in PyTorch too. Here it has no weight decay, and batches of 8, so that it learns within minutes.
+--seeds 0 uses the reports' settings.
+
+Exit code 0 if the programs agree, 1 if they differ, 2 if they could not be compared.
 """
 
 import argparse
@@ -37,7 +38,7 @@ from programs import (
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a network is trained, beside its data and seed."""
+    """How a network is trained, except for its data and its seed."""
 
     model: str
     batch: int
@@ -47,7 +48,7 @@ class Recipe:
     loss_steps: int
 
     def words(self):
-        """As options of both programs."""
+        """The recipe as options of both programs."""
         return "--model", self.model, "--lr", self.lr, "--weight-decay", self.weight_decay
 
 
@@ -57,9 +58,9 @@ VGG = Recipe("vgg", 8, 5e-4, 0, epochs=2, loss_steps=5)
 VGG_START = Recipe("vgg", 32, 5e-4, 5e-4, epochs=1, loss_steps=5)
 
 LOSS_TOLERANCE = 1e-3
-# In points of accuracy.
+# The largest difference of test accuracies, in points.
 ACCURACY_TOLERANCE = {"mlp": 1.0, "vgg": 3.0}
-# Untrained networks agree without any meaning.
+# The lowest accuracy in percent that is compared: two untrained networks could agree by chance.
 LEAST_ACCURACY = {"mlp": 60.0, "vgg": 18.0}
 
 
@@ -90,14 +91,14 @@ def generate(options, kind, folder, *sizes):
 
 
 class Pair:
-    """Trains a network with both programs from the same weights."""
+    """Trains a network with mpiburn and with PyTorch from the same weights."""
 
     def __init__(self, data, options, folder):
         self.folder = folder
         self.programs = Programs(options.mpiburn.resolve(), options.peer.resolve(), data.resolve())
 
     def train(self, recipe, ranks, samples, seed):
-        """Returns the check of the losses, and both test accuracies."""
+        """Trains; returns the reports and problems of the losses, and both test accuracies."""
         name = f"{recipe.model}-{ranks}-{seed}"
         initial, run = self.folder / f"{name}.safetensors", self.folder / name
         training = (ranks, recipe.epochs, recipe.batch, samples, "--seed", seed, *recipe.words())
@@ -108,7 +109,7 @@ class Pair:
 
 
 def check_accuracy(model, what, theirs, ours):
-    """Returns a report on two accuracies, and the problems."""
+    """Compares two accuracies; returns a report and the problems."""
     report, problems = compare_accuracy(what, theirs, ours, ACCURACY_TOLERANCE[model])
     if min(theirs, ours) < LEAST_ACCURACY[model]:
         problems.append(f"{report}: accuracy is too low to compare")
@@ -116,7 +117,7 @@ def check_accuracy(model, what, theirs, ours):
 
 
 def check_mlp(options, folder):
-    """Yields reports and problems for mlp."""
+    """Yields a report and its problems for each check of mlp."""
     pair = Pair(options.data_features or generate(options, "features", folder), options, folder)
     for ranks in (1, 2):
         where = f"mlp, {ranks} rank{plural(ranks)}"
@@ -130,7 +131,7 @@ def check_mlp(options, folder):
 
 
 def check_vgg(options, folder):
-    """Yields reports and problems for vgg."""
+    """Yields a report and its problems for each check of vgg."""
     sizes = ("--train", options.samples or 2000, "--test", 500)
     pair = Pair(options.data_objects or generate(options, "objects", folder, *sizes), options, folder)
     if options.seeds == 0:
@@ -149,7 +150,7 @@ def check_vgg(options, folder):
 
 
 def main():
-    """Returns the problems."""
+    """Returns the problems, one line each."""
     options = parse_options()
     problems = []
     require_programs(options.mpiburn, options.peer)

@@ -6,9 +6,9 @@
     .venv/bin/python tests/pytorch/compare.py --first-losses
 
 Both programs are started in the same way, by mpirun with one core per rank, and train the same network on the
-same data. PyTorch's program is train_ddp.py in this folder, or another one with the same options and output
-(--peer). Exit code 0 if they agree, 1 if they differ, 2 if they could not be compared. Their speed is compared by
-benches/pytorch/speed.py.
+same data. PyTorch's program is train_ddp.py in this folder, or another one with the same options and output (--peer).
+Exit code 0 if the programs agree, 1 if they differ, 2 if they could not be compared. benches/pytorch/speed.py compares
+their speed.
 """
 
 import argparse
@@ -34,7 +34,7 @@ def parse_options():
 
 
 def main():
-    """Returns the problems."""
+    """Returns the problems, one line each."""
     options = parse_options()
     return compare_results(find_programs(options), options)
 

@@ -1,4 +1,4 @@
-"""Compares losses, accuracy and checkpoints of mpiburn and PyTorch."""
+"""Functions that compare losses, accuracy and checkpoints of mpiburn and PyTorch."""
 
 import statistics
 import tempfile
@@ -7,19 +7,20 @@ from pathlib import Path
 from programs import CannotCompare, plural, train_mpiburn, train_pytorch
 from recipe_trainings import compare_trainings
 
-# Both compute in f32 and differ only in the order of summation, by less than 1e-6 in 100
-# steps. A wrong gradient or a wrong epsilon in Adam exceeds this from the first steps on.
+# Both programs compute in f32, and differ only in the order of summation, by less than 1e-6 in 100 steps. A
+# wrong gradient, or a wrong epsilon in Adam, changes the losses by more than LOSS_TOLERANCE from the first
+# steps on.
 LOSS_STEPS = 100
 LOSS_TOLERANCE = 1e-4
-# In points of accuracy. After whole epochs the weights differ in the last digits, and
-# some images near a decision boundary change class.
+# The largest difference of test accuracies, in points, after separate trainings. The weights then differ in
+# the last digits, and some images near a decision boundary change class.
 TRAINED_TOLERANCE = 0.3
-# With the same weights on both sides: two images of 10,000.
+# The same if both programs test the same weights: two images of 10,000.
 SAME_WEIGHTS_TOLERANCE = 0.02
 
 
 def mean_losses(run, ranks, steps):
-    """Losses of the run's first steps, mean over ranks, from rank<k>/train.loss."""
+    """The losses of the run's first steps, read from rank<k>/train.loss; each is the mean over ranks."""
     curves = []
     for rank in range(ranks):
         lines = (run / f"rank{rank}" / "train.loss").read_text().splitlines()[:steps]
@@ -31,7 +32,7 @@ def mean_losses(run, ranks, steps):
 
 
 def accuracy_in_pytorch(checkpoint, data):
-    """Test accuracy of our weights, loaded by name into PyTorch's network."""
+    """Loads mpiburn's weights by name into PyTorch's network; returns the test accuracy."""
     from safetensors.torch import load_file
 
     from networks import PLAIN, build
@@ -44,12 +45,12 @@ def accuracy_in_pytorch(checkpoint, data):
 
 
 def last_checkpoint(run):
-    """Weights at the end of the run. Folders are named by step, with leading zeros."""
+    """The file of the weights at the end of the run. Folders are named by step, with leading zeros."""
     return sorted(run.glob("checkpoints/step-*/model.safetensors"))[-1]
 
 
 def compare_losses(theirs, ours, tolerance=LOSS_TOLERANCE):
-    """Returns a report on the losses, and the problems."""
+    """Compares losses; returns a report and the problems."""
     if not ours or len(ours) != len(theirs):
         report = f"PyTorch reports {len(theirs)} losses to compare, and mpiburn {len(ours)}"
         return report, [f"{report}; are there too few samples for two steps?"]
@@ -65,15 +66,15 @@ def compare_losses(theirs, ours, tolerance=LOSS_TOLERANCE):
 
 
 def compare_accuracy(what, theirs, ours, tolerance):
-    """The same for two test accuracies in percent."""
+    """Compares two test accuracies in percent; returns a report and the problems."""
     report = f"test accuracy {what}: PyTorch {theirs:.2f}%, mpiburn {ours:.2f}%"
-    # Allows for rounding of a difference that equals the tolerance.
+    # 1e-9 allows for rounding if the difference equals the tolerance.
     wrong = abs(theirs - ours) > tolerance + 1e-9
     return report, [f"{report}, more than {tolerance:g} points apart"] if wrong else []
 
 
 def check_ranks(ranks, programs, options, folder):
-    """Trains with both from the same weights; returns the problems, one line each."""
+    """Trains with both programs from the same weights; returns the problems, one line each."""
     initial, run = folder / f"init-{ranks}.safetensors", folder / f"run-{ranks}"
     where = f"{ranks} rank{plural(ranks)}"
     training = (ranks, options.epochs, options.batch, options.samples)
@@ -85,8 +86,8 @@ def check_ranks(ranks, programs, options, folder):
         report, problems = compare_losses(theirs["losses"], mean_losses(run, ranks, LOSS_STEPS))
         print(f"{where}: {report}", flush=True)
         return [f"{where}: {problem}" for problem in problems]
-    # The last step of an epoch is omitted: if samples are not a multiple of the ranks,
-    # PyTorch repeats some in it and mpiburn does not.
+    # The last step of each epoch is omitted. If the samples do not divide evenly by the ranks, PyTorch
+    # repeats some samples in this step, and mpiburn does not.
     steps = min(LOSS_STEPS, theirs["steps"] // options.epochs - 1)
     checks = [
         compare_losses(theirs["losses"][:steps], mean_losses(run, ranks, steps)),
@@ -103,7 +104,7 @@ def check_ranks(ranks, programs, options, folder):
 
 
 def compare_results(programs, options):
-    """The subcommand `correct`; returns the problems, one line each."""
+    """Compares the results for each number of ranks; returns the problems, one line each."""
     problems = []
     with tempfile.TemporaryDirectory(prefix="mpiburn-compare-") as folder:
         for ranks in options.ranks:

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Allows importing PyPI's PyTorch without NVIDIA's math libraries.
+"""Writes stub libraries with which PyPI's PyTorch can be imported without NVIDIA's math libraries.
 
-PyPI has one x86-64 wheel of PyTorch for Linux, built for CUDA. Its Python
-module is linked against cuBLAS, cuDNN, NCCL and others, 4 GB on disk, and the
-dynamic linker rejects it if one is missing, although a program that stays on the CPU
-calls none of them. This program writes a stub for each into PyTorch's library folder: a
-shared library of a few KB with the right name and the symbols that PyTorch requires,
-each of which prints a message and aborts if it is called.
+PyPI has one x86-64 wheel of PyTorch for Linux, built for CUDA. Its Python module is linked against cuBLAS, cuDNN,
+NCCL and others, which take 4 GB on disk. If one is missing, the dynamic linker rejects the module, although a program
+that only uses the CPU calls none of them.
 
-Installed libraries are kept, and PyTorch's files are not changed.
+This program writes a stub for each missing library into PyTorch's library folder: a shared library of a few KB with
+the right name, and with the symbols that PyTorch requires. A stub's function prints a message and aborts if it is
+called. Installed libraries are kept, and PyTorch's files are not changed.
+
 Needs a C compiler and readelf. Usage: cuda_stubs.py TORCH_LIB_FOLDER
 """
 
@@ -19,9 +19,9 @@ import tempfile
 from collections import defaultdict
 from pathlib import Path
 
-# By the prefix of their functions; the order matters, because some prefixes start with
-# another. Not included: libcuda (the driver's, must not be shadowed), and cuSOLVER and
-# NVRTC, which PyTorch loads on first use.
+# Each library, by the prefix of its functions. The order matters, because some prefixes start with another
+# one. Left out are libcuda (the driver's library, which must not be hidden), and cuSOLVER and NVRTC, which
+# PyTorch loads at first use.
 LIBRARIES = {
     "cublasLt": "libcublasLt.so.12",
     "cublas": "libcublas.so.12",
@@ -45,12 +45,12 @@ SOURCE_HEAD = """\
 
 
 def library_of(symbol):
-    """File name of the library that `symbol` belongs to, or None."""
+    """The file name of the library that `symbol` belongs to; None if it belongs to none of LIBRARIES."""
     return next((file for prefix, file in LIBRARIES.items() if symbol.startswith(prefix)), None)
 
 
 def wanted_symbols(folder):
-    """Symbols that PyTorch's libraries require: {library file: {symbol: version or None}}."""
+    """The symbols that PyTorch's libraries require: {library file: {symbol: version or None}}."""
     wanted = defaultdict(dict)
     for torch_library in sorted(folder.glob("lib*.so")):
         listing = subprocess.run(["readelf", "--dyn-syms", "--wide", torch_library],
@@ -63,7 +63,7 @@ def wanted_symbols(folder):
 
 
 def is_installed(folder, file):
-    """Whether one of NVIDIA's wheels has installed the library."""
+    """True if one of NVIDIA's wheels has installed the library."""
     return any((folder.parent.parent / "nvidia").glob(f"*/lib/{file}"))
 
 
@@ -78,8 +78,8 @@ def write_stub(folder, file, symbols):
         stubs = [f"STUB({symbol})\n" for symbol in sorted(symbols)]
         source.write_text(SOURCE_HEAD + "".join(stubs))
         command = ["cc", "-shared", "-fPIC", "-fno-builtin", "-O1", f"-Wl,-soname,{file}", "-o", folder / file, source]
-        # A symbol that is required with a version must have it, or the linker warns at
-        # every start.
+        # If PyTorch requires a symbol with a version, the stub must have the version. Otherwise the linker
+        # warns at every start.
         if versions:
             groups = (f"{version} {{ global: {'; '.join(names)}; }};\n" for version, names in versions.items())
             script.write_text("".join(groups))

@@ -1,19 +1,19 @@
-"""The machine: its cores, and the load of other programs."""
+"""The cores of this machine, and the load that other programs put on them."""
 
 import ctypes
 import os
 import time
 from pathlib import Path
 
-# Share of one core that other programs may use before timings are considered not
-# representative. An idle Linux stays below it.
+# If other programs use more than this share of one core, timings count as not representative. An idle Linux
+# uses less.
 BUSY = 0.1
-# Of linux/prctl.h.
+# From linux/prctl.h.
 PR_SET_CHILD_SUBREAPER = 36
 
 
 def core_count():
-    """Cores that this process may use; two hardware threads of one core count once."""
+    """The number of cores that this process may use. Two hardware threads of one core count once."""
     cores = set()
     for cpu in os.sched_getaffinity(0):
         topology = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology")
@@ -25,11 +25,11 @@ def core_count():
 
 
 class OtherPrograms:
-    """Number of cores that other programs have kept busy since construction.
+    """The number of cores that other programs have kept busy since this object was made.
 
-    The kernel's count of all busy time, minus that of this process and of its finished
-    child processes. On an emulated node Open MPI's daemon leaves its parent, and its ranks
-    with it: this process takes over such orphans, or their time would be that of others.
+    It is the kernel's count of all busy time, less the time of this process and of its child processes that have
+    ended. On an emulated node, Open MPI's daemon detaches itself from its parent, together with its ranks. This process
+    adopts such orphans; otherwise, their time would count as the time of other programs.
     """
 
     def __init__(self):
@@ -46,13 +46,13 @@ class OtherPrograms:
         return own.elapsed, busy - own.user - own.system - own.children_user - own.children_system
 
     def cores(self):
-        """Mean number of cores; at least 0, despite the coarse ticks."""
+        """The mean number of cores. It is at least 0, although the kernel counts time in coarse ticks."""
         (start, before), (end, after) = self.start, self.now()
         return max(0.0, (after - before) / (end - start))
 
 
 def wait_for_orphans(seconds=10):
-    """Waits until the child processes left over have ended, for so long at most; their time is known only then."""
+    """Waits until the remaining child processes have ended, at most `seconds`. Their time is known only then."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         try:

@@ -1,21 +1,22 @@
-"""The experiments' networks, with the layers and parameter names of the reports' own programs."""
+"""The networks of `mpiburn train` in PyTorch. Layers and parameter names are those of the reports' programs
+(docs/experiments.md)."""
 
 from collections import OrderedDict
 from types import SimpleNamespace
 
 from torch import nn
 
-# Shape of a sample, and number of classes.
+# The shape of a sample, and the number of classes.
 SHAPES = {"convnet": (1, 28, 28), "vgg": (3, 32, 32), "mlp": (512,)}
 CLASSES = {"convnet": 10, "vgg": 10, "mlp": 20}
 ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh, "sigmoid": nn.Sigmoid, "gelu": nn.GELU}
 
-# The reports' networks without options.
+# The networks as in the reports, without further options.
 PLAIN = SimpleNamespace(activation="relu", bn=False, dropout=0.0, hidden=32)
 
 
 def named(layers):
-    """A network of layers by name, without those that are None."""
+    """A network of the named layers; a layer that is None is left out."""
     return nn.Sequential(OrderedDict((name, layer) for name, layer in layers.items() if layer is not None))
 
 
@@ -25,7 +26,7 @@ def conv3x3(inputs, outputs):
 
 
 def dropout(options):
-    """The dropout layer, or None."""
+    """The dropout layer; None if dropout is 0."""
     return nn.Dropout(options.dropout) if options.dropout else None
 
 
@@ -51,7 +52,7 @@ def vgg(options):
         return [conv3x3(inputs, outputs)] + ([nn.BatchNorm2d(outputs)] if options.bn else []) + [activation()]
 
     def block(inputs, middle, outputs):
-        """Two convolutions and a pooling: half the height and width."""
+        """Two convolutions and a pooling. Height and width are halved."""
         return nn.Sequential(*convolution(inputs, middle), *convolution(middle, outputs), nn.MaxPool2d(2))
 
     head = [nn.Linear(256 * 4 * 4, 256), activation(), dropout(options),

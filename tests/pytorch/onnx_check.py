@@ -1,9 +1,9 @@
-"""Exported ONNX files: accepted by onnx's checker, and predicted alike by onnxruntime.
+"""Checks exported ONNX files: onnx's checker must accept them, and onnxruntime must predict as mpiburn does.
 
     .venv/bin/python tests/pytorch/onnx_check.py results/try data/digits
 
-Exports the run's float network, and its int8 model where it has one, and compares
-onnxruntime's scores of the test set with those of `mpiburn eval --logits`.
+Exports the run's float network, and its int8 model if it has one. Compares onnxruntime's scores of the test set
+with the scores of `mpiburn eval --logits`.
 """
 
 import argparse
@@ -19,15 +19,15 @@ import onnxruntime
 from samples import load_shard
 
 ROOT = Path(__file__).resolve().parents[2]
-# Largest difference of two float logits, and share of equal predictions.
+# The largest difference of two float logits, and the smallest share of equal predictions.
 CLOSE, ALIKE = 1e-4, 0.999
 BATCH = 128
 
 
 def scores(file, samples):
-    """onnxruntime's scores of all samples, in batches of different sizes."""
+    """onnxruntime's scores of all samples. The first batch has one sample, the others BATCH."""
     options = onnxruntime.SessionOptions()
-    # Without VNNI, sums of two products would saturate in 16 bits by default.
+    # By default, on processors without VNNI, sums of two products would saturate at 16 bits.
     options.add_session_config_entry("session.x64quantprecision", "1")
     session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
     parts = [samples[:1], *(samples[start : start + BATCH] for start in range(1, len(samples), BATCH))]
@@ -35,7 +35,7 @@ def scores(file, samples):
 
 
 def check(binary, run, data, folder, int8):
-    """Compares one of the two models; returns whether it is alike."""
+    """Exports and compares one of the two models; returns True if the scores agree."""
     kind = ["--int8"] if int8 else []
     file, logits = folder / "model.onnx", folder / "logits.npy"
     subprocess.run([binary, "export", run, "--out", file, *kind], check=True, stdout=subprocess.DEVNULL)

@@ -1,8 +1,8 @@
-"""Compares the pixels of `mpiburn data import` with Pillow's: formats and modes, orientations, and sizes.
+"""Compares the pixels that `mpiburn data import` makes with Pillow's: formats, modes, orientations and sizes.
 
   .venv/bin/python tests/pytorch/pictures.py [BINARY]
 
-Exact but for JPEG, whose decoders differ, and for scaled pixels, which may differ by 1.
+The pixels must be equal, except in two cases: JPEG decoders differ, and scaled pixels may differ by 1.
 """
 
 import json

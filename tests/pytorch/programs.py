@@ -1,4 +1,4 @@
-"""The two programs that are compared, started by mpirun with one core per rank."""
+"""Runs the compared programs, mpiburn and PyTorch's, under mpirun with one core per rank."""
 
 import argparse
 import importlib.util
@@ -17,18 +17,18 @@ from machine import core_count
 ROOT = Path(__file__).resolve().parent.parent.parent
 PYTORCH = ROOT / "tests/pytorch/train_ddp.py"
 
-# A run that takes longer is considered hanging: the longest takes a minute.
+# A job that runs longer than this many seconds counts as hanging. The longest job takes a minute.
 TIMEOUT_SECONDS = 1800
 
 
 class CannotCompare(Exception):
-    """Something is missing or failed; the text says what to do."""
+    """The comparison is not possible; the text says why and what to do."""
 
 
 def run(main):
-    """Runs `main`, which returns a list of problems, as a program.
+    """Runs `main`, which returns a list of problems, and exits.
 
-    Exit code 0 without problems, 1 with problems, 2 if the comparison was impossible.
+    Exit code 0 without problems, 1 with problems, 2 if CannotCompare was raised.
     """
     program = Path(sys.argv[0]).name
     try:
@@ -44,42 +44,42 @@ def run(main):
 
 
 def count(text, least):
-    """An option's value that must be at least `least`."""
+    """Reads the value of an option that must be a number of at least `least`."""
     if int(text) < least:
         raise argparse.ArgumentTypeError(f"{text} is below {least}")
     return int(text)
 
 
 def positive(text):
-    """An option's value that must be 1 or more."""
+    """Reads the value of an option that must be 1 or more."""
     return count(text, 1)
 
 
 def not_negative(text):
-    """An option's value that must be 0 or more."""
+    """Reads the value of an option that must be 0 or more."""
     return count(text, 0)
 
 
 def plural(number):
-    """The ending of a counted word."""
+    """The plural ending of a word after a number: empty if the number is 1."""
     return "" if number == 1 else "s"
 
 
 @dataclass
 class Programs:
-    """The compared programs, and their data."""
+    """The paths of the compared programs and of their data."""
 
     mpiburn: Path
     pytorch: Path
     data: Path
 
     def on(self, data):
-        """The same programs on other data."""
+        """The same programs with other data."""
         return replace(self, data=Path(data))
 
 
 def require_programs(mpiburn, pytorch):
-    """Checks the programs before the start, because mpirun's errors are hard to read."""
+    """Raises CannotCompare if a program is missing. mpirun's own errors are hard to read."""
     if shutil.which("mpirun") is None:
         raise CannotCompare("no mpirun; on Debian: apt-get install openmpi-bin")
     if importlib.util.find_spec("torch") is None:
@@ -104,7 +104,7 @@ def add_program_options(parser):
 
 
 def find_programs(options):
-    """The validated programs and data of the options."""
+    """The programs and the data of the options; raises CannotCompare if something is missing."""
     programs = Programs(options.mpiburn.resolve(), options.peer.resolve(), options.data.resolve())
     require_programs(programs.mpiburn, programs.pytorch)
     for split in ("train", "t10k"):
@@ -115,18 +115,18 @@ def find_programs(options):
 
 
 def takes_noise(programs):
-    """Whether PyTorch's program generates random batches; another one may not."""
+    """True if PyTorch's program can generate random batches. A program of --peer may not."""
     help_text = subprocess.run([sys.executable, programs.pytorch, "--help"], capture_output=True, text=True)
     return "--noise" in help_text.stdout
 
 
 def has_precision(mpiburn):
-    """Whether our program trains in other precisions than f32; older builds do not."""
+    """True if this mpiburn trains in other precisions than f32. Older builds do not."""
     return "--precision" in subprocess.run([mpiburn, "train", "--help"], capture_output=True, text=True).stdout
 
 
 def mpirun_command(ranks):
-    """mpirun and its options for that many ranks, one core each."""
+    """The mpirun command for this number of ranks, with one core per rank."""
     command = ["mpirun", "-n", str(ranks)]
     version = subprocess.run(["mpirun", "--version"], capture_output=True, text=True).stdout
     if "Open MPI" not in version:
@@ -139,14 +139,15 @@ def mpirun_command(ranks):
 
 
 def free_port():
-    """A free port for the rendezvous of PyTorch's ranks."""
+    """A free TCP port, where PyTorch's ranks can connect to each other."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
 
 
 def run_job(ranks, program, lab=None):
-    """Runs a program on `ranks` ranks, of this machine or a lab's nodes; returns its output and its wall time in seconds."""
+    """Runs a program on `ranks` ranks, on this machine or on a lab's nodes. Returns its output, and its wall time in
+    seconds."""
     command = (lab.command(ranks) if lab else mpirun_command(ranks)) + [str(word) for word in program]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     if lab:
@@ -171,8 +172,8 @@ def run_job(ranks, program, lab=None):
 
 
 def run_pytorch(programs, ranks, *options, peer=None, lab=None):
-    """Merges the JSON lines of PyTorch's program or another `peer`, later ones over earlier ones; returns them and the
-    wall time."""
+    """Runs PyTorch's program, or another `peer`. Returns its JSON lines merged into one, later fields over earlier ones,
+    and the wall time in seconds."""
     program, selection = (peer.program, peer.options) if peer else (programs.pytorch, ())
     output, seconds = run_job(ranks, [sys.executable, program, *selection, *options], lab)
     result = {}
@@ -186,13 +187,14 @@ def run_pytorch(programs, ranks, *options, peer=None, lab=None):
 
 
 def train_pytorch(programs, ranks, epochs, batch, samples, *more, peer=None):
-    """Trains with PyTorch or another peer, by default the ConvNet; returns its JSON lines and the wall time in seconds."""
+    """Trains with PyTorch or another `peer`, by default the ConvNet. Returns the merged JSON lines, and the wall time in
+    seconds."""
     return run_pytorch(programs, ranks, "--data", programs.data, "--epochs", epochs, "--batch", batch,
                        "--limit", samples, *more, peer=peer)
 
 
 def train_mpiburn(programs, out, ranks, epochs, batch, samples, *more):
-    """The same with mpiburn, into the run directory `out`; returns its run.json, and the wall time."""
+    """Trains with mpiburn, into the run directory `out`. Returns its run.json, and the wall time in seconds."""
     limit = ["--train-samples", samples] if samples else []
     _, seconds = run_job(ranks, [programs.mpiburn, "train", "--quiet", "--world-size", ranks,
                                  "--data-root", programs.data, "--out", out, "--epochs", epochs,
@@ -201,7 +203,7 @@ def train_mpiburn(programs, out, ranks, epochs, batch, samples, *more):
 
 
 def step_mpiburn(programs, out, ranks, model, batch, steps, *more, lab=None):
-    """Times steps of mpiburn on random samples; returns the content of the file `out`."""
+    """Times steps of mpiburn on random samples. Returns the content of the JSON file `out`."""
     run_job(ranks, [programs.mpiburn, "bench", "step", "--model", model, "--train-batch-size", batch,
                     "--steps", steps, "--json", out, *more], lab)
     return json.loads(out.read_text())

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Quantization-aware training by mpiburn and by PyTorch from the same weights: the same losses, the same accuracy?
+"""Compares quantization-aware training by mpiburn and by PyTorch, from the same weights: losses and accuracy.
 
-    .venv/bin/python tests/pytorch/quantized.py                          a data set is generated
+    .venv/bin/python tests/pytorch/quantized.py                          generates a data set
     .venv/bin/python tests/pytorch/quantized.py --data data/digits --epochs 3
 
-The ConvNet on one rank, weights quantized by channel and by tensor. The losses of
-the first 50 steps differ by 2e-3 at most; the integer models' test accuracies by 0.3
-points after the last epoch, and mpiburn's from its own float network's by 0.3 points
-after every epoch. Exit code 0 where all is well, 1 where something differs, 2 where
-nothing could be compared.
+Trains the ConvNet on one rank, with weights quantized by channel and by tensor. The losses of the first 50 steps
+may differ by 2e-3. After the last epoch, the test accuracies of the two integer models may differ by 0.3 points.
+After every epoch, the test accuracies of mpiburn's integer and float models may differ by 0.3 points.
+
+Exit code 0 if the programs agree, 1 if something differs, 2 if nothing could be compared.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-# What is imported from this folder leaves no __pycache__ in the source tree.
+# Imports from this folder must not leave a __pycache__ in the source tree.
 sys.dont_write_bytecode = True
 
 from accuracy import generate
@@ -27,12 +27,12 @@ from programs import ROOT, Programs, not_negative, require_programs, run, train_
 BATCH = 32
 LOSS_STEPS = 50
 LOSS_TOLERANCE = 2e-3
-# In points of accuracy.
+# The largest difference of test accuracies, in points.
 TOLERANCE = 0.3
 
 
 def parse_options():
-    """What was typed."""
+    """The command line options."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=not_negative, default=3, metavar="N", help="epochs (default: 3)")
     parser.add_argument("--samples", type=not_negative, default=0, metavar="N",
@@ -44,13 +44,13 @@ def parse_options():
 
 
 def epochs_of(folder):
-    """Float and integer test accuracy after each epoch of our run."""
+    """The float and the integer test accuracy of mpiburn's run after each epoch."""
     with open(folder / "epochs.csv", newline="") as file:
         return [(float(row["test_accuracy"]), float(row["int8_test_accuracy"])) for row in csv.DictReader(file)]
 
 
 def check_scheme(scheme, programs, options, folder):
-    """Reports and what differs, with this scheme of weights."""
+    """Trains with this scheme of quantized weights; yields a report and its problems for each check."""
     initial, out = folder / f"{scheme}.safetensors", folder / scheme
     training = (1, options.epochs, BATCH, options.samples, "--weight-scheme", scheme)
     theirs, _ = train_pytorch(programs, *training, "--save-init", initial, "--loss-steps", LOSS_STEPS)
@@ -64,7 +64,7 @@ def check_scheme(scheme, programs, options, folder):
 
 
 def main():
-    """What is wrong."""
+    """Returns the problems, one line each."""
     options = parse_options()
     peer = Path(__file__).with_name("train_qat.py")
     require_programs(options.mpiburn, peer)

@@ -1,7 +1,7 @@
-"""Opens a run's event files with TensorBoard's own reader: read_events.py DIR
+"""Checks a run's event files with TensorBoard's own reader: read_events.py DIR
 
-DIR is the `tensorboard` folder of a run. Each folder in it must have the four curves of
-a training, with finite values at increasing steps.
+DIR is the `tensorboard` folder of a run. Each folder in it must have the four curves of a training, with finite
+values at increasing steps.
 """
 
 import math

@@ -1,4 +1,5 @@
-"""int8.safetensors in numpy, by the formulas of docs/quantization.md, against mpiburn's own logits.
+"""Computes an int8 model (int8.safetensors) in numpy, by the formulas of docs/quantization.md. The logits must be
+mpiburn's, bit for bit.
 
     mpiburn eval --checkpoint results/qat --int8 --logits int8.npy
     .venv/bin/python tests/pytorch/read_int8.py results/qat data/digits int8.npy
@@ -16,31 +17,31 @@ from samples import load_shard
 
 
 def read(path):
-    """The layers in order, and the tensors by name."""
+    """Reads the file: the layers in order, and the tensors by name."""
     with safe_open(path, "np") as file:
         return json.loads(file.metadata()["mpiburn_int8"]), {name: file.get_tensor(name) for name in file.keys()}
 
 
 def last_model(run):
-    """The int8 model of a run's last checkpoint; `run` itself if it is a file."""
+    """The file of the int8 model in a run's last checkpoint; `run` itself if it is a file."""
     models = sorted(Path(run).glob("checkpoints/step-*/int8.safetensors")) if Path(run).is_dir() else [run]
     return models[-1] if models else sys.exit(f"read_int8.py: {run} has no int8 model; mpiburn quantize {run} makes one")
 
 
 def windows(x, kernel, stride):
-    """[n, c, h, w] to [n, c, rows, columns, kernel height, kernel width]."""
+    """The windows of a convolution: [n, c, h, w] to [n, c, rows, columns, kernel height, kernel width]."""
     return np.lib.stride_tricks.sliding_window_view(x, kernel, (2, 3))[:, :, :: stride[0], :: stride[1]]
 
 
 def fixed_point(ratio):
-    """Multiplier and shift: ratio = m / 2^s, m of 31 bits, s at most 54."""
+    """Multiplier m and shift s with ratio = m / 2^s; m has 31 bits, and s is at most 54."""
     shift = min(31 - math.frexp(ratio)[1], 54)
     m = round(ratio * 2.0**shift)
     return (m // 2, shift - 1) if m == 2**31 else (m, shift)
 
 
 def infer(entry, tensors, x):
-    """Logits of normalised samples [n, c, h, w]."""
+    """The logits of normalised samples [n, c, h, w]."""
     parameters = list(zip(tensors["activation.scale"], tensors["activation.zero_point"].astype(np.int64)))
     (scale, zero), outputs = parameters[0], iter(parameters[1:])
     q = np.clip(np.rint(x * (np.float32(1) / scale)) + zero, 0, 255).astype(np.int64)
@@ -49,7 +50,7 @@ def infer(entry, tensors, x):
             q = windows(q, layer["kernel"], layer["stride"]).max((4, 5))
             continue
         weight, weight_scale, bias = (tensors[f"{layer['name']}.{part}"] for part in ("weight", "weight_scale", "bias"))
-        # In f64, which holds the sums exactly and has a fast product.
+        # f64 holds the integer sums exactly, and its matrix product is fast.
         weight, centred = weight.astype(np.float64), (q - zero).astype(np.float64)
         if layer["op"] == "conv":
             rows, columns = layer["padding"]

@@ -1,22 +1,23 @@
-"""Compares trainings with several recipes with loops in PyTorch: the losses of every step, and the weights."""
+"""Compares mpiburn's trainings with loops in PyTorch, for several recipes (optimizer, schedule, penalties): the losses
+of all steps, and the weights."""
 
 from dataclasses import dataclass
 
 from programs import plural, train_mpiburn
 
 STEPS = 100
-# Approximate number of samples in all ranks' batches; it is rounded to a multiple of the ranks.
+# The number of samples in a step on all ranks together. It is rounded to a multiple of the ranks.
 BATCH = 32
-# Both differ only in the order of summation, by a few 1e-6. In a few of these trainings,
-# rounding decides a max pooling or the sign of a value, and the weights then diverge
-# slightly. recipes.py compares updates to the last digits.
+# Both programs differ only in the order of summation, by a few 1e-6. In a few of these trainings, rounding
+# decides which value a max pooling takes, or the sign of a value; the weights then diverge slightly.
+# recipes.py compares single updates to the last digits.
 LOSS_TOLERANCE = 1e-3
 WEIGHT_TOLERANCE = 1e-2
 
 
 @dataclass
 class Training:
-    """Our options, and the same in PyTorch."""
+    """mpiburn's options, and the same settings in PyTorch."""
 
     options: str
     optimizer: str
@@ -62,7 +63,7 @@ def train_by_pytorch(training, network, images, labels, size):
 
 
 def compare_trainings(programs, ranks, folder, mean_losses, last_checkpoint):
-    """Trains with both on `ranks` ranks; returns the problems, one line each."""
+    """Trains with both programs on `ranks` ranks; returns the problems, one line each."""
     import torch
     from networks import PLAIN, convnet
     from safetensors.torch import load_file, save_file
@@ -87,7 +88,7 @@ def compare_trainings(programs, ranks, folder, mean_losses, last_checkpoint):
         report = (f"{ranks} rank{plural(ranks)}, {training.options}: largest difference of losses {losses:.1e}, "
                   f"of weights after {STEPS} steps {weights:.1e}")
         print(report, flush=True)
-        # The condition also rejects NaN.
+        # Written so that NaN fails too.
         if not (losses <= LOSS_TOLERANCE and weights <= WEIGHT_TOLERANCE):
             problems.append(f"{report}, more than {LOSS_TOLERANCE:g} and {WEIGHT_TOLERANCE:g}")
     return problems

@@ -4,8 +4,8 @@
     cargo build --release --workspace --example check_recipes
     .venv/bin/python tests/pytorch/recipes.py
 
-Both get the same weights and gradients and make 20 updates. Exit code 0 if they agree,
-1 if they differ, 2 if they could not be compared.
+mpiburn (through the example check_recipes) and PyTorch get the same weights and gradients, and make 20 updates. Exit
+code 0 if they agree, 1 if they differ, 2 if they could not be compared.
 """
 
 import argparse
@@ -24,17 +24,18 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR, StepLR
 ROOT = Path(__file__).resolve().parent.parent.parent
 SHAPES = [(8, 4, 3, 3), (8,), (10, 37), (10,)]
 UPDATES = 20
-# Relative to the root mean square of a tensor's weights: the precision of f32 is 6e-8,
-# and a different order of operations gives a few times that.
+# The largest difference of weights after the first and the last update, relative to the root mean square of
+# the tensor's weights. The precision of f32 is 6e-8, and another order of operations gives a few times as
+# much.
 FIRST_TOLERANCE = 1e-6
 LAST_TOLERANCE = 1e-5
-# Both compute schedules in f64.
+# The largest difference of learning rates and momenta: both programs compute schedules in f64.
 RATE_TOLERANCE = 1e-12
 
 
 @dataclass
 class Case:
-    """Our options, and the same in PyTorch."""
+    """mpiburn's options, and the same settings in PyTorch."""
 
     options: str
     optimizer: type
@@ -51,12 +52,12 @@ class Case:
 
     @property
     def lr(self):
-        """SGD does not normalise its gradients, so Adam's learning rate would be too small."""
+        """The learning rate. It is larger for SGD, because SGD does not normalise its gradients."""
         return 0.05 if self.optimizer is SGD else 5e-4
 
 
 def one_cycle(case):
-    """PyTorch's OneCycleLR over all steps of the case's training."""
+    """Makes PyTorch's OneCycleLR over all steps of the case's training."""
     return lambda optimizer: OneCycleLR(optimizer, max_lr=0.02, total_steps=case.epochs * case.steps)
 
 
@@ -88,11 +89,11 @@ CASES = [
 
 
 def make_inputs():
-    """Weights, gradients of every update and class scores, from a fixed seed."""
+    """The weights, the gradients of each update and the class scores, drawn from a fixed seed."""
     torch.manual_seed(1)
     inputs = {f"weight.{at}": torch.randn(shape) for at, shape in enumerate(SHAPES)}
     for update in range(UPDATES):
-        # Gradients of one parameter differ by orders of magnitude, as in a training.
+        # The gradients within one parameter differ by orders of magnitude, as in a training.
         for at, shape in enumerate(SHAPES):
             inputs[f"gradient.{update}.{at}"] = torch.randn(shape) * 10 ** (torch.rand(shape) * 4 - 4)
     inputs["scores"] = torch.randn(33, 10) * 5
@@ -100,7 +101,7 @@ def make_inputs():
 
 
 def update_by_pytorch(case, inputs):
-    """PyTorch's results, with the names of check_recipes."""
+    """PyTorch's results, with the names that check_recipes prints."""
     weights = [inputs[f"weight.{at}"].clone().requires_grad_() for at in range(len(SHAPES))]
     optimizer = case.optimizer(weights, lr=case.lr, weight_decay=case.decay, **case.settings)
     schedule = case.schedule
@@ -123,7 +124,7 @@ def update_by_pytorch(case, inputs):
             optimizer.step()
             states.append([weight.detach().clone() for weight in weights])
         else:
-            # Schedules warn if the optimizer made no step.
+            # PyTorch's schedules warn if the optimizer has not made a step before them.
             optimizer.zero_grad()
             optimizer.step()
         if schedule and (case.by_step or (step + 1) % case.steps == 0) and step + 1 < case.epochs * case.steps:
@@ -136,7 +137,7 @@ def update_by_pytorch(case, inputs):
 
 
 def update_by_mpiburn(program, case, file):
-    """The same with our program."""
+    """The results of check_recipes."""
     command = [program, file, str(case.steps), *case.options.split(), "--epochs", str(case.epochs),
                "--lr", str(case.lr), "--weight-decay", str(case.decay)]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -147,14 +148,14 @@ def update_by_mpiburn(program, case, file):
 
 
 def relative(ours, theirs):
-    """The largest difference relative to the root mean square."""
+    """The largest difference, relative to the root mean square of PyTorch's values."""
     ours = torch.tensor(ours, dtype=torch.float64)
     theirs = theirs.detach().double().flatten()
     return ((ours - theirs).abs().max() / theirs.square().mean().sqrt()).item()
 
 
 def compare(case, ours, theirs):
-    """Each difference by name, with its tolerance."""
+    """A list of differences, each with its name and its tolerance."""
     def weights(when):
         return max(relative(mine, yours) for mine, yours in zip(ours[when], theirs[when], strict=True))
     pairs = [(a, b) for mine, yours in zip(ours["rates"], theirs["rates"], strict=True) for a, b in zip(mine, yours, strict=True)]
@@ -183,7 +184,7 @@ def main():
         save_file(inputs, file)
         for case in CASES:
             found = compare(case, update_by_mpiburn(program, case, file), update_by_pytorch(case, inputs))
-            # The condition also rejects NaN.
+            # Written so that NaN fails too.
             far = [name for name, difference, most in found if not difference <= most]
             wrong += len(far)
             print(f"{case.options}: " + ", ".join(f"{name} {difference:.1e}" for name, difference, _ in found)

@@ -1,4 +1,5 @@
-"""The networks' data sets, one rank's shard as normalised tensors: IDX files, CIFAR-10's, .npy pairs."""
+"""Reads data sets (IDX files, CIFAR-10's binary files, pairs of .npy files) and gives one rank's shard as normalised
+tensors."""
 
 import gzip
 from pathlib import Path
@@ -6,15 +7,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
-# The normalisation of `mpiburn train`.
+# The normalisation constants of `mpiburn train`.
 DIGITS_MEAN, DIGITS_STD = 0.1307, 0.3081
 OBJECTS_MEAN, OBJECTS_STD = 0.5, 0.5
-# A label and 3 x 32 x 32 bytes per sample.
+# The bytes of a sample: a label, and 3 x 32 x 32 pixels.
 OBJECTS_RECORD = 1 + 3 * 32 * 32
 
 
 def read_idx(folder, name):
-    """Bytes of an IDX file, plain or gzipped, as an array of the shape in its header."""
+    """The values of an IDX file, plain or gzipped, as an array of the shape in its header."""
     plain = Path(folder, name)
     zipped = Path(folder, name + ".gz")
     if plain.exists():
@@ -23,8 +24,8 @@ def read_idx(folder, name):
         content = gzip.decompress(zipped.read_bytes())
     else:
         raise FileNotFoundError(f"{plain} is missing, and so is {zipped.name}")
-    # Two zero bytes, the type (8: unsigned bytes), the number of dimensions,
-    # then each dimension as a big-endian u32.
+    # The header: two zero bytes, the type (8: unsigned bytes), the number of dimensions, and each dimension
+    # as a big-endian u32.
     if content[:3] != b"\0\0\x08":
         raise ValueError(f"{plain} is not an IDX file of bytes")
     start = 4 + 4 * content[3]
@@ -33,14 +34,14 @@ def read_idx(folder, name):
 
 
 def read_digits(folder, split):
-    """Grey images [n, 1, 28, 28] as bytes, and labels."""
+    """The grey images [n, 1, 28, 28] as bytes, and the labels."""
     name = {"train": "train", "test": "t10k"}[split]
     images = read_idx(folder, f"{name}-images-idx3-ubyte")
     return images[:, np.newaxis], read_idx(folder, f"{name}-labels-idx1-ubyte")
 
 
 def read_objects(folder, split):
-    """Colour images [n, 3, 32, 32] as bytes, and labels."""
+    """The colour images [n, 3, 32, 32] as bytes, and the labels."""
     names = [f"data_batch_{number}.bin" for number in range(1, 6)] if split == "train" else ["test_batch.bin"]
     records = np.concatenate([np.fromfile(Path(folder, name), np.uint8) for name in names])
     records = records.reshape(-1, OBJECTS_RECORD)
@@ -48,16 +49,16 @@ def read_objects(folder, split):
 
 
 def read_features(folder, split):
-    """Features [n, 512] of any float type, and labels."""
+    """The features [n, 512], of any float type, and the labels."""
     return tuple(np.load(Path(folder, f"{split}_data", f"{split}_{part}.npy")) for part in "xy")
 
 
 def standardise(mean, std):
-    """Bytes to floats around 0, with the operations of torchvision's transforms, in their order."""
+    """A function from bytes to normalised floats. It has the operations of torchvision's transforms, in their order."""
     return lambda samples: samples.float().div_(255).sub_(mean).div_(std)
 
 
-# How a network's samples are read and converted to its inputs.
+# How the samples of each network are read, and how they are converted to its inputs.
 SOURCES = {
     "convnet": (read_digits, standardise(DIGITS_MEAN, DIGITS_STD)),
     "vgg": (read_objects, standardise(OBJECTS_MEAN, OBJECTS_STD)),
@@ -66,11 +67,11 @@ SOURCES = {
 
 
 def load_shard(model, folder, split, rank=0, world=1, limit=0, pad=False):
-    """This rank's samples, normalised, and labels: every `world`-th sample from `rank` on.
+    """This rank's normalised samples, and their labels: every `world`-th sample from `rank` on.
 
-    `pad` makes shards equally long by repeating the first samples, like PyTorch's
-    DistributedSampler. Training needs it, because a rank with fewer steps would block the
-    others; a test must not count a sample twice.
+    `pad` makes all shards equally long by repeating the first samples, as PyTorch's DistributedSampler does. A training
+    needs it, because a rank with fewer steps would block the others. A test does not use it, because it must not count
+    a sample twice.
     """
     read, normalise = SOURCES[model]
     samples, labels = read(folder, split)

@@ -1,13 +1,12 @@
 #!/bin/sh
-# Creates the Python environment of the comparison with PyTorch: .venv in the project's
-# root, or the folder in $VENV. Another Python: PYTHON=python3.12.
-# Does nothing if the environment is complete.
+# Creates the Python environment of the comparison with PyTorch: .venv in the project's root, or the folder in
+# $VENV. Does nothing if the environment is complete. PYTHON=python3.12 selects another Python.
 #
 #   tests/pytorch/setup.sh
 #   .venv/bin/python tests/pytorch/compare.py
 #
-# PyTorch is PyPI's build for CUDA (0.9 GB download), with stubs instead of 4 GB of
-# NVIDIA's libraries that a CPU does not need: see cuda_stubs.py.
+# PyTorch is PyPI's build for CUDA (0.9 GB to download). Stubs replace 4 GB of NVIDIA's libraries that are not
+# needed on a CPU: see cuda_stubs.py.
 set -eu
 
 TORCH=2.9.0
@@ -23,7 +22,7 @@ fail() {
     exit 1
 }
 
-# The stamp identifies these scripts, so that a change repeats the setup.
+# The stamp file identifies the versions of these scripts, so that a changed script repeats the setup.
 stamp=$venv/.complete
 recipe=$(cat "$here/setup.sh" "$here/cuda_stubs.py" | cksum)
 if [ "$(cat "$stamp" 2>/dev/null)" = "$recipe" ] && [ -x "$venv/bin/python" ]; then
@@ -41,18 +40,18 @@ if [ -e "$venv" ] && [ ! -e "$venv/pyvenv.cfg" ] && [ -n "$(ls -A "$venv")" ]; t
     fail "$venv is not a virtual environment; select another folder with VENV=..."
 fi
 
-# Without pip's cache, which would keep a second copy of these large downloads.
+# pip's cache is off, because it would keep a second copy of large downloads.
 install() {
     "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-cache-dir "$@"
 }
 
 rm -f "$stamp"
-# An interrupted setup is continued if pip is installed.
+# If an interrupted setup has installed pip, the environment is not created again.
 "$venv/bin/python" -m pip --version >/dev/null 2>&1 || "$python" -m venv --clear "$venv"
 echo "installing numpy, safetensors, tensorboard, ONNX, JAX $JAX and PyTorch $TORCH in $venv; some minutes"
 
-# PyTorch's dependencies are installed first and PyTorch without dependencies after them,
-# or pip would download NVIDIA's libraries. setuptools and typing_extensions are among them.
+# PyTorch's dependencies are installed first, and then PyTorch with --no-deps. Otherwise pip would download
+# NVIDIA's libraries.
 install numpy safetensors tensorboard 'onnx>=1.16' 'onnxruntime>=1.17' \
     filelock 'typing_extensions>=4.10' 'sympy>=1.13.3' 'networkx>=2.5.1' jinja2 'fsspec>=0.8.5' 'setuptools<81' "jax==$JAX"
 
@@ -62,7 +61,7 @@ if [ -e "$site/torch/lib/libtorch_cuda.so" ]; then
     for tool in cc readelf; do
         command -v "$tool" >/dev/null || fail "no $tool; on Debian: apt-get install gcc libc6-dev binutils"
     done
-    # The two CUDA libraries that PyTorch also calls on a CPU; 12 MB.
+    # The two CUDA libraries that PyTorch calls even on a CPU; 12 MB.
     install --no-deps nvidia-cuda-runtime-cu12==12.8.90 nvidia-cuda-cupti-cu12==12.8.90
     "$venv/bin/python" "$here/cuda_stubs.py" "$site/torch/lib"
 fi
@@ -74,7 +73,7 @@ assert torch.distributed.is_gloo_available()
 torch.nn.Conv2d(1, 4, 3)(torch.ones(1, 1, 8, 8)).sum().backward()
 CHECK
 
-# torch.compile writes C++ that calls Python.
+# torch.compile generates C++ code that includes Python.h.
 "$venv/bin/python" - <<'CHECK' || fail "torch.compile does not work; on Debian: apt-get install g++ python3-dev"
 import torch
 torch.compile(lambda x: x.sin() + 1)(torch.ones(8))

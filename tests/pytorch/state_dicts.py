@@ -1,22 +1,22 @@
 #!/usr/bin/env python3
-"""Exchanges weights between PyTorch and mpiburn, for every network and its options, and compares their results.
+"""Exchanges weights between PyTorch and mpiburn, for every network with each of its options, and compares results.
 
     .venv/bin/python tests/pytorch/state_dicts.py                 all of them, some minutes
     .venv/bin/python tests/pytorch/state_dicts.py --only mlp
 
-For each network, PyTorch initialises weights and saves them under the names of its state
-dict; mpiburn starts from that file and trains a few steps, and PyTorch loads its
-checkpoint strictly. Without dropout, whose masks differ between the programs, PyTorch
-trains the same steps in f64, so that rounding errors are mpiburn's alone, and losses,
-weights and batch norms' running statistics are compared. With dropout, no step is made:
-the weights must be returned bit by bit. In either case PyTorch evaluates mpiburn's
-checkpoint, which must give mpiburn's test loss.
+For each network, PyTorch initialises weights and saves them under the names of its state dict. mpiburn starts
+from that file and trains a few steps, and PyTorch loads its checkpoint strictly. PyTorch evaluates the checkpoint,
+which must give mpiburn's test loss.
 
-Where two values of a pooling's window are equal but for rounding, or one before a ReLU is
-almost 0, rounding decides where the gradient goes, and from some initial weights a few
-percent of the weights get another sign of their step, in PyTorch's f32 too. An error in an
-operator shows from all of them, so weights that differ by little are trained again from
-others, at most five times in all.
+Without dropout, PyTorch also trains the same steps, in f64, so that only mpiburn has rounding errors. Losses,
+weights and batch norm's running statistics are compared. With dropout, whose masks differ between the programs,
+the learning rate is 0: the weights must be returned bit by bit.
+
+Sometimes rounding decides where a gradient goes: if two values in the window of a pooling are almost equal, or a
+value before a ReLU is almost 0. From some initial weights, a few percent of the weights then step in the other
+direction, in PyTorch's f32 too. Weights that differ by little are therefore trained again from other initial
+weights, at most five times in all. An error in an operator shows from all initial weights.
+
 Exit code 0 if they agree, 1 if they differ, 2 if they could not be compared.
 """
 
@@ -38,29 +38,30 @@ from programs import ROOT, Programs, require_programs, run, train_mpiburn
 
 KINDS = {"convnet": "digits", "vgg": "objects", "mlp": "features"}
 STEPS, BATCH, TEST_SAMPLES = 6, 8, 64
-# Enough to contain every class; the first STEPS x BATCH are used.
+# Enough samples to contain every class. Only the first STEPS x BATCH are used for training.
 TRAIN_SAMPLES = 1000
-# Small, because Adam divides by a gradient's magnitude: near 0, rounding decides the
+# The learning rate is small, because Adam divides by the gradient's magnitude: near 0, rounding decides the
 # direction of a whole step.
 RATE = 1e-4
-# The two diverge from step to step; with the same weights only rounding differs.
+# Largest relative differences of losses. The trainings diverge from step to step; in a test of the same
+# weights, only rounding differs.
 STEPS_TOLERANCE, TEST_TOLERANCE = 1e-4, 1e-5
-# Mean difference of a tensor's weights, relative to Adam's maximum distance; single
-# weights with gradients near 0 may differ by that distance. Without a choice made by
-# rounding it was 0.002 at most, with one 0.032 (PyTorch's f32 from f64, the same).
+# Mean difference of a tensor's weights, relative to the largest distance that Adam can move a weight; single
+# weights with gradients near 0 may differ by this distance. The mean was at most 0.002 if rounding decided
+# nothing, and 0.032 in a case in which it did (PyTorch's f32 differed from f64 by the same).
 WEIGHT_TOLERANCE, CHOICE_TOLERANCE = 0.005, 0.1
 SEEDS = range(123, 128)
-# Of a running statistic, relative to the largest.
+# Difference of a running statistic, relative to the largest value.
 STATISTICS_TOLERANCE = 1e-5
 
 
 def variants(model):
-    """The options to test, as PyTorch's network takes them, and the number of steps."""
+    """Yields the variants to test: options of PyTorch's network, and the number of steps."""
     plain = {"activation": "relu", "bn": False, "dropout": 0.0, "hidden": 32, "steps": STEPS}
     for bn, dropout in itertools.product((False, True), (0.0, 0.3)):
-        # Flat parts of an image give equal values in a window of max pooling, and rounding decides
-        # which of them gets the gradient. Through vgg's batch norms, one such choice changes
-        # later steps' losses by 1e-3, so only the first are comparable.
+        # Flat parts of an image give equal values in the window of a max pooling, and rounding decides which
+        # value gets the gradient. Through vgg's batch norms, one such decision changes the losses of later
+        # steps by 1e-3, so only the first steps are comparable.
         steps = 2 if model == "vgg" and bn else STEPS
         yield SimpleNamespace(**{**plain, "bn": bn, "dropout": dropout, "steps": steps})
     for activation in ("tanh", "sigmoid", "gelu"):
@@ -70,7 +71,7 @@ def variants(model):
 
 
 def words_of(model, variant):
-    """The variant as options of both programs, and as one line."""
+    """The variant as options that both programs share, as options of each program, and as a line of text."""
     shared = ["--model", model, "--activation", variant.activation, "--dropout", variant.dropout]
     if variant.hidden != 32:
         shared += ["--hidden", variant.hidden]
@@ -79,16 +80,16 @@ def words_of(model, variant):
 
 
 def is_statistic(name):
-    """Whether the tensor is not updated by gradients."""
+    """True if a tensor is a running statistic, which gradients do not update."""
     return name.endswith(("running_mean", "running_var", "num_batches_tracked"))
 
 
 def compare_states(theirs, ours, idle_biases, rate, steps):
-    """The differences of two state dicts after the same steps, one line each: those that are too large, and those
-    that a choice made by rounding explains."""
+    """The differences of two state dicts after the same steps, one line each. Returns two lists: differences that are
+    too large, and differences that can be explained by a decision of rounding."""
     wrong, chosen = [], []
-    # An idle bias has a gradient of rounding errors only, so its direction is arbitrary,
-    # and the running mean follows it.
+    # The gradient of a bias before a batch norm is only rounding errors, so its direction is arbitrary. The
+    # running mean follows this bias.
     astray = 2 * rate * steps
     for name, expected in theirs.items():
         differences = (ours[name].double() - expected.double()).abs()
@@ -114,7 +115,7 @@ def biases_before_norms(network):
 
 
 def train_here(data, *words):
-    """Trains with train_ddp.py in this process, because PyTorch starts slowly; returns its last JSON line."""
+    """Trains with train_ddp.py in this process, because PyTorch starts slowly. Returns the last JSON line."""
     from train_ddp import parse_options, train
 
     options = parse_options([str(word) for word in ("--data", data, *words)])
@@ -123,7 +124,8 @@ def train_here(data, *words):
 
 
 def check(model, variant, seed, programs, folder):
-    """Trains the variant on both sides; returns a report, the problems, and what rounding may explain."""
+    """Trains the variant with both programs. Returns a report, the problems, and the differences that rounding may
+    explain."""
     from safetensors.torch import load_file
 
     from networks import build
@@ -133,7 +135,7 @@ def check(model, variant, seed, programs, folder):
     shared, norm, title = words_of(model, variant)
     name, steps = f"{title.replace(' ', '_')}-{seed}", variant.steps
     initial, final, run = folder / f"{name}.init", folder / f"{name}.final", folder / name
-    # With dropout, the two differ from the first step on.
+    # With dropout, the losses differ from the first step, so the learning rate is 0.
     rate = 0 if variant.dropout else RATE
     recipe = (*shared, "--lr", rate, "--weight-decay", 0)
     theirs = train_here(programs.data, "--epochs", 1, "--batch", BATCH, "--limit", steps * BATCH, *recipe,
@@ -153,7 +155,7 @@ def check(model, variant, seed, programs, folder):
     if variant.dropout:
         problems += [f"{name} has changed without a step" for name, value in load_file(initial).items()
                      if not is_statistic(name) and not state[name].equal(value)]
-        # Batch norms are before the dropout, so their statistics are the same.
+        # The batch norms are before the dropout, so their statistics are equal although the masks differ.
         expected = {name: value for name, value in expected.items() if is_statistic(name)}
     wrong, chosen = compare_states(expected, state, biases_before_norms(network), rate, steps)
     problems += wrong
@@ -169,8 +171,8 @@ def check(model, variant, seed, programs, folder):
 
 
 def check_from_seeds(model, variant, programs, folder):
-    """Checks the variant from the first initial weights without a choice made by rounding; prints a report, and
-    returns the problems."""
+    """Checks the variant from several initial weights, until rounding explains no difference. Prints reports; returns
+    the problems."""
     for seed in SEEDS:
         report, problems, chosen = check(model, variant, seed, programs, folder)
         print(report, flush=True)
@@ -181,7 +183,7 @@ def check_from_seeds(model, variant, programs, folder):
 
 
 def main():
-    """Returns the problems."""
+    """Returns the problems, one line each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=KINDS, help="one of the networks (default: all)")
     parser.add_argument("--mpiburn", type=Path, default=ROOT / "target/release/mpiburn", metavar="PATH",
@@ -197,7 +199,7 @@ def main():
             programs = Programs(options.mpiburn.resolve(), peer, data)
             for variant in variants(model):
                 if model == "mlp" and variant.bn:
-                    continue  # It has a batch norm with the option and without.
+                    continue  # mlp always has a batch norm, so the option changes nothing
                 failed += check_from_seeds(model, variant, programs, Path(folder))
     return failed
 

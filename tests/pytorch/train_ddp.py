@@ -1,20 +1,18 @@
 #!/usr/bin/env python3
-"""The networks of `mpiburn train`, trained by PyTorch's DistributedDataParallel.
+"""Trains the networks of `mpiburn train` with PyTorch's DistributedDataParallel.
 
-The reference of the comparison: everything that affects losses is as in `mpiburn train`:
-the layers and their names, Adam with an L2 penalty, cross entropy, samples in file order
-with strided (round-robin) sharding. Everything else is as fast as PyTorch allows: a
-rank's samples are in memory as one normalised tensor, a batch is a slice of it, and there
-is no data loader.
+This is the reference that mpiburn is compared with. Everything that affects losses is as in `mpiburn train`: the
+layers and their names, Adam with an L2 penalty, cross entropy, and samples in file order with strided (round-robin)
+sharding. Everything else is as fast as PyTorch allows: a rank's samples are in memory as one normalised tensor, a batch
+is a slice of it, and there is no data loader.
 
     mpirun -n 2 --bind-to core .venv/bin/python tests/pytorch/train_ddp.py --data data/digits
     torchrun --nproc-per-node 2 tests/pytorch/train_ddp.py --data data/digits
     mpirun -n 1 --bind-to core .venv/bin/python tests/pytorch/train_ddp.py --model vgg --bn --data data/objects
     mpirun -n 1 --bind-to core .venv/bin/python tests/pytorch/train_ddp.py --model vgg --noise 20
 
---noise STEPS times STEPS steps on random batches, like `mpiburn bench step`, and needs no
-data set. Ranks communicate with gloo. Rank 0 prints a JSON line per epoch, and a last one
-for the whole run.
+--noise STEPS times STEPS steps on random batches, like `mpiburn bench step`, and needs no data set. Ranks communicate
+with gloo. Rank 0 prints a JSON line for each epoch, and a last one for the whole run.
 """
 
 import argparse
@@ -40,8 +38,8 @@ from networks import ACTIVATIONS, CLASSES, NETWORKS, SHAPES, build
 from samples import load_shard
 from ways import PRECISIONS, WAYS, compile_now, layout, parse_ways, prepare
 
-# As in `mpiburn bench step`: random batches in turn, so that none is memorised, and steps
-# before the timed ones.
+# As in `mpiburn bench step`: the number of random batches, used in turn so that none is memorised, and the
+# number of steps before the timed ones.
 NOISE_BATCHES = 16
 WARM_UP_STEPS = 3
 
@@ -49,26 +47,25 @@ WARM_UP_STEPS = 3
 # ------------------------------------------------------------------ the ranks
 
 def first_of(*names, default):
-    """The first of these environment variables that is set, as a number."""
+    """The value of the first of these environment variables that is set, as a number."""
     return next((int(os.environ[name]) for name in names if name in os.environ), default)
 
 
 def join_ranks():
-    """Rank and world size from the launcher; ranks are connected on return."""
+    """Connects the ranks; returns the rank and the world size, which the launcher sets."""
     rank = first_of("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", default=0)
     world = first_of("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", default=1)
     if world > 1:
         os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
-        # mpirun defines no port for the rendezvous. It is the parent of all ranks of a
-        # host, so its process id is the same for all of them, and differs between two
-        # concurrent jobs.
+        # mpirun sets no port for the rendezvous of the ranks. mpirun is the parent of all ranks on a host, so
+        # its process id is the same for all of them, and it differs between concurrent jobs.
         os.environ.setdefault("MASTER_PORT", str(20000 + os.getppid() % 12000))
         dist.init_process_group("gloo", rank=rank, world_size=world)
     return rank, world
 
 
 def sum_over_ranks(values):
-    """The values, each summed over all ranks."""
+    """Sums each value over all ranks."""
     total = torch.as_tensor(values, dtype=torch.float64)
     if dist.is_initialized():
         dist.all_reduce(total)
@@ -78,8 +75,8 @@ def sum_over_ranks(values):
 # ------------------------------------------------------------------- training
 
 class Tally:
-    """Loss and correct predictions of the samples so far. Kept in tensors: reading them
-    at every step would take time that training does not need."""
+    """The sums of losses and of correct predictions so far. They are tensors, because reading their values at every step
+    would take time."""
 
     def __init__(self):
         self.loss = torch.zeros((), dtype=torch.float64)
@@ -92,13 +89,13 @@ class Tally:
         self.samples += len(labels)
 
     def over_ranks(self):
-        """Mean loss, and accuracy in percent, over all ranks' samples."""
+        """The mean loss, and the accuracy in percent, over the samples of all ranks."""
         loss, hits, samples = sum_over_ranks([self.loss, self.hits, self.samples])
         return loss / samples, 100 * hits / samples
 
 
 def train_step(model, optimizer, images, labels, tally):
-    """One update of the weights; returns its loss as a tensor."""
+    """Makes one update of the weights; returns the loss as a tensor."""
     optimizer.zero_grad()
     scores = model(images)
     loss = F.cross_entropy(scores, labels)
@@ -109,7 +106,7 @@ def train_step(model, optimizer, images, labels, tally):
 
 
 def train_epoch(model, optimizer, shard, batch, step_losses, wanted_losses):
-    """One epoch over the shard; the losses of the run's first steps go to `step_losses`."""
+    """Trains one epoch on the shard. Appends the losses of the run's first steps to `step_losses`."""
     tally = Tally()
     model.train()
     for images, labels in zip(*(part.split(batch) for part in shard)):
@@ -121,8 +118,8 @@ def train_epoch(model, optimizer, shard, batch, step_losses, wanted_losses):
 
 @torch.no_grad()
 def evaluate(model, shard, batch):
-    """Loss and correct predictions of the shard. `model` is the bare network: a distributed
-    one would require the same number of steps on all ranks."""
+    """The loss and the correct predictions of the shard. `model` is the bare network: DistributedDataParallel would
+    require the same number of steps on all ranks."""
     tally = Tally()
     model.eval()
     for images, labels in zip(*(part.split(batch) for part in shard)):
@@ -132,7 +129,7 @@ def evaluate(model, shard, batch):
 
 
 def start(options, rank, world):
-    """The network with its initial weights, the module that trains it, and its optimizer."""
+    """Returns the network with its initial weights, the module that trains it, and its optimizer."""
     torch.manual_seed(options.seed)
     network = build(options.model, options)
     if options.init:
@@ -147,7 +144,7 @@ def start(options, rank, world):
 
 
 def describe(options, world, steps, started):
-    """Fields of the last JSON line of any run."""
+    """The fields that the last JSON line always has."""
     return {
         "torch": torch.__version__, "model": options.model, "ways": "+".join(sorted(options.ways)),
         "precision": options.precision, "backend": "gloo", "world": world, "batch": options.batch, "steps": steps,
@@ -181,7 +178,7 @@ def time_steps(options, rank, world):
 
 
 def train(options, rank, world):
-    """The whole training; returns the last JSON line, the same on every rank."""
+    """Trains; returns the last JSON line, which is the same on every rank."""
     started = time.perf_counter()
     network, model, optimizer = start(options, rank, world)
     train_shard = load_shard(options.model, options.data, "train", rank, world, options.limit, pad=True)
@@ -189,7 +186,7 @@ def train(options, rank, world):
     train_shard = layout(train_shard[0], options.ways), train_shard[1]
     if "compile" in options.ways:
         compile_now(model, F.cross_entropy, *(part[:options.batch] for part in train_shard))
-    # A barrier, so that slow reading does not count as the first step of other ranks.
+    # Ranks wait for each other here, so that slow reading does not count as the first step of other ranks.
     sum_over_ranks([0])
 
     train_seconds, step_losses, result = 0.0, [], {}
@@ -215,14 +212,14 @@ def train(options, rank, world):
 
 
 def positive(text):
-    """An option's value that must be 1 or more."""
+    """Reads the value of an option that must be 1 or more."""
     if int(text) < 1:
         raise ValueError(text)
     return int(text)
 
 
 def parse_options(words=None):
-    """The command line options, or those in `words`; the defaults are those of `mpiburn train`."""
+    """Reads the command line, or `words`. The defaults are those of `mpiburn train`."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", choices=NETWORKS, default="convnet")
     data = parser.add_mutually_exclusive_group(required=True)

@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
-"""Quantization-aware training in PyTorch's eager mode, by the formulas of `mpiburn train --quantize qat`.
+"""Quantization-aware training in PyTorch's eager mode, with the formulas of `mpiburn train --quantize qat`.
 
     .venv/bin/python tests/pytorch/train_qat.py --model convnet --data data/digits --loss-steps 50
 
-Weights are int8 (symmetric, -127 to 127) and activations uint8 (affine, 0 to 255). Ranges
-are moving averages of minimum and maximum with constant 0.01; the first batch sets them.
-Observer and fake quantization are composed explicitly, because PyTorch's fused operator
-computes its parameters by another function (fbgemm's), which differs for ranges without 0.
-Convolution and ReLU are fused. At the end of every epoch the integer model is derived and
-tested. Prints a JSON line an epoch, and a last one with the losses.
+Weights are int8 (symmetric, -127 to 127), and activations uint8 (affine, 0 to 255). Ranges are moving averages of
+minimum and maximum with the constant 0.01; the first batch sets them. Convolution and ReLU are fused.
+
+Observers and fake quantization are composed explicitly. PyTorch's fused operator computes its parameters by another
+function (fbgemm's), which differs for ranges without 0.
+
+At the end of every epoch, the integer model is derived and tested. Prints a JSON line for each epoch, and a last one
+with the losses.
 """
 
 import argparse
@@ -36,7 +38,7 @@ AVERAGING = 0.01
 
 
 def qconfig(scheme):
-    """Observers and fake quantization, composed; `scheme` is the weights': channel or tensor."""
+    """The configuration of observers and fake quantization. `scheme` is how weights are quantized: channel or tensor."""
     fake = quantization.FakeQuantize
     activation = fake.with_args(
         observer=quantization.MovingAverageMinMaxObserver, quant_min=0, quant_max=255, dtype=torch.quint8,
@@ -53,7 +55,7 @@ def qconfig(scheme):
 
 
 def fusions(network):
-    """Names of layers that become one, in PyTorch's dotted form."""
+    """The names of layers that are fused into one, as PyTorch's dotted names."""
     names = [name for name, layer in network.named_modules() if not isinstance(layer, nn.Sequential)]
     layers = dict(network.named_modules())
     groups, at = [], 0
@@ -69,7 +71,7 @@ def fusions(network):
 
 
 def prepare(network, scheme):
-    """`network` with fake quantization, ready for training."""
+    """Returns `network` with fake quantization, ready for training."""
     network.train()
     fused = quantization.fuse_modules_qat(network, fusions(network))
     wrapped = quantization.QuantWrapper(fused)
@@ -78,13 +80,13 @@ def prepare(network, scheme):
 
 
 def integer_model(model):
-    """The int8 model of the present weights and ranges."""
+    """The int8 model of the current weights and ranges."""
     frozen = copy.deepcopy(model).eval()
     return quantization.convert(frozen)
 
 
 def train(options):
-    """The whole training; its last JSON line."""
+    """Trains; returns the last JSON line."""
     torch.manual_seed(options.seed)
     network = build(options.model, PLAIN)
     if options.save_init:
@@ -98,7 +100,7 @@ def train(options):
         tally = train_epoch(model, optimizer, shard, options.batch, losses, options.loss_steps)
         int8 = integer_model(model)
         _, int8_accuracy = evaluate(int8, tests, 128).over_ranks()
-        # A copy: observers move in a test, too.
+        # Tests a copy, because observers update their ranges in a test too.
         _, accuracy = evaluate(copy.deepcopy(model), tests, 128).over_ranks()
         result = {"epoch": epoch, "train_loss": tally.over_ranks()[0], "test_acc": accuracy,
                   "int8_test_acc": int8_accuracy}

@@ -1,4 +1,4 @@
-"""Ways to run a network in PyTorch, all with the same result: some are faster than eager on some networks."""
+"""Ways to run a network in PyTorch. All give the same result; on some networks, some are faster than eager."""
 
 import argparse
 import copy
@@ -6,16 +6,16 @@ import copy
 import torch
 from torch import nn
 
-# `eager` is PyTorch without any of the others.
+# `eager` is PyTorch without any of the other ways.
 WAYS = ("eager", "fused", "channels-last", "compile")
-# As `mpiburn train --precision`, and f64, whose rounding errors are too small to matter.
+# The precisions of `mpiburn train --precision`, and f64, whose rounding errors are negligible.
 PRECISIONS = ("no", "bf16", "f64")
-# One forward and backward compiles both; the second finds out whether that was all.
+# The first step compiles forward and backward. The second one compiles again if something was left.
 COMPILING_STEPS = 2
 
 
 def parse_ways(text):
-    """Names with a plus between them, such as fused+channels-last, as a set."""
+    """Reads names joined by plus signs, such as fused+channels-last, as a set."""
     names = frozenset(text.split("+"))
     unknown = names - set(WAYS)
     if unknown:
@@ -24,7 +24,7 @@ def parse_ways(text):
 
 
 class Autocast(nn.Module):
-    """Runs the network with products in bf16. The scores are f32 again, as autocast's cross entropy has them."""
+    """Runs the network with products in bf16, as autocast does. The scores are f32 again, for the cross entropy."""
 
     def __init__(self, network):
         super().__init__()
@@ -37,36 +37,36 @@ class Autocast(nn.Module):
 
 
 def in_f64(network):
-    """Makes the network one of f64 that takes f32 samples."""
+    """Converts the network to f64. Its samples stay f32, and are converted when it is called."""
     network.double().register_forward_pre_hook(lambda _, inputs: tuple(samples.double() for samples in inputs))
 
 
 def prepare(network, ways, precision="no"):
-    """The module that computes the network's scores in those ways; its parameters are the network's."""
+    """Returns the module that computes the network's scores in these ways, with the network's parameters."""
     if precision == "f64":
         in_f64(network)
     if "channels-last" in ways:
         network.to(memory_format=torch.channels_last)
     if "compile" in ways:
-        # Fixed shapes: a last batch of another size is compiled for itself.
-        # Not network.compile(), which does nothing for an nn.Sequential.
+        # Shapes are fixed, so a last batch of another size is compiled separately. Not network.compile(),
+        # because it does nothing for an nn.Sequential.
         network = torch.compile(network, dynamic=False)
     return Autocast(network) if precision == "bf16" else network
 
 
 def layout(images, ways):
-    """The images in the memory layout in which the network reads them fastest."""
+    """The images in the memory format that the network reads fastest."""
     if "channels-last" in ways and images.dim() == 4:
         return images.contiguous(memory_format=torch.channels_last)
     return images
 
 
 def compile_now(model, loss_of, images, labels):
-    """Compiles a model's forward and backward, so that no measured step does. Parameters and statistics remain.
+    """Compiles the model's forward and backward before the measured steps. Parameters and statistics stay as they are.
 
-    Raises ValueError if nothing was compiled: then PyTorch runs eagerly without a word.
+    Raises ValueError if nothing was compiled: PyTorch would then run eagerly without a message.
     """
-    # Slow to import, and no other way needs it.
+    # Imported here, because it is slow to import, and only this way needs it.
     from torch._dynamo.utils import counters
 
     before = copy.deepcopy(model.state_dict())
