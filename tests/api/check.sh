@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Compares the public interface of the two libraries for Burn with the lists in their folders, after
-# `cargo doc`. With --update, writes the lists: a change of the interface is then seen in review.
+# Compares the public interfaces of burn-mpi and burn-fused with the lists (api.txt) in their folders. Run it
+# after `cargo doc`. With --update, writes the lists, so that a review shows each change of an interface.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/../.."
 for crate in burn-mpi burn-fused; do
@@ -9,7 +9,7 @@ for crate in burn-mpi burn-fused; do
   if [ "${1-}" = --update ]; then
     printf '%s\n' "$found" >"$list"
   elif ! diff -u "$list" - <<<"$found"; then
-    echo "the interface of $crate is another: if that is meant, tests/api/check.sh --update, and a line in CHANGELOG.md" >&2
+    echo "the interface of $crate has changed: if that is intended, tests/api/check.sh --update, and a line in CHANGELOG.md" >&2
     exit 1
   fi
 done

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The public interface of a library, from its documentation: list.py FOLDER prints each item with its signature and
-its methods. tests/api/check.sh compares it with the list in the repository."""
+"""Prints the public interface of a library from its documentation: list.py FOLDER prints each item with its signature
+and its methods. tests/api/check.sh compares the output with the list in the repository."""
 
 import html
 import re
@@ -22,11 +22,11 @@ def main():
         if not ITEM.search(page.name):
             continue
         markup = page.read_text()
-        # A page of an item that moved only leads to the other one.
+        # The page of an item that has moved is only a redirection.
         if "http-equiv=\"refresh\"" in markup:
             continue
         module = "::".join(page.relative_to(root.parent).parent.parts)
-        # Implementations of traits follow the methods.
+        # Only methods before the implementations of traits are the item's own.
         own = re.split(r'id="(?:trait|synthetic|blanket)-implementations"', markup)[0]
         for number, (item, method) in enumerate(SIGNATURE.findall(own)):
             print(f"{module}: {text(item)}" if item else f"    {text(method)}")

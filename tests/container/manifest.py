@@ -1,8 +1,9 @@
-"""Checks a manifest against the schema of a CustomResourceDefinition, without unknown fields, as the API server does:
+"""Checks a manifest against a CustomResourceDefinition's schema. Unknown fields are errors, as for the API server:
 
     manifest.py kubeflow.org_mpijobs.yaml containers/mpijob.yaml
 
-The operator publishes the first as manifests/base/kubeflow.org_mpijobs.yaml. Needs jsonschema and PyYAML.
+The MPI Operator publishes the first file as manifests/base/kubeflow.org_mpijobs.yaml. Needs jsonschema and
+PyYAML.
 """
 
 import sys
@@ -12,7 +13,7 @@ import yaml
 
 
 def strict(schema):
-    """The schema as JSON Schema, in which an object has the named properties alone."""
+    """The schema as JSON Schema, where an object may have only the named properties."""
     if isinstance(schema, dict):
         if "properties" in schema and not schema.get("x-kubernetes-preserve-unknown-fields"):
             schema.setdefault("additionalProperties", False)

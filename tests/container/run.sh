@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Runs the steps of the Dockerfile where no container engine is, as root, each stage in a Debian that mmdebstrap makes
-# (apt-get install mmdebstrap), the first with this machine's Rust in place of the official image's; and checks the
-# result: its size, a training by a user that it does not know, and an ssh server without root.
+# Runs the steps of the Dockerfile on a machine without a container engine, as root. Each stage runs in a
+# Debian that mmdebstrap makes (apt-get install mmdebstrap). In place of the official Rust image, the first
+# stage has this machine's Rust. Then checks the image's size, a training by a user id that the image does not
+# know, and an ssh server without root.
 #
-#   tests/container/run.sh                    # the first stage builds from nothing
-#   CRD=mpijobs.yaml tests/container/run.sh   # and the manifest against the operator's published schema
+#   tests/container/run.sh                    # builds from nothing
+#   CRD=mpijobs.yaml tests/container/run.sh   # also checks the manifest against the operator's published schema
 set -euo pipefail
 project=$(dirname "$(dirname "$(dirname "$(readlink -f "$0")")")")
 cd "$project"
@@ -20,12 +21,13 @@ if [ -z "${INSIDE-}" ]; then INSIDE=1 exec unshare --mount --pid --fork "$0"; fi
 
 work=$(mktemp -d)
 chmod 755 "$work"
-# Nothing is removed below a mount that stays.
+# With this bind mount, one umount ends all mounts below it. rm does not enter a mount that remains.
 mount --bind "$work" "$work"
 trap 'umount --recursive --lazy "$work" && rm -rf --one-file-system "$work"' EXIT
 enter() { env -i HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive "$@"; }
 
-# Makes a Debian in the folder $root, with these packages besides and without documentation, as images are.
+# Makes a Debian in the folder $root, with these additional packages, and without documentation, as images
+# have it.
 debian() {
   mkdir "$root"
   mmdebstrap --quiet --variant=minbase --include="$1" --dpkgopt='path-exclude=/usr/share/doc/*' \
@@ -44,11 +46,12 @@ while IFS= read -r line; do
     1:FROM)
       version=$(rustc --version | cut -d' ' -f2)
       [ "$rest" = "rust:${version%.*}-bookworm AS build" ] || die "this machine has Rust $version, and the Dockerfile $rest"
-      # What the program needs of the image besides Rust.
+      # The other packages of the Rust image that the build needs.
       debian ca-certificates,gcc,git,libc6-dev,make,pkg-config
       mkdir -p "$root"/{rust,root/.cargo/registry}
       mount --bind "$sysroot" "$root/rust"
-      # What was downloaded already, and whom this machine trusts for the rest.
+      # The crates that were downloaded already, and the certificates that this machine trusts for other
+      # downloads.
       mount --bind "${CARGO_HOME:-$HOME/.cargo}/registry" "$root/root/.cargo/registry"
       cp /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/"
       ln -s /rust/bin/{cargo,rustc} "$root/usr/local/bin/"
@@ -85,7 +88,7 @@ as 4321:4321 mpiburn data digits --train 640 --test 100 --out data/digits
 as 4321:4321 mpirun -n 2 --oversubscribe --bind-to none mpiburn train --data-root data/digits --epochs 1 --out run
 grep -q '"status": "completed"' "$root/tmp/work/run/run.json" || die "the training is not complete"
 
-# As the operator does: a key of the job, mounted into each container.
+# As the MPI Operator does: the job has a key, which is mounted into each container.
 as mpiuser 'mkdir -m 700 ~/.ssh && ssh-keygen -q -t rsa -N "" -f ~/.ssh/id_rsa && cp ~/.ssh/id_rsa.pub ~/.ssh/authorized_keys'
 as mpiuser '/usr/sbin/sshd -De -f ~/.sshd_config & server=$!
   until ssh -o BatchMode=yes 127.0.0.1 mpiburn --version; do kill -0 $server || exit 1; sleep 0.1; done; kill $server'

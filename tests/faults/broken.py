@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Checks that the campaign finds faults: runs it on programs that are wrong on purpose.
+"""Checks that run.py, the campaign of random faults, finds errors: runs it on programs that are wrong on purpose.
 
     broken.py [--binary target/release/mpiburn]
 
-Each program is a shell script around the real one. Undisturbed runs are right; what follows a
-fault is wrong in one way, which the column of the table must count.
+Each program is a shell script around the real one. Without a fault, its runs are right. After a fault, it is wrong in
+one way, which the campaign must count in a certain column of its table.
 """
 
 import argparse
@@ -19,9 +19,9 @@ from job import DEADLINE
 
 HERE = Path(__file__).resolve().parent
 
-# Column that must not be zero, kind of fault, commands before the real program starts.
+# The column that must not be zero, the kind of fault, and shell commands that run before the real program.
 PROGRAMS = [
-    # A deadline of an hour.
+    # The deadline is an hour instead of DEADLINE.
     (HANG, "SIGSTOP of a rank", f'for a; do shift; [ "$a" = {DEADLINE} ] && a=3600; set -- "$@" "$a"; done'),
     (HANG, "file removed", 'case "$*" in *--resume*damaged*) setsid sleep 3600 >/dev/null 2>&1 & ;; esac'),
     (WRONG, "file cut", 'case "$*" in *--resume*) exit 0;; esac'),
@@ -33,7 +33,7 @@ PROGRAMS = [
 
 
 def count(table, column):
-    """Total of a column of the printed table."""
+    """The total of a column in the printed table."""
     heads = next(line for line in table.splitlines() if line.startswith("| fault"))
     total = next(line for line in table.splitlines() if line.startswith("| total"))
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in (heads, total)]
@@ -41,7 +41,7 @@ def count(table, column):
 
 
 def run(binary, folder, kind, trick):
-    """Output and exit code of a campaign of one kind of fault on a wrong program."""
+    """Runs a campaign of one kind of fault on a wrong program; returns its output and exit code."""
     program = Path(folder) / "mpiburn"
     program.write_text(f'#!/bin/sh\n{trick}\nexec "{binary}" "$@"\n', encoding="utf-8")
     program.chmod(0o755)

@@ -1,4 +1,4 @@
-"""What must hold after a fault: the job's end, its message, its checkpoints and its resumption."""
+"""What must hold after a fault: how the job ends, its message, its checkpoints, and that the run can be resumed."""
 
 import re
 import shutil
@@ -13,7 +13,7 @@ COLUMNS = [HANG, WRONG, LOST, UNCLEAR]
 
 @dataclass
 class Verdict:
-    """Outcome of one fault: whether it was injected, and a pair of column and text per problem."""
+    """The outcome of one fault: whether it was injected, and a pair of column and text for each problem."""
 
     what: str
     injected: bool = True
@@ -25,12 +25,12 @@ class Verdict:
 
 
 def names(ended, pattern):
-    """Whether a line of the program or of mpirun contains the pattern."""
+    """True if a line of the program or of mpirun contains the pattern."""
     return any(re.search(pattern, line) for line in ended.lines())
 
 
 def check_end(verdict, ended, what="the job"):
-    """No hang, no process left, no panic. False after a hang."""
+    """Checks that the job did not hang, left no process and did not panic. Returns False after a hang."""
     if ended.code is None:
         verdict.add(HANG, f"{what} did not end within {ended.seconds:.0f} s", ended)
     elif ended.left:
@@ -41,10 +41,10 @@ def check_end(verdict, ended, what="the job"):
 
 
 def check_completed(verdict, reference, folder, ended, what, damaged=()):
-    """Exit code 0: the weights and results of an undisturbed run.
+    """Checks a job with exit code 0: it must have the weights and results of an undisturbed run.
 
-    A curve that was damaged itself may stay so, if the weights are right. One that was removed lacks its
-    first lines, and a warning says so.
+    The file of a curve that the fault damaged may stay damaged, if the weights are right. If a curve's file was removed,
+    the curve may lack its first lines, and a warning must say so.
     """
     record = read_json(Path(folder) / "run.json")
     if record.get("status") != "completed" or record.get("weights_sha256") != reference.weights:
@@ -65,7 +65,7 @@ def check_completed(verdict, reference, folder, ended, what, damaged=()):
 
 
 def check_job(verdict, lab, config, folder, ended, pattern):
-    """A disturbed training. `pattern`: what its message must contain, None if none is due."""
+    """Checks how a disturbed training ended. A line must match `pattern` if it failed; None means that no line must."""
     reference = lab.reference(config)
     if not check_end(verdict, ended):
         return
@@ -77,7 +77,7 @@ def check_job(verdict, lab, config, folder, ended, pattern):
 
 
 def check_checkpoints(verdict, lab, folder, before=()):
-    """The last checkpoint loads, and no complete one has vanished without a later one."""
+    """Checks that the last checkpoint loads, and that no complete checkpoint has vanished without a later one."""
     found = checkpoints(folder)
     if before and (not found or found[-1].name < before[-1].name):
         verdict.add(LOST, f"{before[-1].name} was complete before the fault; now {[p.name for p in found]}")
@@ -88,7 +88,7 @@ def check_checkpoints(verdict, lab, folder, before=()):
 
 
 def check_resume(verdict, lab, config, folder):
-    """Resuming gives the undisturbed weights, or a refusal that names the folder if nothing was saved."""
+    """Resumes the run. It must reach the undisturbed weights, or, if nothing was saved, fail and name the folder."""
     saved = checkpoints(folder)
     ended = lab.resume(config, folder)
     if not check_end(verdict, ended, "the resumed job"):
@@ -104,7 +104,7 @@ def check_resume(verdict, lab, config, folder):
 
 
 def check_all(verdict, lab, config, folder, ended, pattern, before=(), resumable=True):
-    """Everything about a training that was disturbed while it ran."""
+    """Checks everything about a training that was disturbed while it ran."""
     check_job(verdict, lab, config, folder, ended, pattern)
     check_checkpoints(verdict, lab, folder, before)
     if ended.code != 0 and resumable:
@@ -112,7 +112,7 @@ def check_all(verdict, lab, config, folder, ended, pattern, before=(), resumable
 
 
 def check_damaged(verdict, lab, config, base, folder, damaged):
-    """A run directory with damaged files: refused with a name, or the undisturbed results."""
+    """Checks that damaged files are rejected with a line that names a file, or that the results are undisturbed."""
     reference = lab.reference(config)
     parts = {part for file in damaged for part in Path(file).parts if part != "checkpoints"}
     pattern = "|".join(map(re.escape, sorted(parts)))

@@ -1,4 +1,4 @@
-"""Clocks that jump while ranks train: libfaketime changes the time of day that a process reads."""
+"""Faults of clocks: the time of day jumps while ranks train. libfaketime changes the time that a process reads."""
 
 from pathlib import Path
 
@@ -9,12 +9,12 @@ from lab import read_json
 from moments import at_random_moment
 
 LIBRARY = "faketime/libfaketime.so.1"
-# From a correction by a time server to a clock that was never set.
+# From a small correction by a time server to a clock that was never set.
 JUMPS = ["-0.5", "+2", "-30", "+3600", "-86400", "+400d", "-20y"]
 
 
 def library():
-    """The library, or none."""
+    """The path of libfaketime; None if it is not installed."""
     folders = [*Path("/usr/lib").glob("*-linux-gnu"), Path("/usr/lib"), Path("/usr/lib64"), Path("/usr/local/lib")]
     return next((folder / LIBRARY for folder in folders if (folder / LIBRARY).exists()), None)
 
@@ -24,14 +24,14 @@ def can_jump(_lab):
 
 
 def jump(lab, rng, config):
-    """The clock of one rank or of all jumps at a random moment: the run must not notice."""
+    """Lets the clock of one rank, or of all ranks, jump at a random moment. The run must not notice."""
     folder, clock = lab.new("run"), lab.new("clock")
     clock.write_text("+0\n", encoding="utf-8")
     settings = [
         f"LD_PRELOAD={library()}",
         f"FAKETIME_TIMESTAMP_FILE={clock}",
         "FAKETIME_NO_CACHE=1",
-        # Clocks that count from the machine's start do not jump.
+        # Clocks that count from the start of the machine do not jump.
         "FAKETIME_DONT_FAKE_MONOTONIC=1",
     ]
     common = lab.train_command(config, folder)

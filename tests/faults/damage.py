@@ -1,4 +1,4 @@
-"""Faults of files: a run directory is damaged before it is read again."""
+"""Faults of files: a run directory is damaged, and then read again by `eval` and `train --resume`."""
 
 import json
 import shutil
@@ -9,7 +9,7 @@ VALUES = [0, -1, 1, 2**63, 0.5, 1e308, None, True, "", "x", [], {}]
 
 
 def leaves(value, path=()):
-    """Paths of all values of a JSON document that are neither lists nor objects."""
+    """The paths of all values in a JSON document that are neither lists nor objects."""
     entries = value.items() if isinstance(value, dict) else enumerate(value)
     for key, inner in entries:
         if isinstance(inner, (dict, list)) and inner:
@@ -73,7 +73,8 @@ def files(folder):
 
 
 def choose(rng, folder):
-    """A file: first its kind, so that the many curves are not drawn more often than run.json."""
+    """Draws a file. The kind is drawn first, because the many curves would otherwise be drawn more often than
+    run.json."""
     kinds = (
         ["run.json"] * 3 + ["state.json"] * 3 + ["epochs.csv"] * 2 + ["curve"] * 2 + ["model.safetensors"] * 2
     )
@@ -85,7 +86,7 @@ def choose(rng, folder):
         found = [path for path in found if path.name not in ("model.safetensors", "state.json")]
     else:
         found = [path for path in files(folder) if path.name == kind]
-    # The last checkpoint is the one that is read.
+    # Half of the time the last checkpoint, because it is the one that is read.
     return found[-1] if rng.random() < 0.5 else rng.choice(found)
 
 

@@ -1,4 +1,4 @@
-"""Faults of one rank: other options, data, binary or environment than the others."""
+"""Faults of one rank that has other options, data, another binary or another environment than the other ranks."""
 
 import os
 import shutil
@@ -40,14 +40,14 @@ ENVIRONMENTS = [
 
 
 def odd_one(lab, rng, config, common, odd):
-    """Command of a job in which one random rank has the command `odd`."""
+    """The command of a job in which one random rank has the command `odd`, and the others `common`."""
     rank = rng.randrange(config.ranks)
     groups = [(rank, common), (1, odd), (config.ranks - rank - 1, common)]
     return rank, lab.mpirun(*groups)
 
 
 def without(words, option):
-    """Words of a command without an option and its value."""
+    """The words of a command without an option and its value."""
     if option not in words:
         return list(words)
     at = words.index(option)
@@ -55,7 +55,7 @@ def without(words, option):
 
 
 def refused(lab, config, folder, what, command, pattern, resumable=True):
-    """A job that must end with a line that names the cause."""
+    """Runs a job that must fail with a line that names the cause, or complete with the right weights."""
     verdict = Verdict(what)
     ended = Job(command, lab.folder).end()
     check_all(verdict, lab, config, folder, ended, pattern, resumable=resumable)
@@ -105,7 +105,7 @@ def resume_on_one_rank(lab, rng, config):
 
 
 def other_data(lab, rng, config):
-    """The same relative --data-root in folders of their own, one with a changed byte."""
+    """Gives each rank a folder of its own with the same relative --data-root. One rank's data differ."""
     rank = rng.randrange(config.ranks)
     top = lab.new("folders")
     for each in range(config.ranks):
@@ -130,7 +130,7 @@ def other_data(lab, rng, config):
     script = f'cd {top}/$OMPI_COMM_WORLD_RANK && exec "$0" "$@"'
     command = lab.mpirun((config.ranks, ["sh", "-c", script, *words, "--data-root", "data"]))
     what = f"{how} {changed} on rank {rank}"
-    # The relative folder of the data is found only where the ranks started.
+    # The relative folder of the data exists only where the ranks started, so the run is not resumed.
     verdict, ended = refused(lab, config, folder, what, command, r"rank \d", resumable=False)
     if ended.code == 0:
         verdict.add(WRONG, "exit code 0", ended)
@@ -157,7 +157,7 @@ def other_binary(lab, rng, config):
 
 
 def other_environment(lab, rng, config):
-    """An environment that must not matter: the job completes with the same weights."""
+    """Gives one rank an environment that must not matter: the job must complete with the same weights."""
     folder = lab.new("run")
     common = lab.train_command(config, folder)
     setting = rng.choice(ENVIRONMENTS)

@@ -1,4 +1,4 @@
-"""Jobs under mpirun: start, find the ranks, wait with a limit, leave no process behind."""
+"""Jobs under mpirun: starts them, finds their ranks, waits with a limit, and leaves no process behind."""
 
 import itertools
 import os
@@ -8,9 +8,10 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-# The limit of tests against hanging, in seconds: no job lasts as long, disturbed or not.
+# The time in seconds after which a test counts as hanging. No job takes as long, disturbed or not.
 LIMIT = int((Path(__file__).resolve().parents[1] / "limit_s").read_text(encoding="utf-8"))
-# --comm-timeout of all runs, which ends those with a stopped rank: no busy machine takes as long for a step.
+# --comm-timeout of all runs. It ends a run with a stopped rank. Even on a busy machine, no step takes as
+# long.
 DEADLINE = LIMIT // 8
 
 MARK = "MPIBURN_FAULTS_JOB"
@@ -19,7 +20,7 @@ COUNTER = itertools.count()
 
 @dataclass
 class Ended:
-    """How a job ended: exit code (None after a hang), output, processes that outlived it."""
+    """How a job ended: its exit code (None after a hang), its output, and the processes that outlived it."""
 
     code: int | None
     text: str
@@ -27,13 +28,13 @@ class Ended:
     left: list[int] = field(default_factory=list)
 
     def lines(self):
-        """Lines that the program or mpirun prints about an error."""
+        """The lines that the program or mpirun printed about an error."""
         starts = ("mpiburn: ", "error: ", "warn: ", "mpirun noticed that process rank ", "ORTE ", "An ORTE ")
         return [line for line in self.text.splitlines() if line.startswith(starts)]
 
 
 def environment(process):
-    """Environment variables of a process; empty for one that has ended."""
+    """The environment variables of a process; empty if the process has ended."""
     try:
         text = Path(f"/proc/{process}/environ").read_bytes().decode(errors="replace")
     except OSError:
@@ -49,7 +50,7 @@ def is_rank(process):
 
 
 def send(process, number):
-    """Sends a signal; False if the process has ended."""
+    """Sends a signal; returns False if the process has ended."""
     try:
         os.kill(process, number)
     except ProcessLookupError:
@@ -58,7 +59,7 @@ def send(process, number):
 
 
 def marked(mark):
-    """Processes whose mark begins with `mark`."""
+    """The processes whose environment has a mark that begins with `mark`."""
     every = (int(name) for name in os.listdir("/proc") if name.isdigit())
     return [process for process in every if environment(process).get(MARK, "").startswith(mark)]
 
@@ -70,16 +71,16 @@ def end_all():
 
 
 class Job:
-    """A running command, whose processes are known by a variable in their environment."""
+    """A running command. Its processes are found by a variable in their environment, the mark."""
 
     def __init__(self, command, folder):
-        # The last character ends the number: job 1 is not job 10.
+        # The point ends the number, so that the mark of job 1 is no prefix of job 10's.
         self.mark = f"{os.getpid()}.{next(COUNTER)}."
         self.log = Path(folder) / f"job-{self.mark}log"
         settings = {
             "OMPI_ALLOW_RUN_AS_ROOT": "1",
             "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-            # By default mpirun sleeps for a second between SIGTERM and SIGKILL.
+            # By default, mpirun sleeps for a second between SIGTERM and SIGKILL.
             "OMPI_MCA_odls_base_sigkill_timeout": "0",
             "TMPDIR": str(folder),
             MARK: self.mark,
@@ -100,7 +101,7 @@ class Job:
         return marked(self.mark)
 
     def ranks(self):
-        """Process of each rank that has started."""
+        """The process of each rank that has started."""
         found = {}
         for process in self.processes():
             rank = environment(process).get("OMPI_COMM_WORLD_RANK", "")
@@ -112,12 +113,12 @@ class Job:
         return self.process.poll() is None
 
     def sleep(self, seconds):
-        """Waits until so many seconds after the start, or until the job ends."""
+        """Waits until `seconds` after the start of the job, or until the job ends."""
         while self.is_running() and time.monotonic() - self.started < seconds:
             time.sleep(0.003)
 
     def until(self, ready):
-        """Waits until `ready` returns something true, or until the job ends."""
+        """Waits until `ready` returns a true value, and returns it; returns None if the job ends before."""
         while self.is_running() and time.monotonic() - self.started < LIMIT:
             if found := ready():
                 return found
@@ -125,9 +126,9 @@ class Job:
         return None
 
     def end(self):
-        """Waits for the end, kills what is left, and returns both.
+        """Waits for the end of the job, and kills the processes that are left.
 
-        Processes end some time after mpirun; those that it has lost, at the deadline.
+    Processes end some time after mpirun. A process that mpirun cannot reach any more ends at its own deadline.
         """
         begun = time.monotonic()
         try:

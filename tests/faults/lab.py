@@ -1,4 +1,4 @@
-"""The runs that faults disturb: options, data, and undisturbed runs to compare with."""
+"""The runs that faults disturb: their options, their data, and undisturbed runs to compare with."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from job import DEADLINE, Job, send
 
 @dataclass(frozen=True)
 class Config:
-    """Number of ranks, backend and options of a run."""
+    """The number of ranks, the backend and the options of a run."""
 
     ranks: int
     backend: str
@@ -45,7 +45,7 @@ CONFIGS = [
 
 
 def read_json(file):
-    """Content of a JSON file; an empty object if it cannot be read."""
+    """The content of a JSON file; an empty object if it cannot be read."""
     try:
         found = json.loads(Path(file).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -54,12 +54,12 @@ def read_json(file):
 
 
 def checkpoints(folder):
-    """Complete checkpoints of a run directory, oldest first."""
+    """The complete checkpoints of a run directory, oldest first."""
     return sorted(Path(folder).glob("checkpoints/step-*"))
 
 
 def results(folder):
-    """Rows of epochs.csv without times, and the curves of all ranks, by file name."""
+    """The rows of epochs.csv without times, and the curves of all ranks, by file name."""
     folder = Path(folder)
     found = {}
     for file in [folder / "epochs.csv", *folder.glob("rank*/*")]:
@@ -74,13 +74,13 @@ def results(folder):
 
 
 def has_epoch(folder):
-    """Whether an epoch of the run is complete."""
+    """True if an epoch of the run is complete."""
     return len(results(folder).get("epochs.csv", [])) > 1
 
 
 @dataclass
 class Reference:
-    """An undisturbed run, and one that was stopped, with the test results of their checkpoints."""
+    """An undisturbed run, and a run that was stopped, with the test results of their checkpoints."""
 
     folder: Path
     stopped: Path
@@ -92,7 +92,7 @@ class Reference:
 
 
 class Lab:
-    """The folder of a campaign, with data and undisturbed runs, made when first needed."""
+    """The folder of a campaign, with its data and its undisturbed runs. They are made when they are first needed."""
 
     def __init__(self, binary, folder):
         self.binary = Path(binary).resolve()
@@ -108,7 +108,7 @@ class Lab:
         return self.folder / f"{name}-{next(self.numbers)}"
 
     def mpirun(self, *groups):
-        """Command of one job: pairs of a number of ranks and their command."""
+        """The command of one job. `groups` are pairs of a number of ranks and the command of these ranks."""
         few = sum(ranks for ranks, _ in groups) <= len(os.sched_getaffinity(0))
         words = ["mpirun", "--bind-to", "core" if few else "core:overload-allowed"]
         words += [] if few else ["--oversubscribe"]
@@ -146,7 +146,7 @@ class Lab:
         made = Reference(
             folder=folder,
             stopped=stopped,
-            # mpirun itself takes about half a second.
+            # mpirun itself takes about half a second to start.
             start_up=record["start_up_seconds"] + 0.5,
             steps=record["steps"],
             weights=record["weights_sha256"],
@@ -160,7 +160,7 @@ class Lab:
         return made
 
     def make_stopped(self, config):
-        """A run that SIGUSR1 stopped in an epoch after the first."""
+        """Makes a run that SIGUSR1 stopped in an epoch after the first one."""
         for _ in range(5):
             folder = self.new("stopped")
             job = self.start(config, folder)

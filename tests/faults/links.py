@@ -15,9 +15,9 @@ from moments import at_random_moment
 
 CLUSTER = Path(__file__).resolve().parents[1] / "cluster"
 NODES = ["node0", "node1"]
-# Open MPI's mpirun notices a lost node itself, and kills the ranks before they can say a word: in one
-# of three sentences, of which the first is about a start, but is printed at any time. Otherwise a rank
-# names the ones it waits for.
+# A line that names the cause. If mpirun notices the lost node itself, it kills the ranks before they can
+# print a line, and prints one of three sentences. (The first one is about a start, but mpirun also prints it
+# later.) Otherwise, a rank names the ranks that it waits for.
 CAUSE = (
     r"unable to reliably start one or more daemons|daemon has unexpectedly failed"
     r"|lost communication with a remote daemon|rank \d"
@@ -25,12 +25,12 @@ CAUSE = (
 
 
 def run(script, *words):
-    """Whether one of tests/cluster's scripts succeeds."""
+    """Runs one of tests/cluster's scripts; returns True if it succeeds."""
     return subprocess.run([CLUSTER / script, *words], capture_output=True, check=False).returncode == 0
 
 
 def can_cut(_lab):
-    """Whether there are two nodes now: those of `make cluster-up`, or ones for this campaign."""
+    """True if there are two nodes: those of `make cluster-up`, or nodes that are made for this campaign."""
     if os.geteuid() != 0:
         return False
     if Path("/run/netns/mpiburn-node0").exists():
@@ -43,7 +43,7 @@ def can_cut(_lab):
 
 @contextlib.contextmanager
 def nodes_alone():
-    """Waits until no other campaign of this machine uses the nodes."""
+    """Waits until no other campaign on this machine uses the nodes."""
     folder = os.open("/run/netns", os.O_RDONLY)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)
@@ -53,24 +53,24 @@ def nodes_alone():
 
 
 def on_two_nodes(lab, config, folder):
-    """A training with half of its ranks on each node."""
+    """Starts a training with half of its ranks on each node."""
     command = [CLUSTER / "mpirun.sh", f"2x{config.ranks // 2}", *lab.train_command(config, folder)]
     return Job([str(word) for word in command], lab.folder)
 
 
 def cut(lab, rng, config, pause):
-    """Cuts the link of a node at a random moment, and restores it after `pause` seconds."""
+    """Cuts the link of a node at a random moment. Restores it after `pause` seconds, or after the job if None."""
     with nodes_alone():
         return cut_alone(lab, rng, config, pause)
 
 
 def cut_alone(lab, rng, config, pause):
-    """The same, while no other campaign cuts one."""
-    # Two nodes have two or four ranks.
+    """Does the work of `cut`. No other campaign cuts a link at the same time."""
+    # Two nodes can have two or four ranks, but not an odd number.
     config = config if config.ranks % 2 == 0 else rng.choice([one for one in CONFIGS if one.ranks % 2 == 0])
     folder, node = lab.new("run"), rng.choice(NODES)
-    # While it starts, Open MPI's mpirun waits for a node that is cut off, whatever its ranks do: it has
-    # sent something, and TCP repeats that for many minutes.
+    # A link without a `pause` is not cut during the start-up. There, mpirun would wait for the node whatever
+    # its ranks do: it has sent something to the node, and TCP repeats that for many minutes.
     in_start_up = 0.3 if pause is not None else 0
     job, moment = at_random_moment(lab, rng, config, folder, on_two_nodes, in_start_up)
     before = checkpoints(folder)
@@ -79,7 +79,7 @@ def cut_alone(lab, rng, config, pause):
         if pause is not None:
             time.sleep(pause)
             run("link.sh", "up", node)
-        # Ranks that mpirun cannot reach any more end by themselves, at their deadline.
+        # Ranks that mpirun cannot reach end by themselves, at their deadline.
         ended = job.end()
     finally:
         run("link.sh", "up", node)

@@ -1,4 +1,4 @@
-"""Faults at a random moment of a run: signals, slow ranks, and what happens to its folder."""
+"""Faults at a random moment of a run: signals, slow ranks, and changes of the run's folder."""
 
 import os
 import shutil
@@ -14,9 +14,9 @@ SPACE = "No space left"
 
 
 def at_random_moment(lab, rng, config, folder, start=Lab.start, in_start_up=0.3):
-    """A job that `start` began, some time into its start-up, or after a checkpoint of a random step.
+    """Starts a job with `start`. Waits for a random moment of its start-up, or for a random step's checkpoint.
 
-    Moments of training are steps: seconds would depend on what else the machine does.
+    Moments of the training are counted in steps: seconds would depend on the load of the machine.
     """
     reference = lab.reference(config)
     share = rng.random()
@@ -32,7 +32,7 @@ def at_random_moment(lab, rng, config, folder, start=Lab.start, in_start_up=0.3)
 
 
 def strike(lab, rng, config, number, whom, pause=None):
-    """Sends a signal to a random rank or to mpirun; after `pause` seconds, SIGCONT."""
+    """Sends a signal to a random rank or to mpirun, and after `pause` seconds SIGCONT."""
     folder = lab.new("run")
     job, moment = at_random_moment(lab, rng, config, folder)
     before = checkpoints(folder)
@@ -82,9 +82,9 @@ def ask_to_stop(lab, rng, config):
     number = rng.choice([signal.SIGTERM, signal.SIGUSR1])
     whom = rng.choice(["rank", "mpirun"])
     verdict, folder, ended, before, _, started = strike(lab, rng, config, number, whom)
-    # Before the program handles signals, mpirun and the ranks end without a word of their own.
+    # mpirun and the ranks may end before the program handles signals, and then print no line of their own.
     pattern = r"stopped by (SIG|a signal)|rank \d" if started and before else None
-    # With no time between its signals, mpirun kills ranks that SIGTERM of mpirun asked to stop.
+    # After SIGTERM, mpirun kills its ranks at once, before they can stop by themselves.
     if number == signal.SIGTERM and whom == "mpirun":
         pattern = None
     check_all(verdict, lab, config, folder, ended, pattern, before)
@@ -113,14 +113,15 @@ def full_disk(lab, rng, config):
     kilobytes = rng.choice([0, 16, 48, 96, 128, 160, 200, 256, 320])
     disk = lab.new("disk")
     disk.mkdir()
-    # A size of 0 is no limit for tmpfs.
+    # For tmpfs, a size of 0 means no limit.
     if not mount(disk, f"size={max(4, kilobytes)}k"):
         return Verdict("a full disk", injected=False)
     try:
         folder = disk / "run"
         verdict = Verdict(f"a disk of {max(4, kilobytes)} KiB")
         ended = lab.start(config, folder).end()
-        # The cause is the file that did not fit, not what fails after it for the same reason.
+        # A checkpoint that did not fit must be named as the cause, not a file that failed after it for the
+        # same reason.
         halves = sorted(path.name for path in folder.glob("checkpoints/.step-*"))
         subprocess.run(["mount", "-o", "remount,size=16m", disk], check=True, capture_output=True)
         pattern = f"step-.*{SPACE}" if halves and ended.code != 0 else SPACE
@@ -139,7 +140,7 @@ def can_forbid(lab):
 
 
 def forbid(folder):
-    """No file can be created in the folder or removed. Modes do not bind root; attributes do."""
+    """Forbids creating and removing files in the folder. For root, by an attribute, because modes do not bind root."""
     if os.geteuid() != 0:
         folder.chmod(0o500)
         return True
@@ -175,7 +176,7 @@ def read_only(lab, rng, config):
 
 
 def removed(lab, rng, config):
-    """The run directory, or its checkpoints, removed while ranks train: those checkpoints are lost."""
+    """Removes the run directory, or its checkpoints, while ranks train. The removed checkpoints are lost."""
     folder = lab.new("run")
     job, moment = at_random_moment(lab, rng, config, folder)
     target = folder / rng.choice([".", "checkpoints"])
@@ -192,7 +193,7 @@ def removed(lab, rng, config):
 
 
 def start_again(lab, rng, config):
-    """A second job on the run directory of one that runs: refused, and the first goes on."""
+    """Starts a second job on the run directory of a running job. It must be rejected, and the first one must continue."""
     folder = lab.new("run")
     job, moment = at_random_moment(lab, rng, config, folder)
     verdict = Verdict(

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# `mpiburn launch --restart` starts a training again whose last rank was killed after a checkpoint,
-# and it ends with the weights of an undisturbed one; like tests/jobs/restart.rs, for a program and
-# a launcher of choice:
+# Checks `mpiburn launch --restart`: the last rank of a training is killed after a checkpoint. The training
+# must be started again, and end with the weights of an undisturbed one. The same as tests/jobs/restart.rs,
+# for any program and launcher:
 #
 #   tests/faults/restart.sh target-mpich/release/mpiburn 1x2
 #   tests/faults/restart.sh target/release/mpiburn 2x1 --launcher srun --srun-by tests/slurm/srun.sh
@@ -12,7 +12,7 @@ cd "$(dirname "$(readlink -f "$0")")/../.."
 . tests/waiting.sh
 binary=${1:?a program} topology=${2:?a topology}
 shift 2
-# Not in /tmp, which is private to each node of tests/slurm and tests/cluster.
+# Not in /tmp, because each node of tests/slurm and tests/cluster has its own /tmp.
 mkdir -p target
 work=$(mktemp -d "$PWD/target/restart.XXXXXX")
 job=
@@ -33,7 +33,7 @@ launch() { # launch NAME OPTION...: a training into NAME
 
 weights() { sed -n 's/.*"weights_sha256": "\(.*\)".*/\1/p' "$work/$1/run.json"; } # weights NAME
 
-# There are two checkpoints, or the job has ended.
+# Succeeds if there are two checkpoints, or if the job has ended.
 is_under_way() {
   [ "$(find "$work/cut/checkpoints" -maxdepth 1 -name 'step-*' 2>/dev/null | wc -l)" -ge 2 ] || ended "$job"
 }
@@ -46,14 +46,14 @@ if ! await is_under_way || ended "$job"; then
   echo "restart.sh: the job was not under way with two checkpoints"
   exit 1
 fi
-# `places` lists the ranks in order.
+# `places` in run.json lists the ranks in order, so the last process is the last rank's.
 kill -KILL "$(sed -n 's/.*"pid": \([0-9]*\).*/\1/p' "$work/cut/run.json" | tail -n 1)"
 status=0
 wait "$job" || status=$?
 job=
 cat "$work/cut.log"
 [ $status -eq 0 ]
-# The cause is the killed rank, in its launcher's words.
+# The first attempt must have failed because of the killed rank. Each launcher has its own words for this.
 attempts=$(grep -cE '^mpiburn: launch: attempt 1 ended with exit code .*(signal 9|Killed).*; starting again from step [1-9]' \
   "$work/cut.log") || { echo "restart.sh: no attempt that a killed rank ended"; exit 1; }
 echo "$attempts attempt failed; weights of both trainings: $(weights whole) $(weights cut)"

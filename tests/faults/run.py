@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""A campaign of random faults on training jobs: run.py [--faults 200] [--seed 1] [--only K]
+"""Injects random faults into training jobs (a campaign): run.py [--faults 200] [--seed 1] [--only K]
 
-Fault K of a seed is drawn independently of the others, so that `--only K` repeats it. Moments are
-shares of an undisturbed run's time, so they vary with the machine's load.
+Each fault of a seed is drawn independently of the others, so `--only K` repeats fault K. A moment in the start-up is a
+share of an undisturbed run's time, so it varies with the load of the machine. A moment in the training is a step.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from check import COLUMNS, remove
 from job import end_all
 from lab import CONFIGS, Lab
 
-# Name, relative frequency, function.
+# Name, relative frequency and function of each fault.
 FAULTS = [
     ("SIGKILL of a rank", 5, moments.kill_rank),
     ("SIGKILL of mpirun", 3, moments.kill_mpirun),
@@ -53,7 +53,7 @@ FAULTS = [
 
 
 def possible(lab):
-    """Faults that can be made on this machine, and why the others cannot."""
+    """The faults that can be injected on this machine, and why the others cannot."""
     found, left_out = list(FAULTS), []
     for name, works, reason in [
         ("full disk", moments.can_mount, "a tmpfs cannot be mounted; be root"),
@@ -69,9 +69,9 @@ def possible(lab):
 
 
 def draw(faults, arguments, number):
-    """The generator, fault and configuration of one number; no fault if it cannot be made here."""
+    """The random generator, name, function and configuration of a fault. The function is None if it cannot run here."""
     rng = random.Random(f"{arguments.seed}/{number}")
-    # One draw whatever can be made here: numbers mean the same fault on other machines.
+    # The draw does not depend on the machine, so that a number means the same fault everywhere.
     name, _, run = rng.choices(FAULTS, weights=[weight for _, weight, _ in FAULTS])[0]
     config = rng.choice(CONFIGS[: arguments.configs])
     return rng, name, run if any(name == fault[0] for fault in faults) else None, config
@@ -101,7 +101,7 @@ def report(number, name, config, verdict, seconds, arguments):
 
 
 def inject(lab, faults, arguments, number, counts):
-    """Injects one fault and counts it; false if it is not to be drawn."""
+    """Injects one fault and counts it; returns False if the fault is not to be injected."""
     rng, name, run, config = draw(faults, arguments, number)
     if run is None or (arguments.kind and arguments.kind not in name):
         return False
@@ -110,12 +110,12 @@ def inject(lab, faults, arguments, number, counts):
     try:
         verdict = run(lab, rng, config)
     finally:
-        # None is left unless this program is interrupted.
+        # Processes are left only if this program is interrupted.
         end_all()
     report(number, name, config, verdict, time.monotonic() - begun, arguments)
     row = counts.setdefault(name, [0] * (1 + len(COLUMNS)))
     row[0] += verdict.injected
-    # One fault counts once in a column.
+    # A fault with several problems of one kind counts once in a column.
     for column in {column for column, _ in verdict.problems}:
         row[1 + COLUMNS.index(column)] += 1
     if not arguments.keep:
@@ -126,7 +126,7 @@ def inject(lab, faults, arguments, number, counts):
 
 
 def campaign(arguments, lab):
-    """Injects all faults; true if none found a problem."""
+    """Injects all faults; returns True if none of them found a problem."""
     faults, left_out = possible(lab)
     counts = {}
     numbers = itertools.count() if arguments.only is None else iter([arguments.only])
@@ -161,10 +161,11 @@ def main():
         parser.error(f"no program at {arguments.binary}: run `make build`")
     if shutil.which("mpirun") is None:
         parser.error("no mpirun: run `make setup`")
-    # Also where a shell in the background ignores SIGINT: the table of what was done is printed.
+    # A shell in the background ignores SIGINT. Here it is handled, so that an interrupted campaign prints its
+    # table.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
-    # Not in /tmp, which is private to each node.
+    # Not in /tmp, because each node has its own /tmp.
     folder = Path(tempfile.mkdtemp(prefix="mpiburn-faults-", dir="/var/tmp"))
     try:
         good = campaign(arguments, Lab(arguments.binary, folder))

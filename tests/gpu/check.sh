@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Tests --backend nccl on a machine without a GPU: every refusal in real jobs, and every operation
-# over stand-ins for the CUDA driver and NCCL (standin/cuda.c says what those check). Prints
-# `ok - NAME` or `not ok - NAME` for each. What it cannot test is NCCL on a GPU: docs/gpu.md.
+# Tests --backend nccl on a machine without a GPU: every error in real jobs, and every operation over
+# stand-ins for the CUDA driver and for NCCL. The stand-ins are libraries that check the calls
+# (standin/cuda.c). Prints `ok - NAME` or `not ok - NAME` for each check. NCCL on a real GPU is not tested
+# here: docs/gpu.md.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 # shellcheck source-path=SCRIPTDIR source=../checking.sh
@@ -12,7 +13,7 @@ cd "$(dirname "$0")/../.."
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-# The stand-in for NCCL has a file there until all ranks have opened it.
+# The stand-in for NCCL has a file in TMPDIR until all ranks have opened it.
 export TMPDIR=$work
 
 target=target-nccl
@@ -34,7 +35,7 @@ job() { # job RANKS COMMAND...
   timeout "$limit" "$mpirun" "${many[@]}" -n "$@"
 }
 
-# Ends a job with an exit code other than 0, and with one line of the program, which matches.
+# Runs a job that must fail with exactly one line of the program, which must match PATTERN.
 refused() { # refused PATTERN COMMAND...
   local pattern=$1 lines
   shift
@@ -98,7 +99,7 @@ check "a driver on one of two ranks" one_rank_without
 check "ranks with different versions of NCCL" other_version
 check "a CPU device" cpu_device
 
-# Column nccl of bench collectives: all correct, or the reason.
+# Runs bench collectives. The column of nccl must have RESULT in all rows: `correct`, or a reason.
 column() { # column RESULT
   job 2 "$bin" bench collectives --iterations 5 --csv "$work/collectives.csv" &&
     awk -F, -v result="$1" '$2 == "nccl" { rows++; if ($6 != result) { print; bad = 1 } }
@@ -123,7 +124,7 @@ done
 check "bench collectives: every operation of nccl is correct" over column correct
 check "bench allreduce times nccl" over timed
 
-# What a broken installation says is passed on, before anything is built.
+# The message of a broken driver must be printed, before anything is built.
 broken_driver() {
   mkdir -p "$work/broken" && printf '#!/bin/sh\necho "Failed to initialize NVML: version mismatch"\nexit 18\n' \
     >"$work/broken/nvidia-smi" && chmod +x "$work/broken/nvidia-smi" || return 1
@@ -134,7 +135,7 @@ broken_driver() {
 }
 check "tests/gpu/run.sh passes on why the driver does not work" broken_driver
 
-# The ranks that wait have NCCL abort, and one line names the one that is missing.
+# The waiting ranks let NCCL abort, and one line names the missing rank.
 stopped() {
   refused 'nccl reduce-scatter of bucket 1 exceeded the deadline of 2 s .*missing: .*rank 2 on .*stopped' \
     over job 3 $examples/check_collectives stop reduce-scatter nccl && grep -q 'ncclCommAbort on rank 0' "$work/out"
@@ -148,7 +149,7 @@ left() {
   cat "$work/out"
   grep -q 'rank 2 on .*: the disk is full' "$work/out"
 }
-# NCCL reports an error on one rank, whose operation would never be complete.
+# NCCL reports an error on one rank. On the other ranks, the operation would never complete.
 failing() {
   over job 1 $examples/check_collectives nccl : -n 1 env STANDIN_FAIL=5 $examples/check_collectives nccl \
     >"$work/out" 2>&1 && return 1

@@ -1,12 +1,17 @@
 #!/usr/bin/env python3
-"""Trainings and steps on a GPU beside the CPU's: a table, a JSON file, and what does not hold. Started by run.sh.
+"""Compares trainings and steps on a GPU with the CPU: prints a table and failed checks, writes JSON. For run.sh.
 
-What is missing is found before the first training. If one fails, the file has those before it.
+Missing programs and devices are found before the first training. If a training fails, the JSON file has the trainings
+before it.
 
-Checked: on one rank, convnet and vgg reach the CPU's test accuracy within 0.5 points; two ranks that share the first
-GPU reach that of two CPU ranks over mpi and over gloo (that their weights are equal, the program itself checks); one
-rank over nccl has the same weights as over mpi, and with two GPUs two ranks the accuracy of two CPU ranks. The time of
-a step of vgg stands beside PyTorch's.
+The checks:
+- On one rank, the test accuracy of convnet and vgg is within 0.5 points of the CPU's.
+- Two ranks that share the first GPU, over mpi and over gloo, reach the accuracy of two CPU ranks within 0.5 points. The
+  program itself checks that the ranks' weights are equal.
+- One rank over nccl has the same weights as over mpi. With two GPUs, two ranks over nccl reach the accuracy of two CPU
+  ranks.
+
+The time of a step of vgg is printed beside PyTorch's.
 """
 
 import argparse
@@ -21,9 +26,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-# Points of accuracy between a GPU and the CPU, which round differently.
+# The largest difference between the accuracies on a GPU and on the CPU, in points. The two round differently.
 TOLERANCE = 0.5
-# What is trained, so that accuracies are above chance and a CPU needs minutes at most.
+# The trainings. Their accuracies are above chance, and a CPU needs minutes at most.
 TRAININGS = {
     "convnet": ("digits", 6400, 2000, ["--epochs", "2", "--lr", "2e-3"]),
     "vgg": ("objects", 5000, 2000, ["--model", "vgg", "--epochs", "4", "--lr", "5e-4"]),
@@ -31,7 +36,7 @@ TRAININGS = {
 
 
 class CannotRun(Exception):
-    """Something is missing or failed; the text says what to do."""
+    """Something is missing or has failed; the text says what to do."""
 
 
 @dataclass
@@ -54,13 +59,13 @@ HEADER = ["network", "device", "backend", "ranks", "ms/step", "images/s", "expos
 
 
 class Machine:
-    """The program, its data and a folder for its runs."""
+    """Runs the program on generated data, with a folder for its runs."""
 
     def __init__(self, binary, work):
         self.binary, self.work, self.rows = binary, Path(work), []
 
     def run(self, words, ranks=1):
-        """Runs the program on `ranks` ranks; its output."""
+        """Runs the program on `ranks` ranks; returns its output."""
         as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
         cores = os.cpu_count() or 1
         bind = "core" if ranks <= cores else "core:overload-allowed"
@@ -73,14 +78,14 @@ class Machine:
         return done.stdout
 
     def data(self, kind, train, test):
-        """A generated data set, once."""
+        """Returns the folder of a generated data set; generates it at the first call."""
         folder = self.work / kind
         if not folder.exists():
             self.run(["data", kind, "--train", train, "--test", test, "--out", folder])
         return folder
 
     def train(self, name, device, backend, ranks):
-        """Trains the network `name`; its row."""
+        """Trains the network `name`; returns its row of the table."""
         kind, train, test, options = TRAININGS[name]
         out = self.work / f"{name}-{device.replace(':', '')}-{backend}-{ranks}"
         self.run(["train", "--data-root", self.data(kind, train, test), "--device", device, "--backend", backend,
@@ -91,7 +96,7 @@ class Machine:
         return row
 
     def step(self, device, batch):
-        """Milliseconds of a step of vgg."""
+        """The milliseconds of a step of vgg."""
         file = self.work / f"step-{batch}.json"
         self.run(["bench", "step", "--model", "vgg", "--train-batch-size", batch, "--device", device, "--products", 0,
                   "--json", file])
@@ -99,7 +104,7 @@ class Machine:
 
 
 def gpus():
-    """Names of the GPUs of this machine."""
+    """The names of the GPUs of this machine."""
     try:
         listed = subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True)
     except FileNotFoundError:
@@ -114,8 +119,8 @@ def gpus():
 
 
 def built(on_gpu):
-    """The binary; that with Burn's CUDA backend is built."""
-    # The CPU, of which every build has the operators, needs no build of its own.
+    """The path of the program. On a GPU, the build with Burn's CUDA backend is made first."""
+    # Every build runs on the CPU, so the default build is used there.
     binary = ROOT / ("target-cuda" if on_gpu else "target") / "release/mpiburn"
     if on_gpu and subprocess.run(["make", "--no-print-directory", "build", "DEVICES=cuda"], cwd=ROOT).returncode != 0:
         raise CannotRun("the build with DEVICES=cuda failed; its reason is above")
@@ -125,7 +130,7 @@ def built(on_gpu):
 
 
 def without_nccl(machine):
-    """Why NCCL cannot be used here, or None."""
+    """Why NCCL cannot be used here; None if it can."""
     try:
         machine.run(["bench", "allreduce", "--backends", "nccl", "--sizes", "4", "--iterations", 1])
     except CannotRun as problem:
@@ -135,7 +140,7 @@ def without_nccl(machine):
 
 
 def near(problems, row, expected):
-    """Notes that the accuracies of two rows differ."""
+    """Appends a problem if the accuracies of two rows differ by more than the tolerance."""
     off = abs(row.run["test_accuracy"] - expected.run["test_accuracy"])
     if off > TOLERANCE:
         problems.append(f"{row.name} on {row.device} over {row.backend} at {row.ranks} ranks: accuracy "
@@ -143,7 +148,7 @@ def near(problems, row, expected):
 
 
 def torch_step(python, device, batch):
-    """PyTorch's step of vgg, or why there is none."""
+    """PyTorch's time for a step of vgg, and None; or None, and why there is none."""
     script = ROOT / "tests/gpu/torch_step.py"
     words = [python, script, "--batch", str(batch), "--device", "cpu" if device == "flex" else "cuda"]
     try:
@@ -163,7 +168,7 @@ def table(rows):
 
 
 def trainings(machine, one, on_gpu, found, no_nccl, problems):
-    """Runs them all, on `one`, the first GPU or the CPU."""
+    """Runs all trainings. `one` is the device: the first GPU, or the CPU."""
     for name in TRAININGS:
         cpu = machine.train(name, "flex", "mpi", 1)
         if on_gpu:
@@ -198,7 +203,7 @@ def main():
     except OSError as error:
         raise CannotRun(f"--json {options.json}: {error.strerror}") from None
     binary = (options.binary or built(on_gpu)).resolve()
-    # All ranks on the first GPU.
+    # All ranks use the first GPU.
     one = "cuda:0" if on_gpu else "flex"
     ours = theirs = why_not = failure = None
     with tempfile.TemporaryDirectory() as work:
@@ -234,7 +239,7 @@ def main():
     return 2 if failure else 1 if problems else 0
 
 
-# The folder of the runs is removed after a signal as well.
+# The folder of the runs is removed after SIGTERM too.
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 try:
     sys.exit(main())

@@ -1,4 +1,4 @@
-"""PyTorch's time for a step of vgg on random samples, eager, f32 without TF32: milliseconds, as a JSON line.
+"""Times a step of vgg in PyTorch on random samples (eager, f32 without TF32). Prints milliseconds, as a JSON line.
 
     PYTHON tests/gpu/torch_step.py --batch 256 --steps 30 [--device cpu]
 """
@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from networks import build
 
-# As in `mpiburn bench step`.
+# The same numbers of batches as in `mpiburn bench step`.
 BATCHES = 16
 WARM_UP = 3
 
@@ -47,7 +47,7 @@ def main():
         loss = F.cross_entropy(model(images[step % BATCHES]), labels[step % BATCHES])
         loss.backward()
         optimizer.step()
-        # As here, where every step knows its loss: waits for the GPU.
+        # Reading the loss waits for the GPU. mpiburn reads the loss of every step too.
         loss.item()
         if options.device == "cuda":
             torch.cuda.synchronize()

@@ -1,24 +1,25 @@
 #!/usr/bin/env bash
-# Counts the instructions of one training step of each network and of burn-mpi's example
-# char_gpt, and of one inference of the int8 convnet, plain and profiled, under valgrind's
-# callgrind, at the AVX2 level, and compares them with counts.csv in this folder:
+# Counts instructions under valgrind's callgrind, at the AVX2 level: of one training step of each network and
+# of burn-mpi's example char_gpt, and of one inference of the int8 convnet, plain and profiled. Compares the
+# counts with counts.csv in this folder:
 #
 #   tests/icount/run.sh             fails if a count is missing or more than 3% above the file's
 #   tests/icount/run.sh --update    writes the counts to the file
 #
-# A count depends on neither the machine's load nor its speed: only instructions between entry
-# and return of the measured function, or those of more steps, are counted, and valgrind presents the same processor with
-# AVX2 on every machine. Needs a release build and valgrind, and builds the example: make icount
-# Functions are called by name, through `check`.
+# A count does not depend on the load or the speed of the machine. Only instructions inside the measured
+# function, or the instructions of additional steps, are counted, and valgrind presents the same processor
+# with AVX2 on every machine. Needs a release build and valgrind, and builds the example: make icount
+#
+# `check` calls functions by name, so shellcheck believes that they are not called.
 # shellcheck disable=SC2317
 set -uo pipefail
 cd "$(dirname "$(readlink -f "$0")")/../.." || exit 1
 # shellcheck source-path=SCRIPTDIR source=../checking.sh
 . tests/checking.sh
 
-# Name, batch size, function whose calls are counted, by how many to divide, and the command after
-# mpiburn. valgrind emulates fused multiply-adds one by one, so vgg has few. bench int8 infers 6 times at
-# each of the batch sizes 1, 32 and 128.
+# For each count: name, batch size, function whose calls are counted, number of these calls or inferences, and
+# the command after mpiburn. valgrind emulates fused multiply-adds one by one, which is slow, so vgg has one
+# step of one image. bench int8 infers 6 times at each of the batch sizes 1, 32 and 128.
 step=measured_step
 runs=(
   "vgg 1 $step 1 bench step --model vgg --train-batch-size 1 --warm-up 1 --steps 1 --products 0 --simd avx2"
@@ -27,8 +28,9 @@ runs=(
   "int8 161 Quantized5infer 6 bench int8 --model convnet --iterations 5"
   "int8-profiled 32 infer_watched 6 profile --int8 --model convnet --batches 6 --batch 32"
 )
-# The steps of the example are no function: they are what the longer of two trainings has more. The first
-# ones determine the buckets.
+# The steps of the example char_gpt are not one function. Two trainings of different length are counted
+# instead, and the difference is divided by the difference of steps. The first steps differ, because they
+# determine the buckets.
 gpt="--width 64 --layers 2 --batch 4 --tokens 16 --steps"
 gpt_steps=(3 9)
 rows=("${runs[@]}" "gpt 4")
@@ -47,29 +49,30 @@ case ${1-} in
   *) die "unknown option $1: choose --update or none" ;;
 esac
 [ -x "$bin" ] || die "no $bin; run make build"
-# With --workspace the crates of the release build are used, but for those that Burn's data sets change.
+# With --workspace, most crates are taken from the release build; crates that Burn's data sets change are
+# compiled again.
 CARGO_TARGET_DIR=$(dirname "$(dirname "$bin")") scripts/cargo.sh build --quiet --release --workspace \
   --features burn-mpi/data,burn-mpi/fused --example char_gpt || die "no $example"
 command -v valgrind >/dev/null || die "no valgrind; run scripts/setup.sh --all"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# Prints the instructions of a command. Without --demangle=no, the pattern of a function
-# would have to match names as valgrind's version prints them.
+# Prints the number of instructions of a command. --demangle=no, because the demangled names depend on
+# valgrind's version, and the pattern of a function would have to match them.
 instructions() { # instructions NAME ARGUMENTS OF VALGRIND...
   local out=$work/$1.callgrind
   valgrind --tool=callgrind --callgrind-out-file="$out" --demangle=no "${@:2}" >>"$work/$1.log" 2>&1 || return
   awk '$1 == "totals:" && $2 > 0 { print $2; found = 1 } END { exit !found }' "$out"
 }
 
-# Writes the instructions of one call to $work/NAME.
+# Counts the instructions of one call, and writes the number to $work/NAME.
 count() { # count NAME BATCH FUNCTION CALLS COMMAND...
   local all
   all=$(instructions "$1" --toggle-collect="*$3*" "$bin" "${@:5}") || return
   awk -v all="$all" -v calls="$4" 'BEGIN { printf "%.0f\n", all / calls }' >"$work/$1"
 }
 
-# Writes the instructions of one step of the example to $work/gpt.
+# Counts the instructions of one step of the example char_gpt, and writes the number to $work/gpt.
 count_gpt() {
   local all=() steps
   for steps in "${gpt_steps[@]}"; do
@@ -79,7 +82,7 @@ count_gpt() {
   echo $(((all[1] - all[0]) / (gpt_steps[1] - gpt_steps[0]))) >"$work/gpt"
 }
 
-# Compares the count with the file's, if there is one to compare with.
+# Compares a count with the one in the file. Fails if the file has none.
 compare() { # compare NAME BATCH
   local here before
   [ -s "$work/$1" ] || { cat "$work/$1.log"; echo "no instructions counted"; return 1; }

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Unit tests of burn-fused on aarch64, where its SIMD level is NEON:
+# Runs the unit tests of burn-fused on aarch64, where burn-fused uses NEON:
 #
 #   tests/neon/run.sh              all of them
 #   tests/neon/run.sh winograd     those whose name has this part
 #
-# On another processor, the test program is cross-compiled and runs under QEMU's emulation. The compiler is the
-# installed one if it has the target (rustup target add aarch64-unknown-linux-gnu), otherwise Debian's, which is
-# unpacked into target-neon and not installed.
+# On another processor, the tests are cross-compiled and run under QEMU's emulation. If the installed compiler
+# has the target (rustup target add aarch64-unknown-linux-gnu), it is used. Otherwise, Debian's compiler is
+# unpacked into target-neon, but not installed.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/../.."
 

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Trains vgg in each precision from several seeds, and compares the mean test accuracies with f32's.
+"""Trains vgg in each precision from several seeds, and compares the mean test accuracies with f32's mean.
 
     tests/precision/vgg.py [--seeds 3] [--samples 10000] [--epochs 2] [--data-objects DIR]
 
-Without a folder the data set is `data/digits` (made by `make data`) as colour images: 28x28 pixels in the middle
-of 32x32, the same in all three channels. On objects or CIFAR-10, runs of the same precision that differ in the
-seed alone differ by more than the half point that is allowed here. Exit code 0 if all means are within it, 1 if
-not, or if they are too low to compare.
+Without --data-objects, the data set is `data/digits` (made by `make data`), converted to colour images: 28x28 pixels in
+the middle of 32x32, the same in all three channels. On objects or CIFAR-10, runs of the same precision that differ only
+in the seed differ by more than the half point that is allowed here.
+
+Exit code 0 if each mean is within half a point of f32's mean, 1 if not, or if accuracies are too low to compare.
 """
 
 import argparse
@@ -21,21 +22,21 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PRECISIONS = ("no", "bf16", "fp16")
 ALLOWED = 0.5  # points of mean test accuracy
-LEAST = 60  # percent; untrained networks agree without any meaning
+LEAST = 60  # percent; two untrained networks could agree by chance
 RANKS = 2
 SIDE = 28
 MARGIN = 2
 
 
 def content(folder, name):
-    """An IDX file's values after its header of `16` or, for labels, 8 bytes."""
+    """The values of an IDX file after its header, which has 16 bytes, or 8 bytes for labels."""
     plain = folder / name
     data = plain.read_bytes() if plain.exists() else gzip.decompress(plain.with_name(name + ".gz").read_bytes())
     return data[8 if "labels" in name else 16 :]
 
 
 def colour_batches(digits, out):
-    """Writes the digits in CIFAR-10's format: five training batches, and one for the test."""
+    """Writes the digits in CIFAR-10's format: five files of training samples, and one of test samples."""
     out.mkdir()
     (out / "batches.meta.txt").write_text("".join(f"{digit}\n" for digit in range(10)), encoding="utf-8")
     blank = bytes(MARGIN * (SIDE + 2 * MARGIN))
@@ -56,14 +57,14 @@ def colour_batches(digits, out):
 
 
 def accuracy(options, data, precision, seed, out):
-    """Test accuracy of one training, in percent."""
+    """Trains once; returns the test accuracy in percent."""
     train = [options.binary, "-q", "train", "--model", "vgg", "--data-root", data, "--precision", precision]
     train += ["--seed", seed, "--train-samples", options.samples, "--epochs", options.epochs, "--shuffle"]
     train += ["--lr", "5e-4", "--weight-decay", "0", "--out", out]
     launch = ["mpirun", "-n", RANKS, "--bind-to", "core"]
     done = subprocess.run([str(word) for word in launch + train], capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        # mpirun's own lines say nothing more.
+        # mpirun's own lines add nothing.
         lines = [line for line in done.stderr.splitlines() if line.startswith(("mpiburn: ", "error: "))]
         done.stderr = "\n".join(lines) or done.stderr
         raise SystemExit(f"vgg.py: exit code {done.returncode} of {precision}, seed {seed}:\n{done.stderr}")

@@ -1,8 +1,8 @@
-"""Checks profiles of operators on other compute devices: devices.py BINARY RUN DEVICE...
+"""Checks `mpiburn profile` on other compute devices than flex: devices.py BINARY RUN DEVICE...
 
-BINARY is a build with the devices, RUN a run directory of a convnet. For each device, inference and
-training of each network have a row for each layer, whose times sum to the wall time. The share of it
-that is in operators is printed.
+BINARY is a build with these devices, and RUN is a run directory of a convnet. For each device, the profiles of inference
+and training of each network must have a row for each layer, and the rows' times must sum to the wall time. Prints the
+share of the wall time that is in operators.
 """
 
 import csv
@@ -14,7 +14,8 @@ import tempfile
 from pathlib import Path
 
 LIMIT = int((Path(__file__).parents[1] / "limit_s").read_text())
-# Batches and samples of a batch. On ndarray without vgg: a batch of one image takes 14 s to train there.
+# For each network: batches, and samples of a batch. vgg is left out on ndarray, where it trains 14 s on a
+# batch of one image.
 MODELS = {"convnet": (5, 32), "mlp": (5, 128), "vgg": (2, 8)}
 ON_NDARRAY = {"convnet": (5, 32), "mlp": (5, 128)}
 LAYERS = {"convnet": ["conv1", "conv2", "linear"], "mlp": ["layer1 linear", "relu", "layer2 linear"],
@@ -24,7 +25,7 @@ problems = []
 
 
 def profile(binary, device, options):
-    """Runs a profile; returns its JSON file, and the number of rows of its CSV file."""
+    """Runs a profile; returns the content of its JSON file, and the number of rows of its CSV file."""
     with tempfile.TemporaryDirectory() as folder:
         files = {name: f"{folder}/profile.{name}" for name in ("json", "csv")}
         command = [*MPIRUN, binary, "profile", "--device", device, *options]
@@ -38,7 +39,7 @@ def profile(binary, device, options):
 
 
 def check(what, found, rows, layers, train):
-    """Notes what is wrong with a profile."""
+    """Appends what is wrong with a profile to `problems`."""
     def expect(condition, problem):
         if not condition:
             problems.append(f"{what}: {problem}")
@@ -53,7 +54,7 @@ def check(what, found, rows, layers, train):
     for layer in layers:
         expect(any(layer in name for name in names["forward"]), f"no forward of {layer}: {names['forward']}")
     if train:
-        # Whatever precedes the first weights needs no gradient.
+        # An operator before the first weights has no gradient to compute.
         missing = set(names["forward"]) - set(names["backward"]) - {"flatten"}
         expect(not missing, f"no backward of {sorted(missing)}")
         expect("optimizer" in [row["phase"] for row in operators], "no optimizer")

@@ -1,18 +1,20 @@
 #!/usr/bin/env bash
-# Memory errors and data races of the crates with unsafe code:
+# Searches the crates with unsafe code for memory errors and data races:
 #
-#   tests/sanitize/run.sh             all three
-#   tests/sanitize/run.sh asan        unit tests of burn-fused and burn-mpi, and two-rank trainings
+#   tests/sanitize/run.sh             all three parts
+#   tests/sanitize/run.sh asan        AddressSanitizer: unit tests of burn-fused and burn-mpi, and two-rank trainings
 #                                     over MPI and gloo; needs a nightly Rust toolchain
-#   tests/sanitize/run.sh memcheck    the same unit tests but those of convolutions and integer models,
+#   tests/sanitize/run.sh memcheck    valgrind: the same unit tests, except those of convolutions and integer models,
 #                                     and a two-rank job of burn-mpi's examples; needs valgrind
-#   tests/sanitize/run.sh tsan        ThreadSanitizer: unit tests of burn-mpi, its tests of ranks that are threads
-#                                     and run at the same time, and two-rank trainings over MPI and gloo; needs a nightly Rust toolchain with rust-src, or apt-get
+#   tests/sanitize/run.sh tsan        ThreadSanitizer: unit tests of burn-mpi, tests in which ranks are threads that
+#                                     run at the same time, and two-rank trainings over MPI and gloo; needs a
+#                                     nightly Rust toolchain with rust-src, or apt-get
 #
-# The builds for AddressSanitizer and ThreadSanitizer are in target-asan and target-tsan: all of Burn is
-# compiled once more for each. The layers in C and C++ are not instrumented for the former, and memcheck
-# sees them. Programs use malloc, not mimalloc.
-# Functions are called by name, through `check`.
+# AddressSanitizer and ThreadSanitizer have builds of their own, in target-asan and target-tsan: each compiles
+# all of Burn again. AddressSanitizer does not instrument the layers in C and C++; memcheck checks them.
+# Programs use malloc, not mimalloc.
+#
+# `check` calls functions by name, so shellcheck believes that they are not called.
 # shellcheck disable=SC2317
 set -uo pipefail
 cd "$(dirname "$(readlink -f "$0")")/../.." || exit 1
@@ -36,14 +38,14 @@ for part in $parts; do
   esac
 done
 
-# Programs are many times slower here.
+# Programs are many times slower here, so the limit is ten times the usual one.
 two_ranks() { # two_ranks COMMAND...
   local options=()
   [ "$MPI" != openmpi ] || options=(--bind-to core:overload-allowed --oversubscribe)
   OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 timeout $((10 * limit)) "$mpirun" -n 2 "${options[@]}" "$@"
 }
 
-# Builds the unit tests, and prints the one of a crate from what cargo has printed.
+# Prints the path of a crate's unit tests, from the output of cargo in $work/built.
 tests_of() { # tests_of CRATE
   sed -nE "s|.*\((.*/deps/${1//-/_}-[0-9a-f]+)\)$|\1|p" "$work/built" | head -n 1
 }
@@ -65,11 +67,11 @@ asan_build() {
   local status=$?
   cat "$work/built"
   unset RUSTUP_TOOLCHAIN CARGO_TARGET_DIR RUSTFLAGS
-  # To its end: nm would fail, had grep left at the first match.
+  # `grep -c` reads to the end. `grep -q` would leave at the first match, and nm would fail.
   [ $status -eq 0 ] && nm target-asan/$host/release/mpiburn | grep -c __asan_report
 }
 
-# What an MPI library keeps until the end is no leak of this program.
+# Memory that an MPI library keeps until the end is not a leak of this program.
 export ASAN_OPTIONS=detect_leaks=0
 
 asan_job() { # asan_job BACKEND MODEL
@@ -100,7 +102,7 @@ asan() {
 
 # ---- memcheck
 
-# Open MPI's own list of what valgrind reports about it.
+# Each MPI's own list of valgrind's reports about it.
 suppressions=()
 for file in /usr/share/openmpi/openmpi-valgrind.supp /usr/share/mpich/mpich-valgrind.supp; do
   [ ! -e $file ] || suppressions+=("--suppressions=$file")
@@ -116,7 +118,8 @@ memcheck_build() {
   return $status
 }
 
-# Without burn-fused's convolutions and integer models, of which one test takes minutes there.
+# Without burn-fused's convolutions and integer models, because one of their tests takes minutes under
+# valgrind.
 few=(fake_quantize:: half:: linear:: loss:: memory:: norm:: precision:: simd:: words::)
 
 memcheck_tests() { # memcheck_tests CRATE [PART OF A TEST'S NAME]...
@@ -149,9 +152,9 @@ memcheck() {
 
 # ---- ThreadSanitizer
 
-# The standard library is compiled for it too: without, what synchronizes there is not seen. The layers over
-# MPI and gloo are instrumented by the C compiler; what they link with is not, and calls of it that
-# synchronize are known by name.
+# The standard library is compiled for ThreadSanitizer too; otherwise, synchronization inside it would not be
+# seen. The C compiler instruments burn-mpi's layers over MPI and gloo. The libraries below these layers are
+# not instrumented; ThreadSanitizer knows the names of the synchronizing functions that they call.
 tsan_build() {
   if ! tsan_compiler; then
     echo "no standard library to compile: run rustup toolchain install nightly --component rust-src"
@@ -170,7 +173,8 @@ tsan_build() {
   nm "target-tsan/$host/release/examples/own_model" | grep -c __tsan_read
 }
 
-# A nightly toolchain with the standard library's sources, or Debian's, which lacks the runtime.
+# Uses a nightly toolchain with the standard library's sources, or Debian's compiler. Debian's lacks the
+# sanitizer's runtime, which is copied from the installed toolchain.
 tsan_compiler() {
   local installed
   installed=$(RUSTUP_TOOLCHAIN=nightly rustc --print sysroot 2>&1) &&
@@ -195,7 +199,7 @@ tsan() {
   [ $failed -eq 0 ] || return
   export TSAN_OPTIONS="exitcode=9 halt_on_error=0 suppressions=$PWD/tests/sanitize/tsan.supp"
   check "ThreadSanitizer: unit tests of burn-mpi" built_tests burn-mpi
-  # Without MPI nothing is linked that is not instrumented, but libc.
+  # Without MPI, all code except libc is instrumented.
   TURNS=off check "ThreadSanitizer: ranks that are threads and run at the same time" built_tests threads
   check "ThreadSanitizer: two ranks synchronise modules of every type" tsan_job check_modules mpi
   for backend in mpi gloo; do

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""A long training on two ranks whose memory, descriptors and threads must not grow.
+"""Trains for a long time on two ranks. Their memory, open files and threads must not grow.
 
     run.py [--minutes 30] [--limit 2] [-- OPTIONS OF mpiburn train]
 
-Once a second, /proc/PID gives resident memory, open file descriptors and threads of each rank.
-Checkpoints are written in the middle and at the end of each epoch, and each epoch is followed by
-an evaluation. SIGUSR1 ends the run. After a warm-up, of which nothing is used, the last tenth of
-the time is compared with the first tenth: medians of memory, descriptors and threads. The step
-time of the epochs in each is printed: it is a measurement, which has no limit.
+Once a second, resident memory, open file descriptors and threads of each rank are read from /proc/PID. A checkpoint
+is written in the middle and at the end of each epoch, and each epoch ends with a test. SIGUSR1 ends the run.
 
-Step time is that of the fastest tenth of the epochs: other programs on the machine make epochs
-slower, never faster, while what grows in this program makes all epochs slower.
+The time before the end of the warm-up is ignored. The last tenth of the remaining time is compared with the first
+tenth: the medians of memory, descriptors and threads may differ by --limit percent.
+
+The time of a step in both tenths is only printed, and has no limit. It is taken from the fastest tenth of the epochs:
+other programs on the machine make some epochs slower, a leak in this program makes all epochs slower.
 """
 
 import argparse
@@ -32,14 +32,14 @@ from job import Job, end_all, send  # noqa: E402
 RANKS = 2
 BATCH = 32
 OPTIONS = f"--train-batch-size {BATCH} --epochs 1000000 --shuffle".split()
-STEPS = 938  # of an epoch: as with MNIST's 60,000 samples. A run keeps a row of each epoch, so short ones are growth
+STEPS = 938  # of an epoch, as with MNIST. A run keeps a row for each epoch in memory, so with short epochs it would grow
 STOPPED = 75  # exit code after SIGUSR1, with a checkpoint
-FEWEST = 5  # epochs in a tenth
-OTHERS = 5  # percent of the CPU time that others may use without a remark
+FEWEST = 5  # epochs in a tenth of the time
+OTHERS = 5  # if other programs use more than this percentage of the CPU time, a line says so
 
 
 def sample(process):
-    """Resident bytes, descriptors and threads of a process; None if it has ended."""
+    """Resident bytes, open file descriptors and threads of a process; None if it has ended."""
     try:
         status = Path(f"/proc/{process}/status").read_text(encoding="utf-8")
         descriptors = len(os.listdir(f"/proc/{process}/fd"))
@@ -52,16 +52,16 @@ def sample(process):
 
 
 def cpu_time(processes):
-    """Clock ticks of the machine: in use by other processes than these, and in all."""
+    """Clock ticks of all CPUs: the ticks that other processes than these have used, and all ticks."""
     ticks = [int(word) for word in Path("/proc/stat").read_text(encoding="utf-8").splitlines()[0].split()[1:9]]
     stats = [Path(f"/proc/{process}/stat").read_text(encoding="utf-8") for process in processes]
-    # After the name, which may have spaces: user and system time are the 12th and 13th field.
+    # The name, which may have spaces, is skipped: user and system time are the 12th and 13th field after it.
     own = sum(sum(map(int, stat.rsplit(")", 1)[1].split()[11:13])) for stat in stats)
     return sum(ticks) - ticks[3] - ticks[4] - own, sum(ticks)
 
 
 def epochs(folder):
-    """Seconds of each epoch so far."""
+    """The seconds of each epoch so far."""
     try:
         with open(folder / "epochs.csv", encoding="utf-8", newline="") as file:
             # The last line may be incomplete.
@@ -71,8 +71,8 @@ def epochs(folder):
 
 
 def watch(job, folder, seconds):
-    """(time, epochs so far, values of each rank), once a second until the time is over, the ranks,
-    and the percentage of the machine's CPU time that others used."""
+    """Samples the ranks once a second until the time is over. Returns the ranks' process ids, the samples (time, epochs so
+    far, values of each rank), and the percentage of the machine's CPU time that other programs used."""
     found = job.until(lambda: len(job.ranks()) == RANKS and epochs(folder) and job.ranks())
     samples, begun = [], time.monotonic()
     before = after = cpu_time((found or {}).values())
@@ -86,13 +86,13 @@ def watch(job, folder, seconds):
 
 
 def step_time(seconds):
-    """Milliseconds of a step in the fastest tenth of these epochs, with their evaluations."""
+    """Milliseconds of a step, as the mean over the fastest tenth of these epochs. Tests are included."""
     fastest = sorted(seconds)[: max(1, len(seconds) // 10)]
     return 1000 * statistics.mean(fastest) / STEPS
 
 
 def rows(samples, seconds, warm_up):
-    """(name, first, last) of everything that is compared, and the number of epochs of each tenth."""
+    """(name, first, last) of everything that is compared, and the number of epochs in the first and in the last tenth."""
     end = samples[-1][0]
     tenth = (end - warm_up) / 10
     first = [one for one in samples if warm_up <= one[0] < warm_up + tenth]
@@ -109,7 +109,7 @@ def rows(samples, seconds, warm_up):
 
 
 def print_table(found, limit):
-    """Prints what was compared; true if nothing but the step time grew, or shrank, by more than the limit."""
+    """Prints what is compared. True if only the step time changed by more than the limit, or nothing did."""
     print("| | first tenth | last tenth | change | |\n| --- | ---: | ---: | ---: | --- |")
     good = True
     for name, first, last in found:

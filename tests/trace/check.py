@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Checks a time line of `--trace`: check.py FILE.json[.gz] --ranks N --steps FIRST..LAST
 
-Plain Python over the JSON: the trace processor of PyPI's package perfetto downloads its program
-from elsewhere at its first use, and so cannot be installed from PyPI alone.
+Only Python's standard library is used. The PyPI package perfetto has a trace processor, but downloads it from elsewhere
+at its first use.
 
-Ranks see the end of an all-reduce when their call returns: where they share cores, one may return
-much later than another. So this only checks that no rank sees an end before another rank's start,
-within the clocks' error, and prints how far apart the ends are.
+A rank sees the end of an all-reduce when its call returns. If ranks share cores, one rank may return much later than
+another. The only check is therefore that no rank sees an end before another rank's start, within the error of the
+clocks. How far apart the ends are is printed.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import statistics
 import sys
 from collections import defaultdict
 
-# Times are in µs with three decimals.
+# Times are in µs, rounded to three decimals.
 ROUNDING = 0.002
 COMPUTE = 1
 
@@ -33,7 +33,7 @@ def end(event):
 
 
 def check_threads(spans):
-    """Events of one thread are nested or apart."""
+    """Checks that any two events of a thread are nested or do not overlap."""
     threads = defaultdict(list)
     for event in spans:
         assert event["dur"] >= 0 and event["ts"] >= -ROUNDING, event
@@ -50,7 +50,7 @@ def check_threads(spans):
 
 
 def check_steps(spans, ranks, steps):
-    """Every rank has every step once, and operators and buckets are inside their step."""
+    """Checks that every rank has every step once, and that operators and buckets are inside their step."""
     found = {(event["pid"], event["args"]["step"]): event for event in spans if event["cat"] == "step"}
     assert len(found) == sum(event["cat"] == "step" for event in spans), "a step is there twice"
     assert sorted(found) == [(rank, step) for rank in range(ranks) for step in steps], sorted(found)
@@ -67,7 +67,7 @@ def check_steps(spans, ranks, steps):
 
 
 def check_buckets(spans, ranks, errors):
-    """The buckets of a step are those of all ranks, and none ends before it has begun on all."""
+    """Checks that every rank has the buckets of a step, and that no bucket ends before it has started on all ranks."""
     buckets = defaultdict(dict)
     for event in (event for event in spans if event["tid"] != COMPUTE):
         args = event["args"]

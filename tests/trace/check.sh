@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Time lines of trainings and profiles on 2 and 3 ranks, read by check.py.
+# Writes time lines of trainings and profiles on 2 and 3 ranks, and checks them with check.py.
 #
 #   tests/trace/check.sh [BINARY]
 set -euo pipefail
@@ -13,7 +13,7 @@ trap 'rm -rf "$work"' EXIT
 as_root=$([ "$(id -u)" -eq 0 ] && echo --allow-run-as-root)
 
 $bin -q data digits --out "$work/digits" --train 1600 --test 100
-# Buckets of one or two parameters each, which are reduced during backward.
+# --bucket-mb makes buckets of one or two parameters, which are reduced during backward.
 train() { # train RANKS FILE OPTIONS...
   local ranks=$1 file=$2
   shift 2
@@ -22,7 +22,7 @@ train() { # train RANKS FILE OPTIONS...
     --data-root "$work/digits" --epochs 1 --bucket-mb 0.004 --overwrite --out "$work/run" \
     --trace "$work/$file" "$@" >/dev/null
 }
-# check.py in Python's standard library alone.
+# check.py needs only Python's standard library.
 read_back() { python3 tests/trace/check.py "$work/$1" "${@:2}"; }
 
 train 2 two.json --trace-steps 1..20

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds the stand-ins for the CUDA driver and for NCCL: build.sh FOLDER makes FOLDER/both, with
-# both libraries, and FOLDER/driver, with the driver alone, for LD_LIBRARY_PATH.
+# Builds the stand-ins for the CUDA driver and for NCCL: build.sh FOLDER. LD_LIBRARY_PATH can then be
+# FOLDER/both, which has both libraries, or FOLDER/driver, which has only the driver.
 set -euo pipefail
 cd "$(dirname "$0")"
 folder=$1

@@ -1,11 +1,12 @@
 /* A stand-in for the CUDA driver, libcuda.so.1, on machines without a GPU.
  *
- * It checks the order and the arguments of the calls that crates/burn-mpi-nccl makes, and nothing of
- * CUDA itself: what runs over it has not been seen on a GPU. Device memory is host memory. A stream
- * is a thread that runs its operations late, so that a result that is read, or memory that is
- * written, too early shows. A call that is wrong prints a line and aborts the process.
+ * It checks the order and the arguments of the calls that crates/burn-mpi-nccl makes. It does not show
+ * that these calls work on a GPU. Device memory is host memory. A stream is a thread that runs its
+ * operations late. A result that is read too early, or memory that is overwritten too early, therefore
+ * shows as a wrong value. A wrong call prints a line and aborts the process.
  *
- * STANDIN_GPUS: number of GPUs (1). STANDIN_DELAY_US: longest delay of an operation (200).
+ * STANDIN_GPUS: the number of GPUs (default: 1). STANDIN_DELAY_US: the longest delay of an operation
+ * (default: 200).
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -39,7 +40,7 @@ struct stream {
 
 struct event {
   int device;
-  struct stream *stream; /* none before the first record */
+  struct stream *stream; /* NULL before the first record */
   long number;
 };
 
@@ -55,7 +56,7 @@ static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static struct stream *streams;
 static struct block *blocks;
 static int started;
-static int contexts[MOST_GPUS]; /* how often each is retained; its address is the handle */
+static int contexts[MOST_GPUS]; /* how often each GPU's context is retained; the element's address is the handle */
 static __thread int *stack[DEEPEST];
 static __thread int depth;
 
@@ -270,7 +271,7 @@ int cuEventDestroy_v2(void *handle) {
 static char *allocate(size_t bytes, int on_device) {
   struct block *block = calloc(1, sizeof *block);
   *block = (struct block){malloc(bytes), bytes, on_device, NULL};
-  memset(block->start, 0xab, bytes); /* what is read without having been written shows */
+  memset(block->start, 0xab, bytes); /* so that reading unwritten memory gives wrong values */
   pthread_mutex_lock(&lock);
   block->next = blocks;
   blocks = block;
@@ -317,7 +318,7 @@ struct copy {
   char *to;
   const char *from;
   size_t bytes;
-  uint64_t sum; /* of what is to be copied to the GPU, when the copy was asked for */
+  uint64_t sum; /* of the bytes to copy to the GPU, taken when the copy is enqueued */
 };
 
 static uint64_t sum_of(const char *bytes, size_t length) {

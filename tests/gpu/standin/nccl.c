@@ -1,12 +1,12 @@
 /* A stand-in for NCCL, libnccl.so.2, on machines without a GPU.
  *
- * It checks the order and the arguments of the calls that crates/burn-mpi-nccl makes, and nothing of
- * NCCL itself. Ranks exchange their buffers through a file that they share, on the stream's thread.
- * Types, counts, addresses and streams are checked, and that all ranks call the same operation
- * with the same count; a call that is wrong prints a line and aborts the process.
+ * It checks the order and the arguments of the calls that crates/burn-mpi-nccl makes: types, counts,
+ * addresses and streams, and that all ranks call the same operation with the same count. It does not show
+ * that these calls work with NCCL. Ranks exchange their buffers through a file that they share, on the
+ * stream's thread. A wrong call prints a line and aborts the process.
  *
- * STANDIN_NCCL: the version, as ncclGetVersion counts (22105). STANDIN_FAIL: the number, from 1, of
- * the collective that fails on this rank; it is never complete (none).
+ * STANDIN_NCCL: the version that ncclGetVersion returns (default: 22105). STANDIN_FAIL: the number, from 1,
+ * of the collective that fails on this rank and never completes (default: no collective fails).
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -30,14 +30,14 @@ struct id {
   char name[128];
 };
 
-/* What a rank is about to do; the same on all ranks. */
+/* The operation that a rank is about to run. It must be the same on all ranks. */
 struct header {
-  const char *name; /* equal pointers are not needed: `kind` is compared */
+  const char *name; /* for messages; `kind` is compared instead */
   int kind, type, root;
   size_t count;
 };
 
-/* One message at a time from one rank to another, in pieces. */
+/* A message from one rank to another, sent in pieces. There is one message at a time. */
 struct mail {
   atomic_long written, taken;
   size_t total;
@@ -108,7 +108,7 @@ static void pause_for(unsigned *turn) {
   else sched_yield();
 }
 
-/* Returns 0 if the communicator was aborted. */
+/* Waits for all ranks. Returns 0 if the communicator was aborted. */
 static int barrier(struct comm *comm) {
   long number = ++comm->barriers;
   unsigned turn = 0;
@@ -230,8 +230,8 @@ static void add(void *sum, const void *term, size_t bytes, int type) {
   }
 }
 
-/* The sum of one piece of all ranks. From the last rank down: native sums are in no promised order,
- * and must not be in rank order by chance. */
+/* Sums one piece over all ranks, from the last rank down. NCCL promises no order for native sums, so the
+ * order must not be rank order by chance. */
 static void sum_piece(struct comm *comm, char *to, size_t offset, size_t bytes, int type) {
   memcpy(to, comm->shared->areas[comm->size - 1] + offset, bytes);
   for (int rank = comm->size - 2; rank >= 0; rank--) add(to, comm->shared->areas[rank] + offset, bytes, type);
@@ -329,7 +329,7 @@ int ncclBroadcast(const void *from, void *to, size_t count, int type, int root, 
 
 /* ---- messages ---- */
 
-/* Moves one piece, if there is one and room for it. */
+/* Moves one piece, if there is a piece to move, and room for it. */
 static int move_piece(struct comm *comm, struct message *message) {
   int from = message->sends ? comm->rank : message->peer, to = message->sends ? message->peer : comm->rank;
   struct mail *mail = &comm->shared->mails[from][to];
