@@ -1,4 +1,4 @@
-/* All-reduces, whose sums are checked: allreduce BYTES ROUNDS; rank 0 prints a line after each. */
+/* All-reduces whose sums are checked: allreduce BYTES ROUNDS. Rank 0 prints a line after each one. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Checks the two emulated nodes: that they exist, are isolated, are connected by a link
-# of the given rate that can be broken, can train, and are removed completely.
-# Needs a release build and a data set: make data
-# Functions are called by name, through `check`.
-# shellcheck disable=SC2317
+# Checks the two nodes that up.sh emulates on this machine. They must exist, be isolated, be connected by a
+# link of the given rate that can be broken, be able to train, and be removed completely. Needs a release
+# build and a data set: make data
+#
+# `check` calls functions by name, so shellcheck believes that they are not called.
 set -uo pipefail
 # shellcheck source-path=SCRIPTDIR source=common.sh
 . "$(dirname "$(readlink -f "$0")")/common.sh"
@@ -25,8 +25,8 @@ runs_on() { # runs_on TOPOLOGY HOST...
   diff <(on "$topology" hostname | sort) <(printf '%s\n' "$@")
 }
 
-# The only queue of a link is a token bucket of that rate, in bytes a second: its burst is
-# 128 µs at the rate or about two frames, and no packet is larger.
+# The only queue of a link must be a token bucket with this rate, in bytes per second. Its burst must be 128
+# µs at this rate, or about two frames, and no packet may be larger than the burst.
 is_shaped() { # is_shaped RATE BURST
   local host queue link burst
   for host in node0 node1; do
@@ -34,7 +34,7 @@ is_shaped() { # is_shaped RATE BURST
       link=$(ip -n "$(namespace_of "$host")" -d -j link show eth0) || return
     echo "$queue $link"
     burst=$(grep -o '"burst":[0-9]*' <<<"$queue") && burst=${burst#*:} || return
-    # tc rounds it down to a number of the kernel's ticks.
+    # tc rounds the burst down to a whole number of the kernel's ticks.
     [[ $queue != *'},{'* && $queue == *'"kind":"tbf"'*"\"rate\":$1,"* ]] &&
       [ "$burst" -le "$2" ] && [ "$burst" -gt $(($2 * 99 / 100)) ] && [[ $link == *"\"gso_max_size\":$(($2 - 64)),"* ]] || return
   done
@@ -47,15 +47,14 @@ is_not_shaped() {
   done
 }
 
-# A counter of a queue: the last one, which is that of the token bucket.
+# A counter of the token bucket, which is the last queue in tc's output.
 counter() { # counter NAMESPACE DEVICE NAME
   tc -n "$1" -s -j qdisc show dev "$2" | grep -o "\"$3\":[0-9]*" | tail -n 1 | cut -d: -f2
 }
 
 held_back() { counter "$(namespace_of "$1")" eth0 overlimits; } # held_back HOST
 
-# Every rank must send at least as many bytes as it reduces, through a shaper that holds
-# packets back.
+# Each rank must send at least the bytes that it reduces, and the shaper must hold back packets at least once.
 all_reduce_is_counted() { # all_reduce_is_counted BYTES
   local host sent held
   local -A before held_before
@@ -102,7 +101,7 @@ words_arrive() {
     [ "$("$here/enter.sh" -x -q node0 echo '"a  b"')" = "a  b" ]
 }
 
-# Segments that a node has sent again.
+# The number of TCP segments that a node has sent again.
 # shellcheck disable=SC2016
 repeated_by() { "$here/enter.sh" "$1" awk '/^Tcp:/ { n = $13 } END { print n }' /proc/net/snmp; }
 
@@ -110,8 +109,8 @@ repeats() { # repeats HOST TIMES
   [ "$(repeated_by "$1")" -ge "$2" ]
 }
 
-# All-reduces, during which the link to node1 goes down: until node0 has missed it several
-# times, or for ever.
+# Runs all-reduces, during which the link to node1 goes down. With `briefly`, it goes up again after node0 has
+# sent several segments in vain. With `forever`, the job must end.
 is_cut() { # is_cut briefly|forever
   local job status before
   on 2x1 "$work/allreduce" "$bytes" 80 >"$work/rounds" &
@@ -139,7 +138,7 @@ trains() {
   tr -d ' \n' <"$work/run/run.json" | grep '"hosts":\["node0","node1"\]' >/dev/null
 }
 
-# Not every kernel can delay packets; up.sh must report one that cannot.
+# Not every kernel can delay packets. If this one cannot, up.sh must say so.
 up_with_delay() {
   local message
   message=$(RATE=20mbit DELAY=10ms "$here/up.sh" 2>&1) || { echo "$message"; return 1; }
@@ -157,10 +156,10 @@ up_with_delay() {
   fi
 }
 
-# A killed mpirun cannot end its ranks and may leave them running.
+# mpirun is killed, so it cannot end its ranks, and they may remain. down.sh must end them.
 a_killed_mpirun_leaves_nothing() {
   local job ranks
-  # The script execs mpirun, so the job's pid is mpirun's.
+  # mpirun.sh becomes mpirun by exec, so the job's process id is mpirun's.
   "$here/mpirun.sh" 2x2 "$work/allreduce" "$bytes" 10000 >"$work/rounds" &
   job=$!
   await grep -qx 'round 1' "$work/rounds" || return
@@ -191,7 +190,7 @@ nothing_is_left() {
   return "$left"
 }
 
-# An invalid rate fails in the middle of up.sh: nothing may be left.
+# An invalid rate makes up.sh fail in its middle. Nothing may be left.
 fails_cleanly() {
   ! RATE=fast "$here/up.sh" && ! ip netns list | grep mpiburn- && ! "$here/enter.sh" node0 true
 }

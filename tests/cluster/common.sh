@@ -1,8 +1,8 @@
-# Names and addresses of the two nodes; sourced by the other scripts here.
+# Names and addresses of the two emulated nodes. The other scripts here source this file.
 # shellcheck shell=bash disable=SC2034
 
-# The prefix avoids namespaces that the machine's user has created. All links are inside
-# these namespaces, so no other names can collide.
+# The prefix avoids namespaces of other programs. All links are inside these namespaces, so no other names can
+# collide.
 switch=mpiburn-switch
 hosts=(node0 node1)
 subnet=10.77.0.0/24
@@ -28,11 +28,11 @@ require_host() {
   [ -e "/run/netns/$(namespace_of "$1")" ] || die "$1 is not up; run tests/cluster/up.sh"
 }
 
-# The project's folder is visible on both nodes, wherever it is.
+# Both nodes see the project's folder, even if it is in /tmp.
 project=$(dirname "$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")")
 
 # shellcheck source-path=SCRIPTDIR source=../waiting.sh
 . "$project/tests/waiting.sh"
 
-# Whether a path is hidden on a node: in /tmp, and not in the project.
+# True if a path is hidden on a node: it is in /tmp, but not in the project.
 out_of_sight() { [[ $1/ == /tmp/* && $1/ != "$project"/* ]]; }

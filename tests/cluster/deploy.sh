@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Deploys to a node that has an ssh server but nothing of the project, and runs the
+# Tests scripts/deploy.sh: deploys to a node that has an ssh server but no file of the project, and runs the
 # deployed binary there. Needs a release build.
-# Functions are called by name, through `check`.
+#
+# `check` calls functions by name, so shellcheck believes that they are not called.
 # shellcheck disable=SC2317
 set -uo pipefail
 # shellcheck source-path=SCRIPTDIR source=common.sh
@@ -67,7 +68,7 @@ in_server() {
   nsenter --mount --target "$server" "$@"
 }
 
-# Hides a library from the ssh server and its sessions.
+# Hides a library from the ssh server, and so from the commands that it starts.
 lacks_a_library() {
   # shellcheck disable=SC2016
   in_server sh -e -c '
@@ -83,7 +84,7 @@ has_no_mpirun() {
     fails_with 'deploy: node1: mpirun.* not found; install openmpi-bin libopenmpi-dev' deploy node1
 }
 
-# Over mpirun's own ssh, with the deployed binary and data.
+# Trains with mpirun's own ssh, and with the deployed binary and data.
 trains_over_ssh() {
   local by
   by=$(mpi_command mpirun) || return

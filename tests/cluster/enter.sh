@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Runs a command inside a node:
+# Runs a command on an emulated node:
 #
 #   tests/cluster/enter.sh HOST COMMAND...
 #   tests/cluster/enter.sh -OPTION... HOST COMMAND...
 #
-# With a leading option it behaves like ssh, for mpirun's plm_rsh_agent: options are
-# dropped, and the words of the command are joined and passed to a shell.
+# If an option precedes HOST, enter.sh behaves like ssh, so that it can be mpirun's plm_rsh_agent: options are
+# ignored, and the words of the command are joined and passed to a shell.
 #
-# The command sees this machine's files, except for its private /tmp, /dev/shm, /sys and
-# /etc/hosts, which are removed when it ends. Programs, data and run directories must
-# therefore be outside /tmp, or in the project's folder.
+# The command sees this machine's files, except for private /tmp, /dev/shm, /sys and /etc/hosts, which are
+# removed when the command ends. Programs, data and run directories must therefore be outside of /tmp, or in
+# the project's folder.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=common.sh
 . "$(dirname "$(readlink -f "$0")")/common.sh"
@@ -29,13 +29,13 @@ shift
 HOSTS_FILE="127.0.0.1 localhost"
 for node in "${hosts[@]}"; do HOSTS_FILE+=$'\n'"$(address_of "$node") $node"; done
 export HOSTS_FILE
-# Another folder might be shared by both nodes.
+# Both nodes might share any other folder for temporary files.
 export TMPDIR=/tmp
 export PROJECT=$project
 
-# `ip netns exec` hides the cgroups, which binding to cores needs. Private IPC, /dev/shm
-# and /sys keep an MPI library from communicating between the nodes without the network;
-# a private /tmp separates its session files.
+# `ip netns exec` would hide the cgroups, which binding to cores needs. With private IPC, /dev/shm and /sys,
+# an MPI library cannot communicate between the nodes without the network. A private /tmp separates its
+# session files.
 # shellcheck disable=SC2016
 exec nsenter --net="/run/netns/$(namespace_of "$host")" \
   unshare --uts --ipc --mount --propagation private \

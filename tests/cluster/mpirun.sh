@@ -1,12 +1,11 @@
 #!/usr/bin/env bash
-# Starts an MPI program on the nodes, with an mpirun that runs on node0:
+# Starts an MPI program on the emulated nodes. mpirun itself runs on node0:
 #
 #   tests/cluster/mpirun.sh 1x1|1x2|2x1|2x2 PROGRAM ARGS...
 #
-# NxC is N nodes with C ranks each; MPI=mpich uses MPICH's mpirun. Further options of
-# mpirun are in $MPIRUN_OPTIONS, split at spaces. They override the settings below, and
-# so do OMPI_MCA_... variables. Every node has its own /tmp: program, data and results
-# must be elsewhere.
+# NxC is N nodes with C ranks on each. MPI=mpich uses MPICH's mpirun. $MPIRUN_OPTIONS has further options of
+# mpirun, split at spaces. These options and the variables OMPI_MCA_... override the settings below. Every
+# node has its own /tmp: program, data and results must be elsewhere.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 # shellcheck source-path=SCRIPTDIR source=common.sh
@@ -28,9 +27,9 @@ done
 # mpirun splits the agent's command at spaces and does not support quotes.
 [[ $here != *' '* ]] || die "cannot start from a folder with a space in its name: $here"
 
-# `--map-by ppr:C:node --bind-to core`, as on real machines, would bind the first ranks
-# of both nodes to the same core, because each node sees the whole machine. A rank file
-# assigns different cores while there are enough.
+# With `--map-by ppr:C:node --bind-to core`, as on real machines, the first ranks of both nodes would be bound
+# to the same core, because each node sees the whole machine. A rank file assigns different cores to all
+# ranks, as long as there are enough cores.
 cores=$(lscpu --parse=core,socket | grep -v '^#' | sort -u | wc -l)
 allowed=$(nproc)
 [ "$cores" -le "$allowed" ] || cores=$allowed
@@ -60,12 +59,12 @@ case $MPI in
     setting OMPI_MCA_btl self,vader,tcp
     setting OMPI_MCA_btl_tcp_if_include "$subnet"
     setting OMPI_MCA_oob_tcp_if_include "$subnet"
-    # One connection rarely transfers in both directions at once.
+    # Two connections, because a single one rarely transfers in both directions at once.
     setting OMPI_MCA_btl_tcp_links 2
-    # The nodes share cores; a spinning rank keeps its peer from running.
+    # The nodes share cores, and a waiting rank that spins would keep its peer from running.
     setting OMPI_MCA_mpi_yield_when_idle 1
-    # Ends a job within seconds of a permanently broken link, on which it would
-    # otherwise hang; an interruption of two seconds is survived.
+    # With these settings, a job ends within seconds if a link stays broken. Otherwise it would hang. It
+    # survives an interruption of two seconds.
     setting OMPI_MCA_oob_tcp_keepalive_time 2
     setting OMPI_MCA_oob_tcp_keepalive_intvl 1
     setting OMPI_MCA_oob_tcp_keepalive_probes 3
@@ -78,8 +77,8 @@ case $MPI in
 esac
 
 read -ra more <<<"${MPIRUN_OPTIONS-}"
-# Both files are in node0's private /tmp and are removed with it. Everything is exec, so
-# that this process becomes mpirun and receives its signals.
+# Both files are in node0's private /tmp, and vanish with it. Each command is an exec, so that this process
+# becomes mpirun and receives mpirun's signals.
 # shellcheck disable=SC2016
 exec "$here/enter.sh" node0 sh -e -c '
   echo "$host_file" >/tmp/host-file

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Trains on two nodes and on one, over mpi and gloo, with ordered sums: 2x2 and 1x4 must
-# have the same bits over every transport.
+# Checks that weights do not depend on the transport and the topology: with ordered sums, trainings at 2x2
+# (two nodes) over mpi and over gloo must have the same bits as one at 1x4 (one node).
 #
 #   tests/cluster/same_weights.sh [mpi|gloo]...
 set -euo pipefail

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Starts an ssh server on a node, which runs until the node is removed:
+# Starts an ssh server on an emulated node. It runs until the node is removed:
 #
 #   tests/cluster/sshd.sh FOLDER HOST [MOUNT_OPTIONS]
 #
-# Its keys and settings are in FOLDER, and FOLDER/config is for `ssh -F`; /etc/ssh and
-# ~/.ssh are neither read nor written. Sessions see an empty file system instead of the
-# project's folder, like on another machine.
+# FOLDER gets the server's keys and settings, and FOLDER/config for `ssh -F`. /etc/ssh and ~/.ssh are neither
+# read nor written. In place of the project's folder, commands on the server see an empty file system, as on
+# another machine.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=common.sh
 . "$(dirname "$(readlink -f "$0")")/common.sh"

@@ -1,12 +1,12 @@
-# Common part of the tests here, sourced by them. They start in the project's folder, with
-# a temporary folder $work, and remove the nodes when they end.
+# The common part of the tests in this folder, which source it. It changes to the project's folder, makes a
+# temporary folder $work, and removes the nodes at the end.
 # shellcheck shell=bash disable=SC2034,SC2154
 
 here=$project/tests/cluster
 cd "$project" || exit 1
 require_tools
 unset RATE DELAY MPIRUN_OPTIONS
-# Not in /tmp, which is private to each node.
+# Not in /tmp, because each node has its own /tmp.
 mkdir -p target
 work=$(mktemp -d "$PWD/target/cluster-test.XXXXXX")
 trap '"$here/down.sh"; rm -rf "$work"' EXIT

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Trains on two nodes of one machine with the builds for Open MPI and MPICH, over mpi and
-# gloo, and with a link that breaks. Needs both builds:
+# Trains on two emulated nodes, over mpi and gloo and with a link that breaks. Needs the builds for Open MPI
+# and MPICH:
 #
 #   make build && make build MPI=mpich && tests/cluster/train.sh [openmpi|mpich]...
 #
@@ -18,7 +18,7 @@ samples=1600
 gradient_bytes=$((4266 * 4))
 undisturbed=
 
-binary() { # of the MPI in $MPI
+binary() { # the program for the MPI in $MPI
   case $MPI in
     openmpi) echo target/release/mpiburn ;;
     *) echo "target-$MPI/release/mpiburn" ;;
@@ -31,7 +31,7 @@ train() { # train TOPOLOGY OPTION...
   on "$topology" "$(binary)" -q train --data-root "$data" "$@"
 }
 
-# The value of a field in a run's run.json.
+# Prints the value of a field in a run's run.json.
 field() { # field RUN NAME
   sed -n "s/^  *\"$2\": \"\{0,1\}\([^\",]*\)\"\{0,1\},\{0,1\}$/\1/p" "$work/$1/run.json" | head -n 1
 }
@@ -42,7 +42,7 @@ is() { # is RUN NAME VALUE
 
 makes_data() { target/release/mpiburn -q data digits --out "$data" --train "$samples" --test 200; }
 
-# Every node must send at least the gradients of every step.
+# Each node must send at least the gradients of every step.
 trains() { # trains TOPOLOGY BACKEND RANKS OVERSUBSCRIBED
   local run=$MPI-$1-$2 before after steps host sent least
   before=("$(sent_by node0)" "$(sent_by node1)")
@@ -67,7 +67,7 @@ trains() { # trains TOPOLOGY BACKEND RANKS OVERSUBSCRIBED
   esac || { echo "run.json does not name $MPI"; return 1; }
 }
 
-# With two ranks there is one order of summation, over every transport.
+# Two ranks have only one order of summation, so the weights must be the same over every transport.
 weights_are_equal() { # weights_are_equal RUN...
   local run
   note=$(field "$1" weights_sha256)
@@ -76,14 +76,14 @@ weights_are_equal() { # weights_are_equal RUN...
   for run in "$@"; do is "$run" weights_sha256 "$(field "$1" weights_sha256)" || return; done
 }
 
-# Between two machines, two ranks exchange halves of each bucket.
+# On two machines, two ranks sum each bucket by exchanging halves of it.
 trains_in_buckets() {
   local printed
   printed=$(train 2x1 -v --epochs 1 --bucket-mb 0.004 --out "$work/$MPI-2x1-buckets") || { echo "$printed"; return 1; }
   note=$(grep -oE '[2-9] buckets of .*, overlap active' <<<"$printed") || { echo "$printed"; return 1; }
 }
 
-# MPICH's ranks had waited for each other in MPI_Finalize, in one of three runs.
+# MPICH's ranks once waited for each other forever in MPI_Finalize, in one of three runs.
 ends() {
   local runs=8 each
   for ((each = 0; each < runs; each++)); do
@@ -94,15 +94,15 @@ ends() {
 
 overlong=(--epochs 40 --checkpoint-every 25)
 
-# The run has a checkpoint, or its job has ended.
+# Succeeds if the run has a checkpoint, or if its job has ended.
 is_under_way() { # is_under_way RUN JOB
   compgen -G "$work/$1/checkpoints/step-*" >/dev/null || ended "$2"
 }
 
 has_left() { [ -z "$(ip netns pids "$(namespace_of "$1")")" ]; } # has_left HOST
 
-# Breaks node1's link after the first checkpoint. The job must end by itself: where no
-# daemon detects the failure, by the guard's deadline.
+# Breaks node1's link after the first checkpoint. The job must end by itself: because a daemon of the MPI
+# detects the failure, or at the deadline of the ranks' watchdog.
 ends_when_cut() { # ends_when_cut BACKEND
   local run=$MPI-cut-$1 job status hangs=
   "$here/mpirun.sh" 2x1 "$(binary)" -q train --data-root "$data" "${overlong[@]}" --backend "$1" \
@@ -123,10 +123,10 @@ ends_when_cut() { # ends_when_cut BACKEND
   note="exit $status"
   [ -z "$hangs" ] && [ "$status" -ne 0 ] || return
   ! is "$run" status completed >/dev/null || { echo "the run completed before the link broke"; return 1; }
-  # Open MPI's daemons detect the failure first; otherwise the guard does.
+  # Open MPI's daemons usually detect the failure first. With MPICH, the watchdog does.
   grep -qE 'lost communication with a remote daemon|exceeded the deadline .*missing: rank 1 on node1' "$work/output" ||
     { echo "no line names the failure"; return 1; }
-  # The ranks of the isolated node must end by themselves as well.
+  # The ranks on the isolated node must end by themselves too.
   await has_left node1
 }
 

@@ -1,11 +1,10 @@
 #!/usr/bin/env bash
-# Emulates two nodes on one machine: network namespaces, connected by a bridge in a third:
+# Emulates two nodes on this machine: two network namespaces, connected by a bridge in a third namespace:
 #
 #   RATE=1gbit DELAY=0.1ms tests/cluster/up.sh
 #
-# RATE limits what each node sends (default: unlimited). DELAY is the time of a packet
-# from node to node, if the kernel supports delays.
-# Existing nodes are replaced.
+# RATE limits what each node sends (default: unlimited). DELAY is the time that a packet takes from node to
+# node; it is ignored with a message if the kernel cannot delay packets. Existing nodes are replaced.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 # shellcheck source-path=SCRIPTDIR source=common.sh
@@ -14,10 +13,9 @@ require_tools
 rate=${RATE:-}
 delay=${DELAY:-}
 
-# The burst is 128 µs at the rate, so that small messages are shaped as well; at low
-# rates it is slightly more than two frames, without which packets are lost. Packets in
-# the queue are at most that large: the queue would otherwise segment them itself, and
-# not reach 1 Gbit/s on busy cores.
+# The burst is 128 µs at the rate, so that small messages are shaped too. At low rates it is slightly more
+# than two frames, because packets would be lost with less. A packet in the queue is at most as large as the
+# burst. Otherwise the queue would segment packets itself, and not reach 1 Gbit/s on busy cores.
 shape() { # shape NAMESPACE
   local rate_in_bytes burst=4096
   tc -n "$1" qdisc add dev eth0 root handle 1: tbf rate "$rate" burst "$burst" latency 20ms ||
@@ -41,8 +39,8 @@ ip -n "$switch" link set bridge up
 for host in "${hosts[@]}"; do
   node=$(namespace_of "$host")
   ip netns add "$node"
-  # With lo's default MTU of 65536, transports that connect to their own host over TCP
-  # wait for acknowledgements; 1500 is the MTU of a real network.
+  # lo's default MTU is 65536. With it, transports that connect to their own host over TCP would wait for
+  # acknowledgements. 1500 is the MTU of a real network.
   ip -n "$node" link set lo mtu 1500 up
   ip -n "$node" link add eth0 type veth peer name "$host" netns "$switch" || die "cannot create a veth pair"
   ip -n "$node" address add "$(address_of "$host")/${subnet#*/}" dev eth0
@@ -51,8 +49,8 @@ for host in "${hosts[@]}"; do
   if [ -n "$rate" ]; then shape "$node"; fi
 done
 
-# The delay is on the switch's ports, so it is not nested with the rate. Both ports have
-# it, or neither: the first one tells whether the kernel supports it.
+# The delay is on the switch's ports, so that it does not share a queue with the rate. The first port shows
+# whether the kernel supports delays; if not, neither port has one.
 if [ -n "$delay" ]; then
   for host in "${hosts[@]}"; do
     if message=$(tc -n "$switch" qdisc add dev "$host" root netem delay "$delay" limit 100000 2>&1); then

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Checks the report's page in a real browser: tables, links, plots, light and dark mode, a
-# phone's width, print, and no network request. Needs a release build, a data set (make data) and
+# Checks the report's HTML page in a real browser: tables, links, plots, light and dark mode, the width of a
+# phone, print, and that the page makes no network request. Needs a release build, a data set (make data) and
 # chromium (scripts/setup.sh --all).
 #
-# KEEP=DIR keeps the page and the screenshots there.
-# Functions are called by name, through `check`.
+# KEEP=DIR keeps the page and the screenshots in DIR.
+#
+# `check` calls functions by name, so shellcheck believes that they are not called.
 # shellcheck disable=SC2317
 set -uo pipefail
 cd "$(dirname "$(readlink -f "$0")")/../.." || exit 1
@@ -16,7 +17,7 @@ trap 'rm -rf "$work"' EXIT
 sweep=$work/results/sweep
 page=$work/page/report.html
 
-# Chromium's own requests are disabled, so that all requests are the page's.
+# Chromium's own requests are disabled, so all requests are the page's.
 browse() { # browse OPTIONS... URL
   timeout "$limit" chromium --headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking \
     --disable-component-update --disable-sync --disable-default-apps --hide-scrollbars \
@@ -39,17 +40,18 @@ run_entry() { # run_entry NAME REPEAT STATE
 lengthen() { # lengthen RUN SECONDS
   local steps ms
   steps=$(sed -n 's/^ *"steps": \([0-9]*\),.*/\1/p' "$sweep/$1/run.json")
-  # Values that contradict each other are left out of a report. Older programs had no "rest", and times of other parts.
+  # A report leaves out values that contradict each other, so ms_per_step is changed together with train_seconds.
+  # "rest" is 0 as in runs of older programs: the parts of a step then need not add up.
   ms=$(awk -v seconds="$2" -v steps="$steps" 'BEGIN { print 1000 * seconds / steps }')
   sed -Ezi "s/(\"train_seconds\": )[0-9.e-]*/\1$2/; s/(\"ms_per_step\": )[0-9.e-]*/\1$ms/; s/(\"rest\": )[0-9.e-]*/\10.0/
     s/(\"others_cpu_percent\": )[0-9.]*/\10.0/; s/(\"others_cpu_percent_by_host\": )[{][^}]*[}]/\1{}/" "$sweep/$1/run.json"
 }
 
-# Real runs with a repeat, a failed run, and an incomplete one.
+# Makes a sweep of real runs: with a repeat, a run that failed, and an incomplete run.
 a_sweep_is_run() {
   mkdir -p "$sweep" "$work/results/half/checkpoints" || return
   train 1 1x1-1 && train 1 1x1-2 && train 2 1x2-mpi && train 2 1x2-gloo --backend gloo || return
-  # As if they had been long enough to be compared, on an idle machine.
+  # Edits the runs as if they had been long enough to be compared, on an idle machine.
   lengthen 1x1-1 8.5 && lengthen 1x1-2 8.25 && lengthen 1x2-mpi 5.25 && lengthen 1x2-gloo 6.75 || return
   {
     echo '{"name": "topologies", "title": "Topologies", "reference": "topologies", "scale": "quick", "runs": ['
@@ -60,7 +62,7 @@ a_sweep_is_run() {
     run_entry 2x1-mpi 1 failed
     echo ']}'
   } >"$sweep/sweep.json"
-  # A run that was started has a log.
+  # A run that was started has a log, even if it failed.
   echo "no ssh" >"$sweep/2x1-mpi.log"
   # shellcheck disable=SC2086 # no word or one
   timeout "$limit" mpirun $as_root -n 2 --oversubscribe --bind-to core:overload-allowed "$bin" -q bench allreduce \
@@ -82,8 +84,9 @@ it_needs_nothing_else() {
   [ -s "$page" ] && ! grep -oE '<script|<iframe|@import|url\(|(src|href)="(https?:)?//[^"]*"' "$page"
 }
 
-# A copy with a script at its end, which prints the browser's layout. STYLE is a command that edits the page, and
-# FRAME a width in pixels: a window is not as narrow as a phone, a frame in it is.
+# Copies the page with a script at its end, which prints how the browser lays out the page. STYLE is a command
+# that edits the copy. FRAME is the width of a frame in pixels: a window cannot be as narrow as a phone, but a
+# frame can.
 measured() { # measured OUT OPTIONS...
   local out=$1 shown=measured
   shift
@@ -153,7 +156,7 @@ SCRIPT
     </script>
 SCRIPT
   fi
-  # The browser may end before it has drawn the page.
+  # The browser may end before it has laid out the page, so this is repeated.
   await laid_out "$out" "$@" "file://$work/page/$shown.html" && cat "$out"
 }
 
@@ -169,7 +172,7 @@ framed() { # framed FILE
   echo "<body style='margin: 0'><iframe src='$1' style='width: ${FRAME}px; height: 2400px; border: 0'></iframe></body>"
 }
 
-printed() { # printed FILE: as it is on paper
+printed() { # printed FILE: the page with its print style
   sed 's/@media print/@media all/' "$1"
 }
 
@@ -185,7 +188,7 @@ tables_have_their_cells() {
     [ "$(grep -c '^topologies|' "$work/light")" -eq 3 ]
 }
 
-# A number of a benchmark links to its table.
+# Every number of a run must link to the run, and every number of a benchmark to its table.
 links_lead_to_runs() {
   local link count=0
   while read -r link; do
@@ -197,7 +200,7 @@ links_lead_to_runs() {
   [ "$count" -gt 20 ]
 }
 
-# The card, the findings, and links to their tables.
+# The page must begin with a card and the findings, and the findings must link to their tables.
 the_page_begins_with_answers() {
   grep -oE '<dt>[^<]*</dt><dd><strong>[^<]*' "$page" | sed 's/<[^>]*>/ /g'
   grep -F '<dt>fastest</dt><dd><strong>1x2 (mpi)</strong>' "$page" &&
@@ -209,13 +212,13 @@ the_page_begins_with_answers() {
     grep -F 'gloo takes 1.29 times as long as mpi on 1x2' "$page"
 }
 
-# In a window of 1,200 pixels no table scrolls.
+# In a window of 1,200 pixels, no table may need to scroll.
 tables_fit() {
   measured "$work/usual" --window-size=1200,1000 >/dev/null
   awk '$1 == "TABLE" { n++; if ($3 > 0) { print; bad = 1 } } END { exit bad || !n }' "$work/usual"
 }
 
-# A table that scrolls has a line that says so, and no other has one.
+# A table that scrolls must have a line that says so. Other tables must not have this line.
 hints_are_where_it_scrolls() {
   awk '($1 == "TABLE" || $1 == "svg") && $5 == "seen" { if (($3 > 0) != ($4 == "block")) { print; bad = 1 } if ($3 > 0) n++ }
     END { exit bad || !n }' "$work/phone"
@@ -226,31 +229,31 @@ text_is_legible() { # text_is_legible FILE
   awk '$1 == "text" { found = 1; bad = $2 < 11 } END { exit bad || !found }' "$1"
 }
 
-# Text in plots is at most as large as the page's, and at least as large as its smaller text.
+# The text in plots is at most as large as the page's text, and at least 0.8 times as large.
 plots_have_the_pages_text() { # plots_have_the_pages_text FILE
   note=$(grep '^plots' "$1")
   awk '$1 == "plots" { found = 1; bad = $2 < 0.8 * $4 || $3 > $4 } END { exit bad || !found }' "$1"
 }
 
-# On a phone the accuracy begins in the window.
+# On a phone, the column of the accuracy must begin inside the window.
 the_accuracy_is_in_view() {
   note=$(grep '^accuracy' "$work/phone")
   awk '$1 == "accuracy" { found = 1; bad = $2 > 330 } END { exit bad || !found }' "$work/phone"
 }
 
-# At the end of the page, its contents are in the window.
+# At the end of the page, the table of contents must still be in the window.
 contents_stay_in_view() { # contents_stay_in_view FILE
   note=$(grep '^contents' "$1")
   awk '$1 == "contents" { found = 1; bad = $2 < 100 || $3 < 0 || $4 > $5 } END { exit bad || !found }' "$1"
 }
 
-# Columns that are folded on a screen are on paper.
+# Columns that are folded on a screen must be printed.
 print_has_all_columns() {
   awk '$1 == "TABLE" && $2 ~ /-more/ { n++; if ($5 != "seen" || $3 > 0) { print; bad = 1 } } END { exit bad || !n }' "$work/print" &&
     awk '$1 == "TABLE" && $2 ~ /-more/ && $5 == "seen" { print; bad = 1 } END { exit bad }' "$work/light"
 }
 
-# Below all tables and pictures, and nowhere else.
+# The list of what is not shown must be below all tables and pictures, and nowhere else.
 what_is_not_shown_is_at_the_end() {
   [ "$(grep -o 'id="[a-z0-9-]*-part"' "$page" | tail -n 1)" = 'id="not-shown-part"' ] &&
     [ "$(grep -oF 'sweep/2x1-mpi: failed: no ssh; see ' "$page" | wc -l)" -eq 1 ]
@@ -266,7 +269,7 @@ pictures_have_a_size() { # pictures_have_a_size FILE LEAST
     END { exit bad || n != 7 }' "$1"
 }
 
-# The page does not overflow; wide tables scroll separately.
+# The page must not be wider than the window; wide tables scroll separately.
 nothing_overflows() {
   local layout
   for layout in light phone; do
@@ -292,14 +295,14 @@ screenshots() {
     printed "$page" >"$work/page/print.html" &&
     browse --window-size=1047,2400 --screenshot="$work/print.png" "file://$work/page/print.html" || return
   for shot in light dark phone print; do
-    # A page of one colour compresses to a few KB.
+    # An empty page compresses to a few KB.
     [ "$(stat -c %s "$work/$shot.png")" -gt 50000 ] || return
   done
   ! cmp "$work/light.png" "$work/dark.png"
 }
 
-# The browser's log of its requests, with the page that made them: its own requests are not
-# the page's and, because no name is resolved, do not leave the machine.
+# Lists the page's requests, from the browser's log, which names the page that made each request. The
+# browser's own requests are left out. No request leaves the machine, because no name is resolved.
 requests_of() { # requests_of PAGE
   rm -f "$work/net.json"
   browse --log-net-log="$work/net.json" --host-resolver-rules="MAP * ~NOTFOUND" --screenshot="$work/again.png" \
@@ -309,7 +312,7 @@ requests_of() { # requests_of PAGE
   [ -s "$work/net.json" ]
 }
 
-# A page with a request shows that requests are detected.
+# A copy of the page with one request shows that requests are detected.
 no_request_goes_out() {
   sed 's|</body>|<img src="http://mpiburn.invalid/x.png"></body>|' "$page" >"$work/page/asking.html"
   requests_of "$work/page/asking.html" && grep -q mpiburn.invalid "$work/requests" || return

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Checks the batch scripts in jobs/ on a real Slurm of two nodes: all topologies with both
-# launchers, and that a job that is signalled or reaches its time limit continues by itself
-# with the same bits. Also checks that Slurm starts and is removed completely. Needs a
-# release build, and optionally one for MPICH:
+# Checks the batch scripts in jobs/ on a real Slurm with two emulated nodes. Runs all topologies with both
+# launchers. A job that gets a signal, or reaches its time limit, must be requeued and reach the same bits.
+# Also checks that Slurm starts and is removed completely. Needs a release build, and optionally one for
+# MPICH:
 #
 #   tests/slurm/check.sh [PROGRAM_OF_MPICH]
-#   ONLY='two idle nodes|2x2 by mpirun' tests/slurm/check.sh    one job
+#   ONLY='two idle nodes|2x2 by mpirun' tests/slurm/check.sh    only these checks
 #
-# Functions are called by name, through `check`.
+# `check` calls functions by name, so shellcheck believes that they are not called.
 # shellcheck disable=SC2317
 set -uo pipefail
 here=$(dirname "$(readlink -f "$0")")
@@ -24,7 +24,7 @@ for needed in $binary ${mpich_binary:+"$mpich_binary"}; do
   [ -x "$needed" ] || die "no $needed; run make build"
 done
 links=$(ls /sys/class/net)
-# Not in /tmp, which is private to each node.
+# Not in /tmp, because each node has its own /tmp.
 mkdir -p target
 work=$(mktemp -d "$project/target/slurm-check.XXXXXX")
 jobs=()
@@ -42,7 +42,7 @@ $binary -q data digits --out "$DATA" --train 3200 --test 500 || exit 1
 
 on_node0() { timeout "$limit" "$here/run.sh" "$@"; }
 
-# Sets $job to the job's id. Variables for the batch script precede the call.
+# Submits a batch script, and sets $job to the job's id. Variables for the script precede the call.
 submit() { # submit TOPOLOGY OPTION_OF_SBATCH...
   local topology=$1
   shift
@@ -52,7 +52,7 @@ submit() { # submit TOPOLOGY OPTION_OF_SBATCH...
 
 field() { on_node0 scontrol show job "$1" | sed -n "s/.*\b$2=\([^ ]*\).*/\1/p"; } # field JOB NAME
 
-state_of= # of the job that `has_ended` was last asked about
+state_of= # the state of the job in the last call of `has_ended`
 has_ended() { # has_ended JOB
   state_of=$(field "$1" JobState)
   case $state_of in
@@ -66,7 +66,7 @@ ends() { # ends JOB STATE
   [ "$state_of" = "$2" ] && return
   cat "$work/$1.out"
   echo "job $1 is $state_of, restarts: $(field "$1" Restarts)"
-  # Free the nodes for the next jobs.
+  # Frees the nodes for the next jobs.
   on_node0 scancel "$1"
   return 1
 }
@@ -99,7 +99,7 @@ comes_up_after_a_crash() {
   ! on_node0 sinfo && comes_up
 }
 
-# An invalid rate fails in the middle of up.sh: nothing may be left.
+# An invalid rate makes up.sh fail in its middle. Nothing may be left.
 fails_cleanly() {
   local message
   ! RATE=fast "$here/up.sh" && ! [ -e "/run/netns/$(namespace_of node0)" ] && ! [ -e "$state" ] || return
@@ -127,7 +127,8 @@ runs_under_srun() {
     tr -d ' \n' <"$work/srun/run.json" | grep -F '"topology":"2x1"' | grep -F '"launcher":"srun"' >/dev/null
 }
 
-# Losses and accuracies of each epoch, in all their digits. The last line may be incomplete.
+# Prints the losses and accuracies of each epoch, with all their digits. The last line may be incomplete, and
+# is left out.
 epochs_of() { # epochs_of JOB
   sed -n 's/^\([0-9]*,[^,]*,[^,]*,[^,]*,[^,]*\)\(,[^,]*\)\{4\}$/\1/p' results/slurm-*-"$1"/epochs.csv 2>/dev/null
 }
@@ -143,7 +144,7 @@ starts() { # starts JOB: until it has trained for two epochs
   return 1
 }
 
-# Signals a training in its middle; its weights must equal those of an undisturbed one.
+# Sends a signal to a training in its middle. The weights at the end must be those of an undisturbed training.
 goes_on() { # goes_on LAUNCHER SIGNAL [PROGRAM]
   ARGS=$long LAUNCHER=$1 BIN=${3-$binary} submit 2x2 && starts "$job" || return
   on_node0 scancel --signal="$2" --batch "$job" && ends "$job" COMPLETED || return
@@ -154,9 +155,9 @@ goes_on() { # goes_on LAUNCHER SIGNAL [PROGRAM]
 
 has_started_again() { [ "$(field "$1" Restarts)" -ge 1 ]; } # has_started_again JOB
 
-# A training without an end, whose time is shortened while it trains: Slurm looks at time
-# limits every 30 s, and signals it then. One signal is enough: its time is extended when
-# the job has been requeued. A training of as many epochs must have the same losses.
+# A training without an end, whose time limit is shortened while it trains. Slurm checks time limits every 30
+# s, and then sends the signal. After the job has been requeued, its limit is extended, so there is only one
+# signal. The losses must be those of an undisturbed training of the same number of epochs.
 outlives_its_time() {
   local first epochs
   ARGS="--epochs 1000000" submit 1x1 --time=1000 --signal="B:USR1@$((2 * limit))" && first=$job &&
@@ -173,7 +174,8 @@ outlives_its_time() {
     note="$epochs epochs in $(($(field "$first" Restarts) + 1)) starts"
 }
 
-# A requeued job waits for its nodes, and is not cancelled any more.
+# The job's state is read again when the nodes are idle. A job that was requeued by mistake would then wait for
+# its nodes, and no longer be CANCELLED.
 stays_cancelled() {
   ARGS="--epochs 1000" submit 2x2 && starts "$job" && on_node0 scancel "$job" && ends "$job" CANCELLED &&
     await is_idle || return
@@ -193,7 +195,7 @@ rejects_another_folder() {
     <<<"2x2.sbatch: no $work/jobs/train.sbatch; submit from the project's folder: sbatch jobs/2x2.sbatch"
 }
 
-# Partition, time and the rest are the same in all four.
+# The four batch scripts must have the same partition, time limit and other settings.
 scripts_agree() {
   local topology
   for topology in 1x2 2x1 2x2; do
@@ -224,7 +226,8 @@ check "two idle nodes" comes_up
 check "up.sh replaces a Slurm whose daemons were killed" comes_up_after_a_crash
 check "the four batch scripts differ in the topology only" scripts_agree
 
-# A training that a signal meets in its middle, with the same bits for either MPI. It is short where no signal is sent.
+# A long training, so that a signal reaches it in its middle; its bits are the same for either MPI. If no
+# check with a signal is selected, the training is short.
 long="--epochs 2 --reduce ordered"
 for signal in "SIGUSR1 under "{mpirun,srun,"MPICH and mpirun","MPICH and srun"} "SIGTERM under mpirun"; do
   ! chosen "$signal: requeued, and on to the same bits" || long="--epochs 24 --reduce ordered"

@@ -1,12 +1,12 @@
-# Slurm's files and the process of each node; sourced by the other scripts here, and sources
-# the names of the nodes from tests/cluster.
+# Slurm's files, and the process of each node. The other scripts here source this file. It sources the names
+# of the nodes from tests/cluster.
 # shellcheck shell=bash disable=SC2034
 cluster=$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")/cluster
 # shellcheck source-path=SCRIPTDIR source=../cluster/common.sh
 . "$cluster/common.sh"
 
-# Settings, logs, job queue and key: all files on disk, removed by down.sh. Sockets and
-# spool folders are in each node's private /tmp.
+# Settings, logs, job queue and key: all files on disk, which down.sh removes. Sockets and spool folders are
+# in each node's private /tmp.
 state=$project/target/slurm
 settings=$state/slurm.conf
 
@@ -20,7 +20,7 @@ require_slurm() {
   done
 }
 
-# Process id of a node's slurmd; commands must run in its mount namespace.
+# Prints the process id of a node's slurmd. Commands on the node run in this process's mount namespace.
 slurmd_of() {
   local pid
   pid=$(cat "$state/$1.pid" 2>/dev/null) &&

@@ -3,9 +3,9 @@
 #
 #   tests/slurm/srun.sh 1x1|1x2|2x1|2x2 PROGRAM ARGS...
 #
-# NxC is N nodes with C ranks each. MPI=mpich is for programs built for MPICH, which need
-# pmi2 instead of pmix; SRUN_MPI selects another one. Further options of srun are in
-# $SRUN_OPTIONS, split at spaces; they override these.
+# NxC is N nodes with C ranks on each. MPI=mpich is for programs built for MPICH, which need pmi2 instead of
+# pmix. SRUN_MPI selects another PMI. $SRUN_OPTIONS has further options of srun, split at spaces; they
+# override the options below.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 # shellcheck source-path=SCRIPTDIR source=common.sh

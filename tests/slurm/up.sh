@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Starts a real Slurm on the two nodes of tests/cluster/up.sh: a slurmctld on node0, and a
-# slurmd and a munged on both, with separate keys and settings.
+# Starts a real Slurm on the two emulated nodes of tests/cluster/up.sh: slurmctld on node0, and slurmd and
+# munged on both nodes. Its key and settings are separate from the machine's.
 #
 #   RATE=1gbit DELAY=0.1ms tests/slurm/up.sh
 #
-# It creates the nodes as well, and replaces existing ones.
+# It also creates the nodes, and replaces existing ones.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 # shellcheck source-path=SCRIPTDIR source=common.sh
@@ -18,15 +18,15 @@ trap '"$here/down.sh"' EXIT
 mkdir -p "$state/slurmctld"
 (umask 077 && head -c 1024 /dev/urandom >"$state/munge.key")
 
-# The hardware that slurmd detects itself, because it rejects anything else: each node
-# sees the whole machine. The memory is divided.
+# The nodes have the hardware that slurmd detects, because slurmd rejects other values. Each node sees the
+# whole machine; only the memory is divided.
 machine=$(slurmd -C | sed -n 's/^NodeName=[^ ]* //p')
 [[ $machine =~ ^(.*)\ RealMemory=([0-9]+)$ ]] || die "slurmd -C has unexpected output: $machine"
 machine="${BASH_REMATCH[1]} RealMemory=$((BASH_REMATCH[2] / 2))"
 
-# cred_expire is also the delay of a requeued job, 120 s by default; the scheduler's
-# intervals are short for the same reason: tests wait for them. Job ids continue from
-# cluster to cluster, because results are named after them.
+# Tests wait for requeued jobs. cred_expire is also the delay of a requeued job (120 s by default), so it is
+# short here, and so are the scheduler's intervals. The first job id is taken
+# from the clock: results are named after job ids, so ids of an earlier Slurm must not be used again.
 cat >"$settings" <<END
 ClusterName=mpiburn
 FirstJobId=$(($(date +%s) % 60000000 + 1))
@@ -57,7 +57,7 @@ END
 
 export SLURM_CONF=$settings
 for host in "${hosts[@]}"; do
-  # Every step is an exec without a fork, so this is the process id of slurmd.
+  # Each step is an exec without a fork, so this is also the process id of slurmd.
   setsid "$cluster/enter.sh" "$host" "$here/node.sh" </dev/null >"$state/$host.log" 2>&1 &
   echo $! >"$state/$host.pid"
 done

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Compares averaged gradients of random modules with plain Burn's, in worlds of 1 to 5
-# ranks: all.sh [CASES] [SEED], by default 5000 cases of seed 1. MPI=mpich uses the build
-# for MPICH. The line of a failing case has the command line options to repeat it.
+# Compares averaged gradients of random modules with plain Burn's gradients, in jobs of 1 to 5 ranks: all.sh
+# [CASES] [SEED], by default 5000 cases of seed 1. MPI=mpich uses the build for MPICH. If a case fails, a line
+# has the options that repeat it.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 # shellcheck source-path=SCRIPTDIR source=../../scripts/mpi.sh
@@ -11,7 +11,7 @@ cases=${1:-5000}
 seed=${2:-1}
 worlds=5
 mpirun=$(mpi_command mpirun) || exit 1
-# Overrides the value of make, which is for its own MPI.
+# The Makefile sets CARGO_TARGET_DIR for its own MPI, so it is set again for $MPI.
 export CARGO_TARGET_DIR=target$([ "$MPI" = openmpi ] || echo "-$MPI")
 scripts/cargo.sh build --quiet --release --workspace --example check_sync || exit 1
 
@@ -23,7 +23,7 @@ trap 'rm -f "$log"' EXIT
 failed=0
 first=0
 for ((ranks = 1; ranks <= worlds; ranks++)); do
-  # The remainder goes to the first worlds.
+  # If the cases do not divide evenly, the jobs with few ranks get one more.
   count=$(((cases + worlds - ranks) / worlds))
   bind=()
   if [ "$MPI" = openmpi ]; then

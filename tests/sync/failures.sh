@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# A rank that fails must end a job of 3 ranks, over both transports, with a line that names
-# it, before any deadline; one that sleeps for an hour, by the deadline. Like
-# tests/jobs/failures.rs, for the MPI of $MPI (MPI=mpich uses the build for MPICH). Prints
-# one line per kind of failure.
+# Checks that a rank that fails ends a job of 3 ranks, over both transports, with a line that names the rank,
+# and before any deadline. A rank that sleeps for an hour must end the job by the deadline. The same as
+# tests/jobs/failures.rs, for the MPI of $MPI (MPI=mpich uses the build for MPICH). Prints one line per kind
+# of failure.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 # shellcheck source-path=SCRIPTDIR source=../../scripts/mpi.sh
@@ -11,15 +11,15 @@ cd "$(dirname "$0")/../.."
 . tests/waiting.sh
 
 mpirun=$(mpi_command mpirun) || exit 1
-# Overrides the value of make, which is for its own MPI.
+# The Makefile sets CARGO_TARGET_DIR for its own MPI, so it is set again for $MPI.
 export CARGO_TARGET_DIR=target$([ "$MPI" = openmpi ] || echo "-$MPI")
 scripts/cargo.sh build --quiet --release --workspace --example fail_on_one_rank || exit 1
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 RUST_BACKTRACE=0
 options=()
 [ "$MPI" != openmpi ] || options=(--oversubscribe)
 
-# A deadline that no job reaches, and one that ends a job; no busy machine takes so long for
-# the steps before.
+# `never` is a deadline that no job reaches. `deadline` is one that ends a job; even on a busy machine, the
+# steps before the failure take less.
 never=$((2 * limit))
 deadline=$((limit / 8))
 failed=0
@@ -29,7 +29,7 @@ trap 'rm -f "$log"' EXIT
 fails() { # fails HOW BACKEND CODE TEXT: CODE 0 accepts any non-zero code
   local how=$1 backend=$2 code=$3 line=$4 timeout=$never status
   [ "$how" != sleep ] || timeout=$deadline
-  # mpirun in the background, so that the shell prints no line for a killed job.
+  # mpirun runs in the background, so that the shell prints no line for a killed job.
   timeout "$limit" "$mpirun" -n 3 "${options[@]}" "$CARGO_TARGET_DIR/release/examples/fail_on_one_rank" \
     "$how" "$backend" "$timeout" >"$log" 2>&1 &
   wait $! 2>/dev/null
