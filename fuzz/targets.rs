@@ -2,8 +2,9 @@
 //! through the functions that the program uses, and compares the memory that the reader used with a limit.
 //! The fuzz targets share this file with `tests/corpora.rs`, which reads all stored inputs again.
 //!
-//! A data set has several files. Its first input byte selects the file that the rest of the input replaces. A
-//! wrong SHA-256 would end the reading at once, so the file is given the right one.
+//! A data set has several files. The first byte of its input selects the file that the rest of the input
+//! replaces. Files that contain their own SHA-256 are given the right one, because a wrong one would end the
+//! reading at once.
 
 use std::alloc::System;
 use std::cell::OnceCell;

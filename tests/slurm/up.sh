@@ -25,8 +25,8 @@ machine=$(slurmd -C | sed -n 's/^NodeName=[^ ]* //p')
 machine="${BASH_REMATCH[1]} RealMemory=$((BASH_REMATCH[2] / 2))"
 
 # Tests wait for requeued jobs. cred_expire is also the delay of a requeued job (120 s by default), so it is
-# short here, and so are the scheduler's intervals. The first job id is taken
-# from the clock: results are named after job ids, so ids of an earlier Slurm must not be used again.
+# short here, and so are the scheduler's intervals. The first job id is taken from the clock: results are
+# named after job ids, so ids of an earlier Slurm must not be used again.
 cat >"$settings" <<END
 ClusterName=mpiburn
 FirstJobId=$(($(date +%s) % 60000000 + 1))
