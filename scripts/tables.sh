@@ -26,7 +26,7 @@ root_of() { # root_of FILE
     digits) echo "$data" ;;
     objects) echo "$objects" ;;
     features) echo "$vectors" ;;
-    *) echo "tables: $1 names no data set of this project: data/digits, data/objects or data/features" >&2; return 1 ;;
+    *) echo "tables: $1: data-root is not a data set of this project: data/digits, data/objects or data/features" >&2; return 1 ;;
   esac
 }
 
@@ -35,9 +35,9 @@ suffix=; short=()
 sweeps=(jobs/sweeps/*.toml)
 # Measured on two idle cores.
 case $scale in
-  full) need="days, in which each run of the vgg takes hours, and 1 GB" ;;
+  full) need="days (each run of the vgg takes hours) and 1 GB" ;;
   quick) need="three quarters of an hour and 300 MB" ;;
-  *) need="time and disk space are not measured," ;;
+  *) need="an unknown time and unknown disk space" ;;
 esac
 say() { echo "tables: $*" >&2; }
 say "${#sweeps[@]} sweeps at scale $scale, then benchmarks and profiles; on two idle cores: $need in results/." \
@@ -70,7 +70,7 @@ two_machines() {
 # Without --mpirun-by, a run on two machines needs a host file that names them.
 skipped=()
 topologies=(1x2 2x1)
-[[ " $* " == *" --mpirun-by"* ]] || two_machines || { topologies=(1x2); skipped+=("the benchmarks on 2x1: its host file names no two machines that are known here; write it with make hosts HOSTS=\"alpha beta\", or emulate two machines with make slurm-up and CLUSTER=lab"); }
+[[ " $* " == *" --mpirun-by"* ]] || two_machines || { topologies=(1x2); skipped+=("the benchmarks on 2x1: its host file does not name two machines that are known here; write it with make hosts HOSTS=\"alpha beta\", or emulate two machines with make slurm-up and CLUSTER=lab"); }
 for topology in "${topologies[@]}"; do
   "$bin" launch "$topology" "$@" -- bench allreduce --sizes 4..1MiB "${short[@]}" \
     --csv "results/topologies$suffix/allreduce-$topology.csv" || failed=1

@@ -4,8 +4,8 @@ use std::process::Command;
 
 use crate::harness::*;
 
-/// A run that is stopped after each of its steps, where another rank requests each stop, and runs that are
-/// stopped once. All ranks have the same number of steps. The last step of an epoch has one sample for all
+/// Checks a run that is stopped after each of its steps, each time at the request of another rank, and runs
+/// that are stopped only once. All ranks have the same number of steps. The last step of an epoch has one sample for all
 /// ranks together.
 #[test]
 fn a_run_that_is_stopped_after_every_step_has_the_bits_of_an_uninterrupted_one() {
@@ -66,8 +66,8 @@ fn another_world_size_is_rejected_with_both_numbers() {
     assert!(text(&output).contains("--schedule step: the run is complete"), "{}", text(&output));
 }
 
-/// If such a run could end, `run.json` would have the accuracy of the weights at an earlier epoch's end, or
-/// with other options.
+/// Rejects changed options with which the run would end at once. `run.json` would otherwise have the accuracy
+/// of an earlier epoch's weights, or of a test with other options.
 #[test]
 fn changed_options_never_end_a_run_inside_an_epoch_or_with_results_of_others() {
     let lab = Lab::new();

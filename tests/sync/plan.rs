@@ -1,4 +1,4 @@
-//! The random layers of a case's module, and the order in which a micro-batch passes through them.
+//! The random layers of a test case's module, and the order in which a micro-batch passes through them.
 
 use super::draw::{Draw, Purpose};
 
@@ -28,8 +28,8 @@ pub struct Plan {
     pub stages: Vec<Stage>,
     /// Index of the last layer, which is always used and always trainable.
     pub head: usize,
-    /// A linear layer whose squared weights are added to the loss. Its use does not depend on samples, and
-    /// its gradient is ready early in backward.
+    /// Index of a linear layer whose squared weights are added to the loss, and the rule that says for which
+    /// micro-batches. The penalty does not depend on samples, and its gradient is ready early in backward.
     pub penalty: Option<(usize, Rule)>,
 }
 
@@ -73,7 +73,7 @@ pub enum Activation {
     Relu,
 }
 
-/// What a choice of a path depends on. `Fixed` means that all micro-batches take the same path.
+/// What a choice (of a branch, of a repeat count, …) depends on. `Fixed`: it is the same for all micro-batches.
 #[derive(Debug, Clone, Copy)]
 pub enum Rule {
     Fixed,
@@ -81,7 +81,7 @@ pub enum Rule {
     Rank,
     StepAndRank,
     MicroBatch,
-    /// One path in the first step, which may determine the order of buckets, and another path in all later
+    /// One choice in the first step, which may determine the order of buckets, and another choice in all later
     /// steps.
     FirstStep,
 }
@@ -98,7 +98,8 @@ const RULES: [Rule; 6] =
     [Rule::Fixed, Rule::Step, Rule::Rank, Rule::StepAndRank, Rule::MicroBatch, Rule::FirstStep];
 
 impl Plan {
-    /// Which of `n` paths `batch` takes by `rule`. `salt` makes the choices of different places independent.
+    /// Which of `n` alternatives the micro-batch `batch` gets by `rule`. Choices with different `salt` are
+    /// independent.
     pub fn pick(&self, rule: Rule, n: usize, batch: BatchId, salt: usize) -> usize {
         let BatchId { step, rank, micro } = batch;
         let at = match rule {
