@@ -39,7 +39,7 @@ pub fn options() -> Options {
     Options { seed, ..Options::default() }
 }
 
-/// A job of `ranks` ranks of the program; the command is empty.
+/// A job of `ranks` ranks of the program. Its command lines have only the program's name so far.
 pub fn job(ranks: usize) -> Job {
     Job {
         words: vec![vec!["mpiburn".into()]; ranks],
@@ -282,8 +282,8 @@ pub fn run(job: impl Borrow<Job>) -> Output {
     let read: Result<Vec<Cli>, _> = words.iter().cloned().map(Cli::read).collect();
     let commands = match read {
         Ok(commands) => commands,
-        // An error of the command line ends the job once, as if all ranks had it. A test of ranks with
-        // different errors needs processes.
+        // An error in one rank's command line is printed once, as if all ranks had it. Tests in which command
+        // lines differ in their errors use processes (tests/jobs).
         Err(error) => {
             let text = if is_of_value(&error) {
                 format!("mpiburn: {}", one_line(&error))
@@ -336,7 +336,7 @@ pub fn run(job: impl Borrow<Job>) -> Output {
 fn run_rank(world: &World, command: &Cli, stop: &StopRequest) -> Ended {
     let (code, printed) = console::captured(|| {
         let Err(failure) = commands::run_as_rank(world, command, None, stop) else { return 0 };
-        // Does not print that another rank has left: mpirun would end this rank before it prints that.
+        // The error that another rank has left is not printed: mpirun would end this rank before it prints it.
         let is_other = |cause: &(dyn std::error::Error + 'static)| {
             matches!(cause.downcast_ref::<CommError>(), Some(CommError::Left { .. }))
         };

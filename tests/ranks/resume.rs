@@ -5,8 +5,8 @@ use std::process::Command;
 use crate::harness::*;
 
 /// Checks a run that is stopped after each of its steps, each time at the request of another rank, and runs
-/// that are stopped only once. All ranks have the same number of steps. The last step of an epoch has one sample for all
-/// ranks together.
+/// that are stopped only once. All ranks have the same number of steps. The last step of an epoch has one
+/// sample for all ranks together.
 #[test]
 fn a_run_that_is_stopped_after_every_step_has_the_bits_of_an_uninterrupted_one() {
     let lab = Lab::new();

@@ -73,7 +73,8 @@ pub enum Activation {
     Relu,
 }
 
-/// What a choice (of a branch, of a repeat count, …) depends on. `Fixed`: it is the same for all micro-batches.
+/// What a choice (of a branch, of a repeat count, …) depends on. A `Fixed` choice is the same for all
+/// micro-batches.
 #[derive(Debug, Clone, Copy)]
 pub enum Rule {
     Fixed,
@@ -81,8 +82,8 @@ pub enum Rule {
     Rank,
     StepAndRank,
     MicroBatch,
-    /// One choice in the first step, which may determine the order of buckets, and another choice in all later
-    /// steps.
+    /// One choice in the first step, which may determine the order of buckets, and another choice in all
+    /// later steps.
     FirstStep,
 }
 
