@@ -105,8 +105,8 @@ fn a_missing_rank_is_named_after_the_deadline() {
     }
 }
 
-/// The stopped rank no longer answers the other ranks' watchdogs, so they notice it although they are not in a
-/// collective. The job ends after six seconds of silence, plus the time that mpirun needs.
+/// The stopped rank no longer answers the other ranks' watchdogs, so they notice it although they are not in
+/// a collective. The job ends after six seconds of silence, plus the time that mpirun needs.
 #[test]
 fn a_rank_that_is_stopped_on_its_way_out_is_named() {
     let mut command = on_ranks(3, &example("fail_on_one_rank"));

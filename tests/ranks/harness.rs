@@ -336,7 +336,7 @@ pub fn run(job: impl Borrow<Job>) -> Output {
 fn run_rank(world: &World, command: &Cli, stop: &StopRequest) -> Ended {
     let (code, printed) = console::captured(|| {
         let Err(failure) = commands::run_as_rank(world, command, None, stop) else { return 0 };
-        // The error that another rank has left is not printed: mpirun would end this rank before it prints it.
+        // The error that another rank has left is not printed: mpirun would end this rank before it could.
         let is_other = |cause: &(dyn std::error::Error + 'static)| {
             matches!(cause.downcast_ref::<CommError>(), Some(CommError::Left { .. }))
         };

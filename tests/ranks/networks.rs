@@ -91,13 +91,14 @@ fn initial_weights_that_cannot_be_are_refused_by_name() {
     }
 }
 
-/// A checkpoint inside an epoch stores each rank's statistics as JSON, which has no infinity.
+/// The running variance of such activations is infinite. A checkpoint inside an epoch would store it as JSON,
+/// which has no infinity.
 #[test]
 fn activations_beyond_f32_end_the_run_though_batch_norm_hides_them_from_the_loss() {
     let lab = Lab::new();
     let base = ["--batch-norm", "--train-batch-size=16", "--train-samples=500"];
     lab.train(1, "small", &[&base[..], &["--epochs=1"]].concat());
-    // The squares of the activations are infinite in f32.
+    // With these weights, the squares of the activations are infinite in f32.
     let large =
         lab.changed_weights("small", |tensor, _, x| if tensor == "conv1.weight" { x * 1e22 } else { x });
     for (ranks, every) in [(1, "3"), (1, "1000"), (3, "3"), (3, "1000")] {
