@@ -88,10 +88,10 @@ tables: data ## Run all sweeps of jobs/sweeps and write their report (SCALE=quic
 lint: setup ## Check formatting, lints and documentation
 	@tests/all.sh --lint
 
-test: build ## Formatting, lints, unit tests, documentation and real mpirun jobs
+test: build ## Check formatting, lints and documentation; run unit tests and real mpirun jobs
 	@tests/all.sh --test
 
-test-all: build ## All tests, before a release: those of other builds, PyTorch, two nodes, Slurm, faults; hours
+test-all: build ## Run all tests before a release, also those of other builds, PyTorch, two nodes, Slurm and faults: takes hours
 	@tests/all.sh
 
 bench: compare-pytorch ## The same as compare-pytorch
@@ -105,7 +105,7 @@ else
 	.venv/bin/python benches/pytorch/speed.py --data $(DATA) $(ARGS)
 endif
 
-icount: build ## Count the instructions of one training step of each network with valgrind; fail if 3% more than recorded (ARGS=--update)
+icount: build ## Count instructions of a training step of each network with valgrind; fail at 3% above the recorded count (ARGS=--update)
 	@tests/icount/run.sh $(ARGS)
 
 bench-comm: build ## Compare mpiburn's all-reduces with plain C and C++ loops around MPI's and gloo's
@@ -124,10 +124,10 @@ fuzz: ## Fuzz the readers of all files for SECONDS each, with cargo-fuzz (SECOND
 neon: ## Run the tests of burn-fused with NEON, on aarch64 or emulated by QEMU (ARGS=winograd)
 	@tests/neon/run.sh $(ARGS)
 
-sanitize: build ## AddressSanitizer, memcheck and ThreadSanitizer on tests and two-rank jobs (ARGS=memcheck)
+sanitize: build ## Run AddressSanitizer, memcheck and ThreadSanitizer on tests and two-rank jobs (ARGS=memcheck)
 	@tests/sanitize/run.sh $(ARGS)
 
-soak: build ## Train on two ranks for MINUTES; memory, descriptors and threads have to stay flat (MINUTES=30)
+soak: build ## Train on two ranks for MINUTES; fail if memory, open files or threads grow (MINUTES=30)
 	@python3 tests/soak/run.py --binary $(BIN) --minutes $(MINUTES) -- $(ARGS)
 
 cluster-up: ## Emulate two nodes on this machine with network namespaces (RATE=1gbit DELAY=0.1ms)
@@ -137,7 +137,7 @@ cluster-up: ## Emulate two nodes on this machine with network namespaces (RATE=1
 cluster-down: ## Remove the nodes of cluster-up
 	tests/cluster/down.sh
 
-slurm-up: ## Emulate two nodes with a real Slurm; then tests/slurm/run.sh sbatch jobs/2x2.sbatch
+slurm-up: ## Emulate two nodes with a real Slurm; then run tests/slurm/run.sh sbatch jobs/2x2.sbatch
 	@scripts/setup.sh --all
 	RATE=$(RATE) DELAY=$(DELAY) tests/slurm/up.sh
 
