@@ -99,7 +99,8 @@ fn inherited(lab: &Lab, ranks: usize) -> Variables {
     bytes.split(|&byte| byte == 0).filter_map(pair).collect()
 }
 
-/// Without the check, MPI_Init would end such a process with twenty lines of its own.
+/// A process has the variables of a job that has ended. Without the program's check, MPI_Init would end it
+/// with twenty lines.
 #[test]
 fn variables_of_a_job_that_has_ended_are_named_and_do_not_matter_without_mpi() {
     let lab = Lab::new();
@@ -171,8 +172,8 @@ fn help_and_version_are_printed_once_and_leave_mpi_to_what_the_ranks_run_next() 
     assert_eq!(lab.completed("out")["world_size"], 2);
 }
 
-/// The ranks are worlds of one: their variables are from another launcher, and their parent process is
-/// mpirun.
+/// Each rank is alone in its MPI world, because its variables are from another launcher. Its parent process
+/// is mpirun.
 #[test]
 fn commands_without_ranks_are_refused_once_under_a_launcher_that_mpi_does_not_follow() {
     let lab = Lab::new();
@@ -214,7 +215,7 @@ fn ranks_without_their_launchers_variables_are_refused_and_one_process_trains() 
     let is_told = |line: &String| line.contains("launcher variables") && line.contains("env -i");
     assert!((1..=2).contains(&lines.len()) && lines.iter().all(is_told), "{}", text(&output));
     assert!(!lab.path("out").exists(), "nothing was created");
-    // The same if the parent process is a shell.
+    // A single process trains: its parent is mpirun (`env`), or a shell that mpirun has started (`sh`).
     let shell = ["-c", "env -i \"$0\" \"$@\" --overwrite; exit"];
     for (program, words) in [("env", &[][..]), ("sh", &shell)] {
         succeeds(started(1, program, words));

@@ -1,4 +1,4 @@
-//! Full disks.
+//! Full disks and limits of file sizes: one line names the file and the reason.
 
 use std::fs;
 use std::path::Path;

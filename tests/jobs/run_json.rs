@@ -56,7 +56,7 @@ fn a_run_records_its_machine_its_data_and_the_load_of_others() {
 }
 
 /// A rank that starts an epoch late makes other ranks wait. Waits and phases are measured by the same clock
-/// as the training, so their sums are at most its time.
+/// as the training: the waits must be at most its time, and the phases of a step must sum to the step.
 #[test]
 fn waits_and_phases_fit_into_the_training_of_all_processes_of_a_run() {
     let lab = Lab::new();

@@ -38,8 +38,8 @@ const VARY: &str = "[vary]\ntopology = [\"1x1\", \"1x2\"]\nbackend = [\"mpi\", \
 #[test]
 fn a_sweep_starts_each_run_once_and_interleaves_repeats() {
     let lab = Lab::new();
-    // --test-samples is above the size of the data set, so run.json has a smaller number. It is still the
-    // same option.
+    // --test-samples is above the size of the data set, so run.json records a smaller number. The run must
+    // still count as a run with this option.
     let file = lab.sweep_file(&format!("test-samples = 99999\n{VARY}"));
     let first = run(sweep(&lab, &file, &[]));
     assert!(first.status.success() && text(&first).contains("[1/8]"), "{}", text(&first));
@@ -71,8 +71,8 @@ fn a_sweep_starts_each_run_once_and_interleaves_repeats() {
         "{mixed}"
     );
 
-    // If another sweep used the folder, its report would hide all finished runs of this one. Such a sweep is
-    // rejected.
+    // Another sweep in the folder is rejected, because the report of the folder would no longer show the runs
+    // of this sweep.
     let other = lab.path("other.toml");
     std::fs::write(&other, "title = \"other\"\n[base]\nepochs = 1\n[vary]\nlr = [1e-3]\n").unwrap();
     let mut in_run = mpiburn(&["sweep"]);
@@ -107,7 +107,8 @@ fn a_sweep_starts_each_run_once_and_interleaves_repeats() {
     assert!(report(&lab).contains(note), "{}", report(&lab));
 }
 
-/// The launcher writes only one file of a run: the log.
+/// The log is the only file of a run that the launcher writes. If a link is in its place, the launcher must
+/// not write through it.
 #[test]
 fn a_log_is_not_written_through_a_link() {
     let lab = Lab::new();

@@ -1,4 +1,4 @@
-//! Jobs whose processes differ.
+//! Jobs whose ranks have different folders or data sets.
 
 use std::process::Command;
 

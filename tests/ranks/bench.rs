@@ -1,4 +1,4 @@
-//! The subcommands of `mpiburn bench`.
+//! The subcommands of `mpiburn bench`: their files and options, and errors.
 
 use crate::harness::*;
 

@@ -1,4 +1,4 @@
-//! `mpiburn profile`.
+//! `mpiburn profile`: the rows of its tables, its options, and errors.
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! Quantization-aware training.
+//! Trainings with `--quantize`: equal ranges and int8 models on all ranks, accuracies, and reports.
 
 use std::collections::HashMap;
 use std::process::Command;

@@ -170,7 +170,7 @@ fn options_beside_resume_change_and_the_history_says_so() {
     }
 }
 
-/// In the place of a file of the checkpoint, or of the checkpoint's folder, is a folder, a pipe or a link.
+/// Replaces a file of the newest checkpoint, or the checkpoint's folder, by a folder, a pipe or a link.
 #[test]
 fn a_newest_checkpoint_of_something_else_is_set_aside_for_the_one_before_it() {
     let lab = Lab::new();
@@ -182,7 +182,7 @@ fn a_newest_checkpoint_of_something_else_is_set_aside_for_the_one_before_it() {
                 let copied = Command::new("cp").arg("-a").args([lab.path(whole), lab.path(name)]).status();
                 assert!(copied.unwrap().success());
                 let newest = lab.newest(name);
-                // The path has no slash at its end, because a slash would follow the link.
+                // `join("")` would add a slash to the path, and a path with a slash follows a link.
                 let place = if file.is_empty() { newest.clone() } else { newest.join(file) };
                 fs::rename(&place, lab.path("aside")).unwrap();
                 match kind {
@@ -208,8 +208,8 @@ fn a_newest_checkpoint_of_something_else_is_set_aside_for_the_one_before_it() {
     }
 }
 
-/// If a file is in the place of the folder of checkpoints, it cannot be listed. The error must not be "no
-/// checkpoint".
+/// A file is in the place of the folder of checkpoints, so the folder cannot be listed. The error must not be
+/// "no checkpoint".
 #[test]
 fn checkpoints_that_cannot_be_listed_are_not_taken_for_none() {
     let lab = Lab::new();
@@ -237,7 +237,7 @@ fn checkpoints_that_cannot_be_listed_are_not_taken_for_none() {
     output_of(lab.resume(2, "run", &[]));
 }
 
-/// Changes a pixel, a label or the name of a class.
+/// The samples differ from the run's in a pixel, a label or the name of a class.
 #[test]
 fn other_samples_are_noticed_and_taken_only_when_asked_for() {
     let lab = Lab::new();
@@ -278,7 +278,7 @@ fn other_samples_are_noticed_and_taken_only_when_asked_for() {
             let train = if split == "training" { &["--train"][..] } else { &[] };
             let words = [&profile, train, &["--checkpoint"]].concat();
             refused(lab.on(ranks, &words, name), 2, &named);
-            // The number of test samples makes no difference.
+            // The difference is noticed whatever number of test samples is used.
             let fewer = lab.on(ranks, &["eval", "--test-samples=7", "--checkpoint"], name);
             let more = lab.resume(ranks, name, &["--test-samples=30", "--epochs=9"]);
             refused(more, 2, &named);
@@ -289,7 +289,7 @@ fn other_samples_are_noticed_and_taken_only_when_asked_for() {
                 }
             }
             assert_eq!(fs::read(lab.path(name).join("run.json")).unwrap(), before, "{file}");
-            // The data set in --data-root is used, although it is another one.
+            // --data-root names the changed data set, so `eval` uses it.
             output_of(lab.on(ranks, &["eval", "--data-root", root, "--checkpoint"], name));
             flip(file, at);
         }

@@ -1,5 +1,5 @@
-//! Checks after each step of a case: the averaged gradients against the reference's, and that all ranks have
-//! the same parameters.
+//! Checks after each step of a test case: the averaged gradients must be near those of plain Burn (the
+//! reference), and all ranks must have the same parameters.
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::GradientsParams;

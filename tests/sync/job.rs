@@ -1,4 +1,4 @@
-//! Runs a case as a training on the ranks of `world`.
+//! Runs a random test case as a training on the ranks of `world`, and compares it with plain Burn.
 
 use burn::optim::momentum::MomentumConfig;
 use burn::optim::{AdamConfig, GradientsParams, ModuleOptimizer, SgdConfig};

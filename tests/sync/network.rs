@@ -1,4 +1,4 @@
-//! The random module of a case.
+//! The random module of a test case, built from a plan.
 
 use burn::module::{Module, Param};
 use burn::nn::conv::{Conv1d, Conv1dConfig};

@@ -1,4 +1,4 @@
-//! The reference of a comparison: plain Burn on the samples of all ranks.
+//! The reference that a test case is compared with: plain Burn on the samples of all ranks.
 //!
 //! Each rank computes the reference alone: data, branches and sizes are functions of the case. One graph
 //! contains the losses of all ranks and micro-batches, weighted by their number of samples, and one backward

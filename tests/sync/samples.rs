@@ -1,4 +1,4 @@
-//! The random samples of a micro-batch. Every rank can draw the samples of every other rank.
+//! The random samples of a micro-batch of a test case. Every rank can draw the samples of every other rank.
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
 

@@ -1,5 +1,5 @@
-//! The cases of `check_sync` on ranks that are threads: compares averaged gradients of random modules with
-//! plain Burn's. The ranks take turns in an order that the index of the case determines.
+//! The test cases of `check_sync` on ranks that are threads: compares averaged gradients of random modules
+//! with plain Burn's. The ranks take turns in an order that the index of the case determines.
 //!
 //! Environment: `CASES` is the number of cases for each world size, `FIRST_CASE` the index of the first case.
 //! A failure prints the values that repeat its case. With `TURNS=off`, ranks run at the same time, for a

@@ -1,4 +1,4 @@
-//! A thread that names the case in which a rank panics or hangs.
+//! A thread that names the test case in which a rank panics or hangs.
 //!
 //! A rank that waits for a message cannot check the time, and the transport's error does not contain the
 //! case. The thread therefore checks the time, and reports a hang before the transport's deadline.
