@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Compares the step time that `mpiburn report` predicts with the measured one, for two ranks on two emulated
-# nodes. At one rate of the link computation takes most of the step, at the other rate communication does. A
+# nodes. At one rate of the link, computation takes most of the step; at the other rate, communication does. A
 # benchmark, not a test. Needs root, a release build and a data set: make data
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/.." || exit 1

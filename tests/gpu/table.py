@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares trainings and steps on a GPU with the CPU: prints a table and failed checks, writes JSON. For run.sh.
+"""Compares trainings and steps on a GPU with the CPU: prints a table and failed checks, writes JSON. run.sh starts it.
 
 Missing programs and devices are found before the first training. If a training fails, the JSON file has the trainings
 before it.
@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-# The largest difference between the accuracies on a GPU and on the CPU, in points. The two round differently.
+# The largest difference between the accuracies on a GPU and on the CPU, in points: they round differently.
 TOLERANCE = 0.5
 # The trainings. Their accuracies are above chance, and a CPU needs minutes at most.
 TRAININGS = {
