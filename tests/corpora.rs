@@ -1,5 +1,5 @@
-//! Reads all files in `fuzz/seeds` through the functions of the fuzz targets (`fuzz/targets.rs`). The files
-//! are seeds of fuzzing, and inputs with which fuzzing found a bug.
+//! Reads all files in `fuzz/seeds` through the functions of the fuzz targets in `fuzz`. The files are seeds
+//! of fuzzing, and inputs with which fuzzing found a bug.
 //!
 //! An input may not cause a panic, or more memory than its target's limit. An input whose name begins with
 //! `valid` must be accepted. Valid inputs are also read cut short, and with single bytes changed.
