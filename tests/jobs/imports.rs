@@ -104,7 +104,7 @@ fn the_next_command_learns_a_small_table() {
         let run = lab.train(2, &format!("run{rows}"), &options);
         assert!(run["test_accuracy"].as_f64().unwrap() >= 90.0, "{rows}: {next}: {}", run["test_accuracy"]);
     }
-    // The default options are for more samples.
+    // 60 samples are too few for the default options, so the training warns.
     let data = lab.path("data");
     let options = ["--model", "mlp", "--data-root", data.to_str().unwrap(), "--train-samples", "60"];
     let warned = |options: &[&str]| text(&run(lab.command(2, "short", options)));

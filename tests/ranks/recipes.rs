@@ -53,7 +53,6 @@ fn every_recipe_resumes_inside_an_epoch_to_the_same_bits() {
     }
 }
 
-/// Runs of versions without a choice of optimizers.
 #[test]
 fn augmented_images_differ_in_every_epoch() {
     let lab = Lab::new();

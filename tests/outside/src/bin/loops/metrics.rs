@@ -8,7 +8,7 @@ use crate::shards::refused;
 
 pub fn check(world: &World) -> Result<(), Box<dyn Error>> {
     let (rank, last) = (world.rank(), world.size() - 1);
-    // Rank 0 has no samples, unless it is the only one.
+    // Rank 0 has no samples, unless it is the only rank.
     let mean_of = |rank: usize| 0.1 + rank as f64 / 3.0;
     let samples_of = |rank: usize| if last == 0 { 7 } else { 10 * rank };
     let (mut loss, mut broken) = (Mean::default(), Mean::default());
