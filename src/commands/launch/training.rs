@@ -48,15 +48,15 @@ pub fn from_program(program: &[String]) -> Result<Option<Training>, Refused> {
 }
 
 /// Returns the arguments that resume the training in `dir` from its checkpoint after `step` steps. If the
-/// first attempt was itself a `--resume`, its training options are kept. `--trace` is kept only if the first
-/// traced step comes after `step`.
+/// first attempt was itself a `--resume`, its training options are kept. `--trace` is left out if
+/// `--trace-steps` begins at a step up to `step`.
 fn resume_after(args: &TrainArgs, verbosity: &[String], dir: &Path, step: usize) -> Vec<String> {
     let mut words = args.typed.clone();
     words.0.retain(|option, _| {
         (args.resume.is_some() && spec(option).is_some())
             || ["stall-warning", "trace", "trace-steps"].contains(&option.as_str())
     });
-    if args.trace.trace_steps.as_ref().is_none_or(|range| *range.start() <= step) {
+    if args.trace.trace_steps.as_ref().is_some_and(|range| *range.start() <= step) {
         words.0.retain(|option, _| !option.starts_with("trace"));
     }
     // Each option and its value are one word, because a path may begin with a dash.
@@ -84,6 +84,8 @@ mod tests {
             "train -v -v --resume=runs/a --stall-warning=5 --trace=t.json --trace-steps=40..50 --note-steps"
         );
         assert!(!(training.resume_after)(40).iter().any(|word| word.contains("trace")));
+        let default = read("train --out runs/a --trace t.json").unwrap().unwrap();
+        assert_eq!((default.resume_after)(5).join(" "), "train --resume=runs/a --trace=t.json --note-steps");
         let resumed = read("-q train --resume runs/a --lr 1e-4 --epochs 9").unwrap().unwrap();
         assert_eq!(
             (resumed.resume_after)(0).join(" "),
