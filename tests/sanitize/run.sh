@@ -4,7 +4,7 @@
 #   tests/sanitize/run.sh             all three parts
 #   tests/sanitize/run.sh asan        AddressSanitizer: unit tests of burn-fused and burn-mpi, and two-rank trainings
 #                                     over MPI and gloo; needs a nightly Rust toolchain
-#   tests/sanitize/run.sh memcheck    valgrind: the same unit tests, except those of convolutions and integer models,
+#   tests/sanitize/run.sh memcheck    valgrind: some of these unit tests (the filters below), because valgrind is slow,
 #                                     and a two-rank job of burn-mpi's examples; needs valgrind
 #   tests/sanitize/run.sh tsan        ThreadSanitizer: unit tests of burn-mpi, tests in which ranks are threads that
 #                                     run at the same time, and two-rank trainings over MPI and gloo; needs a
