@@ -92,8 +92,8 @@ pub struct Quantization {
     /// Freeze the ranges of weights and activations after this many epochs of qat.
     #[arg(long, value_name = "EPOCHS", default_value = "none", value_parser = or_none::<Positive>)]
     pub freeze_after: Optional<Positive>,
-    /// Number of epochs of qat in which batch norm is folded into the weights with the statistics of the
-    /// batch. Later epochs use batch norm's running statistics.
+    /// Number of epochs of qat in which batch norm stays a layer and uses the statistics of the batch. Later
+    /// epochs fold batch norm into the weights, with its running statistics.
     #[arg(long, value_name = "EPOCHS", default_value = "none", value_parser = or_none::<Positive>)]
     pub fold_after: Optional<Positive>,
     /// Training samples that ptq observes at each epoch's end [default: 1024].
