@@ -47,14 +47,14 @@ class Row:
 ROWS = (
     Row("convnet-32", "convnet, batch 32, 1 rank", 9, "epoch", peers=(*IMAGES, "jax")),
     Row("convnet-256", "convnet, batch 256, 1 rank", 8, "epoch", batch=256, steps=234, trial_steps=50, peers=(*IMAGES, "jax")),
-    Row("convnet-32-mpi", "convnet, batch 32, 2 ranks over mpi", 9, "epoch", ranks=2),
-    Row("convnet-32-gloo", "convnet, batch 32, 2 ranks over gloo", 6, "epoch", ranks=2, backend="gloo"),
+    Row("convnet-32-mpi", "convnet, batch 32, 2 ranks, mpi", 9, "epoch", ranks=2),
+    Row("convnet-32-gloo", "convnet, batch 32, 2 ranks, gloo", 6, "epoch", ranks=2, backend="gloo"),
     Row("mlp-32", "mlp, batch 32, 1 rank", 2, "noise", model="mlp", steps=1000, trial_steps=500,
         peers=(*FEATURES, "jax")),
     Row("vgg-32", "vgg, batch 32, 1 rank", 2.2, "noise", model="vgg", steps=12, trial_steps=6),
     Row("vgg-bf16", "vgg, batch 32, 1 rank, bf16", 1.4, "noise", model="vgg", steps=12, trial_steps=6,
         precision="bf16"),
-    Row("vgg-lab", "vgg, batch 32, 2 nodes, 1 Gbit/s, over mpi", 1.8, "noise", ranks=2, model="vgg", steps=12,
+    Row("vgg-lab", "vgg, batch 32, 2 emulated nodes, 1 Gbit/s, mpi", 1.8, "noise", ranks=2, model="vgg", steps=12,
         trial_steps=6, peers=("eager",), rate="1gbit"),
     Row("program", "whole program, 3 epochs with tests, 2 ranks", 12, "program", ranks=2),
 )

@@ -18,12 +18,11 @@ Examples:
   mpiburn launch 2x2 --restart 3 -- train --epochs 100 --out results/long
   mpiburn launch 2x1 --dry-run -- bench allreduce   # prints the command line
 
-launch forwards these signals to the ranks: SIGTERM, SIGUSR1, SIGUSR2, SIGQUIT, SIGINT (Ctrl-C) and SIGHUP (the terminal \
-was closed). The ranks of train then write a checkpoint and exit with code 75. With --launcher srun, launch sends SIGUSR1 instead \
-of the signal, because srun kills its ranks after SIGTERM. A second signal ends the job.
+After SIGTERM, SIGUSR1, SIGUSR2, SIGQUIT, SIGINT (Ctrl-C) or SIGHUP (the terminal was closed), launch asks the ranks to \
+stop. The ranks of train then write a checkpoint and exit with code 75. A second signal ends the job at once.
 
 launch exits with the code of mpirun or srun: 0 after success, 2 after an invalid option or value, 75 after a stop with \
-a checkpoint. Open MPI's mpirun makes one exception: after SIGTERM or Ctrl-C, its code is 1.
+a checkpoint. With Open MPI, launch exits with 1 after SIGTERM or Ctrl-C, even if the checkpoint is complete.
 
 --restart N starts a failed job again from its last checkpoint. launch gives up, and exits with the code of the last \
 attempt, if
@@ -31,9 +30,9 @@ attempt, if
   - the code is 2 (invalid option or value), or 126 or 127 (no such program)
   - two attempts in a row fail at the same step, without a new checkpoint
   - three attempts in a row do not reach their first step
-  - DIR has an older run, and the command has neither --overwrite nor --resume
+  - DIR had a run before the first attempt: add --overwrite or --resume
   - another process writes to DIR, or launch cannot read DIR
-DIR must be visible on this machine. failed_attempts in its run.json lists the faults."
+DIR must be visible on this machine. DIR/run.json lists the failed attempts."
 )]
 pub struct LaunchArgs {
     /// Machines x processes per machine: 1x1, 1x2, 2x1, 2x2, ...

@@ -44,8 +44,8 @@ pub struct TrainArgs {
     pub overwrite: bool,
     /// Continue a run from its last checkpoint, with the options in its run.json.
     ///
-    /// Options given beside --resume replace those of run.json, which records the change. The value none
-    /// removes an option: --clip-norm none. Options that the checkpoint depends on, such as --model, cannot
+    /// Options given beside --resume override the run's options, and run.json records the change. The value
+    /// none removes an option: --clip-norm none. Options that the checkpoint depends on, such as --model, cannot
     /// change.
     #[arg(long, value_name = "RUN", help_heading = "Results")]
     pub resume: Option<PathBuf>,

@@ -93,7 +93,7 @@ pub struct Quantization {
     #[arg(long, value_name = "EPOCHS", default_value = "none", value_parser = or_none::<Positive>)]
     pub freeze_after: Optional<Positive>,
     /// Number of epochs of qat in which batch norm stays a layer and uses the statistics of the batch. Later
-    /// epochs fold batch norm into the weights, with its running statistics.
+    /// epochs use running statistics, and fold batch norm into the weights.
     #[arg(long, value_name = "EPOCHS", default_value = "none", value_parser = or_none::<Positive>)]
     pub fold_after: Optional<Positive>,
     /// Training samples that ptq observes at each epoch's end [default: 1024].

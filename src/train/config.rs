@@ -163,8 +163,8 @@ pub struct DataOptions {
     pub shuffle: bool,
     /// Where a rank keeps its samples.
     ///
-    /// With disk, a rank reads its samples from an imported data set again for each step. Other data sets are
-    /// always in memory. auto means disk if the samples of all ranks of a host need more than half of
+    /// With disk, a rank reads its samples from disk in every step. Only imported data sets can stay on disk.
+    /// auto means disk if the samples of all ranks of a host need more than half of
     /// its memory.
     #[arg(long, default_value = "auto", value_parser = one_of::<SamplesIn>())]
     pub samples_in: SamplesIn,
@@ -177,7 +177,7 @@ pub struct DataOptions {
     /// Expected number of classes; the training fails if the data set has another number.
     #[arg(long, value_name = "N", default_value = "none", value_parser = or_none::<Positive>)]
     pub num_classes: Optional<Positive>,
-    /// Ignored. Programs for PyTorch have this option for the number of data loader workers.
+    /// Ignored; accepted for compatibility with PyTorch programs.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = from_0::<usize>)]
     #[serde(skip)]
     pub num_workers: usize,
@@ -229,8 +229,8 @@ pub struct Recipe {
     /// The test loss has no label smoothing.
     #[arg(long, value_name = "X", default_value = "0")]
     pub label_smoothing: Below1,
-    /// Weights of the classes in the training loss [default: none, so every sample weighs the same]. With
-    /// balanced, every class has the same total weight. The test loss has no weights.
+    /// Weights of the classes in the training loss. With balanced, every class has the same total weight; with
+    /// none, every sample has the same weight. The test loss has no weights.
     #[arg(long, default_value = "none", value_parser = one_of::<ClassWeights>())]
     pub class_weights: ClassWeights,
     /// Stop after N epochs without a lower test loss, and keep the checkpoint of the best epoch.
@@ -336,8 +336,8 @@ pub struct Communication {
     /// Overlap the all-reduce of gradients with backward.
     #[arg(long, value_name = "on|off", default_value = "on", value_parser = on_off())]
     pub overlap: Switch,
-    /// Maximum size of a gradient bucket in MB; 1 MB for the first bucket. If all gradients together have less
-    /// than 8 times this size, the maximum is an eighth of them, or 1 MB if an eighth is less.
+    /// Maximum size of a gradient bucket in MB; the first bucket has at most 1 MB. Small models have smaller
+    /// buckets: at most an eighth of all gradients, but up to 1 MB.
     #[arg(long, value_name = "SIZE", default_value = "25")]
     pub bucket_mb: Above0,
     /// Abort the job if a collective takes longer than this many seconds.

@@ -496,8 +496,8 @@ mod tests {
             ("/others_cpu_percent", 0.0.into(), "others_cpu_percent is 0, expected 3.5 from"),
             ("/data/classes", 3.into(), "data.classes is 3, expected 2 from data.class_names"),
             ("/data/std", vec![1.0].into(), "data.std must have"),
-            ("/best_epoch", 4.into(), "best_epoch is 4, but 3 epochs"),
-            ("/stopped_early_after", 2.into(), "stopped_early_after is 2, but 3 epochs"),
+            ("/best_epoch", 4.into(), "best_epoch is 4, but the last trained epoch is 3"),
+            ("/stopped_early_after", 2.into(), "stopped_early_after is 2, but the last trained epoch is 3"),
         ] {
             let mut edited = whole.clone();
             let (parent, name) = path.rsplit_once('/').unwrap();

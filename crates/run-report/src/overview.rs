@@ -154,7 +154,8 @@ fn alike(row: &Row<'_>, rows: &[Row<'_>]) -> String {
     match rows.iter().filter(|other| is_sound(other) && !differ(row, other)).count() {
         // Only the row itself.
         0 | 1 => String::new(),
-        count => format!(" (other rows with the same time within noise: {})", count - 1),
+        2 => " (1 other row has the same time within noise)".to_owned(),
+        count => format!(" ({} other rows have the same time within noise)", count - 1),
     }
 }
 
