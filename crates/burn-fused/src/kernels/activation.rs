@@ -1,8 +1,8 @@
 //! Activation functions on rows of values, and their gradients.
 //!
 //! The slope of an activation is its derivative. The forward pass computes and stores the slope together with
-//! the value, because the value and the slope share most of their arithmetic. Backward multiplies the
-//! gradient by the stored slope. ReLU needs no stored slope, because its output shows which gradients pass.
+//! the value, because the value and the slope share most of their arithmetic. The backward pass multiplies
+//! the gradient by the stored slope. For ReLU, no slope is stored, because the output determines it.
 
 use crate::kernels::epilogue::{passes, relu};
 use crate::kernels::simd::kernel;
@@ -27,7 +27,8 @@ const ROOT: f32 = 0.797_884_6;
 const CUBIC: f32 = 0.044_715;
 
 impl ActivationFunction {
-    /// Whether the output determines the slope. If so, backward reads the output instead of a stored slope.
+    /// Whether the output determines the slope. If so, the backward pass reads the output instead of a stored
+    /// slope.
     pub(crate) fn is_known_by_output(self) -> bool {
         matches!(self, Self::Identity | Self::Relu)
     }
@@ -61,7 +62,7 @@ kernel! {
         // Number of values in a row. Without a bias, the last row may be shorter.
         width: usize,
         bias: &[f32],
-        // The rows to copy into `inner` first. `None` if `inner` has them already.
+        // The rows that are first copied into `inner`. `None` if `inner` has them already.
         source: Option<&[f32]>,
         inner: &mut [f32],
         output: Option<&mut [f32]>,
@@ -76,7 +77,7 @@ kernel! {
     }
 }
 
-/// [`activate_rows`] with `function`, which returns the value and the slope at an input.
+/// Does the work of [`activate_rows`]. `function` returns the value and the slope at an input.
 #[inline(always)]
 fn rows(
     width: usize,
@@ -105,7 +106,8 @@ fn rows(
 
 kernel! {
     /// Backward of [`activate_rows`]: turns the gradient of the output into the gradient of the input.
-    /// `activation` must not be the identity: it leaves gradients unchanged, so callers skip this function.
+    /// `activation` must not be the identity. The identity leaves gradients unchanged, so callers skip this
+    /// function.
     pub(crate) fn apply_slopes<S>(
         _simd: S,
         activation: ActivationFunction,
@@ -116,7 +118,7 @@ kernel! {
     ) {
         let values = gradient.iter_mut().zip(known);
         if activation.is_known_by_output() {
-            // Not a product: an infinite gradient times a slope of 0 would be NaN.
+            // This is not a product, because an infinite gradient times a slope of 0 would be NaN.
             values.for_each(|(gradient, output)| *gradient = if passes(*output) { *gradient } else { 0.0 });
         } else {
             values.for_each(|(gradient, slope)| *gradient *= slope);
@@ -124,7 +126,7 @@ kernel! {
     }
 }
 
-/// Number of rows in a block. Each block is summed separately, and its sum is added to the total: this is
+/// Number of rows in a block. [`add_rows`] sums each block separately, and adds its sum to the total. This is
 /// more accurate than one long chain of additions.
 pub(crate) const ROWS: usize = 64;
 

@@ -11,11 +11,11 @@ use crate::kernels::simd::{
 /// Number of columns in a panel. A panel is a block of columns of a transposed matrix, as wide as four of the
 /// widest vectors.
 pub const PANEL: usize = 64;
-/// Maximum number of terms in a block. Each value of a product is a sum of terms. The second factor's vectors
-/// for one block stay in the L1 cache while all rows use them.
+/// Maximum number of terms in a block. Each value of a product is a sum of terms, which is computed block by
+/// block. The second factor's vectors for one block stay in the L1 cache while all rows use them.
 const TERMS: usize = 128;
 
-/// A matrix in the values of a tensor: row `r` begins at `first + r * step`.
+/// A matrix in a slice that may have other values as well: row `r` begins at `first + r * step`.
 #[derive(Debug, Clone, Copy)]
 pub struct View<'a> {
     pub values: &'a [f32],
@@ -43,8 +43,8 @@ impl<'a> View<'a> {
 kernel! {
     /// Transposes `rows` rows of `width` values, multiplies them by `factor`, and copies them into panels.
     /// The panels have the shape `[panel, width, PANEL]`, with `width` rounded up to a multiple of
-    /// [`MAX_LANES`]. The columns after the last one are zero up to a multiple of [`MAX_LANES`]. Further
-    /// columns of the panel are not written.
+    /// [`MAX_LANES`]. Each row becomes a column. The columns are followed by columns of zeros, up to a
+    /// multiple of [`MAX_LANES`]. The rest of the last panel is not written.
     pub fn pack_transposed<S>(
         simd: S,
         matrix: View<'_>,
@@ -68,7 +68,7 @@ kernel! {
 }
 
 kernel! {
-    /// Copies rows, and pads each with zeros to a multiple of [`MAX_LANES`].
+    /// Copies rows, and pads each with zeros to a length that is a multiple of [`MAX_LANES`].
     pub fn pack<S>(simd: S, matrix: View<'_>, rows: usize, width: usize, packed: &mut [f32]) {
         let padded = width.next_multiple_of(MAX_LANES);
         for (row, target) in packed[..rows * padded].chunks_exact_mut(padded).enumerate() {
@@ -84,10 +84,10 @@ kernel! {
 
 /// Computes `target = a b`, or `target += a b` if `adds`.
 pub struct Multiply<'a> {
-    /// Number of rows of `a` and the target, and number of terms in each sum.
+    /// Two numbers: the rows of `a`, which are also the rows of the target, and the terms in each sum.
     pub size: [usize; 2],
     pub a: Scalars<'a>,
-    /// One row for each term, in whole vectors.
+    /// The second factor. It has one row for each term, and each row consists of whole vectors.
     pub b: View<'a>,
     /// Row `r` of the target begins at `r * step`.
     pub target: &'a mut [f32],

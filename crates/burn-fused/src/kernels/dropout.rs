@@ -15,8 +15,8 @@ pub(crate) struct DropoutMask {
     scale: f32,
 }
 
-/// The last step of SplitMix64 (Steele et al. 2014). The results for two similar keys differ as much as the
-/// results for two random keys.
+/// Applies the last step of SplitMix64 (Steele et al. 2014) to `key`. The results for two similar keys differ
+/// as much as the results for two random keys.
 fn mix(key: u64) -> u64 {
     let key = (key ^ (key >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let key = (key ^ (key >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -32,7 +32,7 @@ impl DropoutMask {
         let message = "Dropout probability must be finite and in the range [0, 1), but got";
         assert!((0.0..1.0).contains(&prob), "{message} {prob}");
         let keep = 1.0 - prob;
-        // If `prob` is 0, the conversion to an integer saturates at `u32::MAX`.
+        // If `prob` is 0, the product is 2^32, and the conversion to an integer saturates at `u32::MAX`.
         let limit = (keep * 2f64.powi(32)).round() as u32;
         let key = mix(key);
         Self { key: [key as u32, (key >> 32) as u32], limit, scale: (1.0 / keep) as f32 }
@@ -41,9 +41,10 @@ impl DropoutMask {
     /// Returns the factor of the value at `index`.
     #[inline(always)]
     pub fn factor(self, index: usize) -> f32 {
-        // The constants are those of the hash `lowbias32` (Wellons, hash-prospector): each bit of the index changes each bit of the
-        // result with a probability near 1/2. The second half of the key enters in the middle: if the key
-        // entered only at the beginning, the masks of two keys would be permutations of each other.
+        // The constants are those of the hash `lowbias32` (Wellons, hash-prospector): each bit of the index
+        // changes each bit of the result with a probability near 1/2. The second half of the key enters in
+        // the middle. If it entered at the beginning, the masks of two keys would be permutations of each
+        // other.
         let mut x = index as u32 ^ self.key[0];
         x = (x ^ (x >> 16)).wrapping_mul(0x7feb_352d);
         x = (x ^ (x >> 15) ^ self.key[1]).wrapping_mul(0x846c_a68b);
@@ -85,7 +86,7 @@ impl BatchPlace {
     /// # Panics
     /// If `prob` is not in the range [0, 1).
     pub(crate) fn masks(&self, prob: f64, batch: usize) -> Vec<DropoutMask> {
-        // Adds the increment of SplitMix64 first, because `mix` maps a key of 0 to 0.
+        // `next` adds the increment of SplitMix64 before it calls `mix`, because `mix` maps a key of 0 to 0.
         let next = |key: u64, part: u64| mix(key.wrapping_add(0x9e37_79b9_7f4a_7c15)) ^ part;
         let key = |sample: usize| {
             let index = self.first + sample * self.stride;
@@ -100,9 +101,9 @@ kernel! {
     pub(crate) fn drop_part<S>(
         _simd: S,
         mask: Option<DropoutMask>,
-        // Index of the first value in the mask.
+        // Index in the mask of the first value.
         first: usize,
-        // `None` if the values are in `target`.
+        // The values. `None` if they are in `target`.
         x: Option<&[f32]>,
         // Has the length of `target`. With a mask, `residual` may also be empty: then nothing is added.
         residual: &[f32],

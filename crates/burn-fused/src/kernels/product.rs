@@ -36,12 +36,12 @@ const SCALARS: usize = 1 << 17;
 const AHEAD: usize = 4;
 /// Number of f32 values in a cache line.
 const LINE: usize = 16;
-/// Maximum number of rows in the first factor for which the second factor is read in place: packing it would
-/// take longer than it saves. A second factor that is transposed, or whose rows are not whole vectors, is
-/// packed in any case.
+/// If the first factor has at most this many rows, the second factor is read in place, because packing it
+/// would take longer than it saves. A second factor that is transposed, or whose rows are not whole vectors,
+/// is packed in any case.
 const FEW: usize = 12;
-/// Maximum number of columns of a second factor that is read in place: its rows are close together, so the
-/// caches hold the rows of all terms. The exceptions of [`FEW`] apply.
+/// If the second factor has at most this many columns, it is read in place. Its rows are close together, so
+/// the caches hold the rows of all terms. The exceptions of [`FEW`] apply.
 const NEAR: usize = 128;
 /// Minimum number of multiplications per thread, on average, in a product that uses several threads.
 const PART: usize = 1 << 20;
@@ -152,7 +152,7 @@ kernel! {
         let ([from, terms], [first, columns]) = (terms, columns);
         let (lanes, width) = (S::F32_LANES, panel(simd, columns) * S::F32_LANES);
         if !matrix.transposed {
-            // Row by row, because the processor prefetches along a row.
+            // The matrix is copied row by row, because the processor prefetches along a row.
             for term in 0..terms {
                 let at = (from + term) * matrix.columns + first;
                 let row = &matrix.values[at..][..columns];

@@ -1,5 +1,5 @@
-//! Loads, stores, backward of pooling, and sums of planes in SIMD lanes. A plane in lanes has one vector for
-//! each pixel.
+//! Functions that load, store and sum planes in SIMD lanes, and the backward of pooling. A plane in lanes has
+//! one vector for each pixel.
 //!
 //! The direct convolution computes a block of images at a time, with one image in each lane. Winograd and
 //! tiles use some of these functions with channels in lanes.
@@ -45,8 +45,8 @@ pub(super) fn spread<S: Lanes>(
     sum
 }
 
-/// Copies the maximum of each 2x2 square of a plane to `maxima`. `pooled` has the gradients of the pooled
-/// pixels: a gradient becomes zero if its argmax is [`NO_MAXIMUM`].
+/// Copies the maximum of each 2x2 square of a plane to `maxima`. `pooled` has the gradient of each pooled
+/// pixel. If the argmax of a pooled pixel is [`NO_MAXIMUM`], its gradient is set to zero.
 #[inline(always)]
 pub(super) fn gather<S: Lanes>(
     simd: S,
@@ -95,7 +95,8 @@ pub(super) fn total<S: Lanes>(simd: S, vectors: &[S::f32s]) -> S::f32s {
             *sum = simd.add_f32s(*sum, vector);
         }
     }
-    // Loops, because a closure may be compiled as a separate function, without the level's instructions.
+    // These are loops, because a closure may be compiled as a separate function, without the level's
+    // instructions.
     let mut total = simd.splat_f32s(0.0);
     for part in [&sums[..], rest] {
         for &vector in part {
@@ -149,11 +150,12 @@ pub(super) fn store_block<S: Lanes>(
     }
 }
 
-/// Stores each argmax as a byte.
+/// Stores each argmax of `index` as a byte.
 #[inline(always)]
 pub(super) fn keep_argmax<V: bytemuck::Pod>(index: &[V], argmax: &mut [u8]) {
     let found: &[u32] = bytemuck::cast_slice(index);
-    // A loop, because `extend` may be compiled as a separate function, without the level's instructions.
+    // This is a loop, because `extend` may be compiled as a separate function, without the level's
+    // instructions.
     for (byte, &index) in argmax.iter_mut().zip(found) {
         *byte = index as u8;
     }

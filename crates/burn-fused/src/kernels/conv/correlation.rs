@@ -17,11 +17,11 @@ pub struct Correlation<'a> {
     pub inputs: usize,
     /// Output channels.
     pub outputs: usize,
-    /// 3x3 weights for each pair of an output and an input channel.
+    /// Weights, with 3x3 of them for each pair of an output and an input channel.
     pub weights: &'a [f32],
-    /// One for each output channel. `None` stands for zeros.
+    /// One bias for each output channel. `None` stands for zeros.
     pub bias: Option<&'a [f32]>,
-    /// Applied to the convolution's result.
+    /// The epilogue that is applied to the convolution's result.
     pub epilogue: Epilogue,
 }
 
@@ -40,8 +40,8 @@ impl<'a> Correlation<'a> {
 
     /// Computes all outputs of a block of images. `input` has bordered planes in the layout of `plane`.
     /// `output` receives planes without borders. If the epilogue pools, the planes are pooled, and `index`
-    /// receives the argmax of each pooled pixel unless `index` is empty. If the epilogue does not pool,
-    /// height and width of the planes are rounded up to even numbers.
+    /// receives the argmax of each pooled pixel unless `index` is empty. If the epilogue does not pool, the
+    /// height and the width of the planes are rounded up to even numbers.
     ///
     /// # Panics
     /// If `plane` is not [bordered](Plane::bordered), or a slice is too short.
@@ -176,8 +176,8 @@ pub fn weight_gradient<S: Lanes>(
     }
 }
 
-/// Does the work of [`weight_gradient`] for one input channel and `N` output channels. The sums of output
-/// channel `n` are the 9 vectors that start at vector `9 * (first + n * step)`. Returns `N`.
+/// Does the work of [`weight_gradient`] for one input channel and `N` output channels, and returns `N`. The
+/// sums of output channel `n` are the 9 vectors that start at vector `9 * (first + n * step)`.
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "the index names a register")]
 fn taps<S: Lanes, const N: usize>(

@@ -16,18 +16,19 @@ use crate::kernels::quantization::{Extremes, Grid, Int8Error, QParams, Scheme};
 use crate::kernels::simd::{Kernel, Lanes};
 use crate::runtime::memory::Buffer;
 
-/// Chooses the fake quantization of activations. The argument is their minimum and maximum, or the error of
-/// computing them. Returns affine quantization parameters, or `None` to leave the activations as they are.
+/// A function that chooses the fake quantization of activations. Its argument is their minimum and maximum,
+/// or the error of computing them. It returns affine quantization parameters, or `None` to leave the
+/// activations as they are.
 pub type Parameters<'a> = dyn FnMut(Result<[f32; 2], Int8Error>) -> Option<QParams> + 'a;
 
-/// Whether a chain of two layers with ReLU and pooling is supported. Both layers need few channels. Height
-/// and width must be multiples of 4, so that 2x2 pooling covers the images of both layers.
+/// Whether a chain of two layers with ReLU and pooling is supported. Both layers must have few channels.
+/// Height and width must be multiples of 4, so that 2x2 pooling covers the images of both layers.
 pub fn pair_fits(shapes: [Shape; 2]) -> bool {
     let [Shape { height, width, .. }, _] = shapes;
     shapes.iter().all(Shape::is_small) && height.is_multiple_of(4) && width.is_multiple_of(4)
 }
 
-/// What forward saves for backward. The layout depends on the SIMD level.
+/// What the forward pass saves for the backward pass. The layout depends on the SIMD level.
 #[derive(Debug, Default)]
 pub struct Between {
     /// Input of the second layer: bordered planes in lanes.
@@ -36,8 +37,8 @@ pub struct Between {
     pub argmax: [Vec<u8>; 2],
 }
 
-/// Forward of `N` layers. Returns the output, and what backward reads. Each layer except the last applies
-/// ReLU and pooling.
+/// The forward pass of `N` layers. It returns the output, and what the backward pass reads. Each layer except
+/// the last applies ReLU and pooling.
 pub struct ForwardPass<'a, 'p, const N: usize> {
     pub shapes: [Shape; N],
     /// Epilogue of the last layer.
@@ -45,9 +46,9 @@ pub struct ForwardPass<'a, 'p, const N: usize> {
     pub input: &'a [f32],
     /// Weights and biases of each layer.
     pub layers: [[&'a [f32]; 2]; N],
-    /// Chooses the fake quantization between the layers. `None` if there is none.
+    /// The function that chooses the fake quantization between the layers. `None` if there is none.
     pub quantize: Option<&'a mut Parameters<'p>>,
-    /// Whether a backward follows. If not, no argmax is kept.
+    /// Whether a backward pass follows. If not, no argmax is kept.
     pub backward: bool,
     pub buffers: &'a mut [Buffers; 2],
 }
@@ -76,7 +77,8 @@ impl<const N: usize> Kernel for ForwardPass<'_, '_, N> {
             let (block, layer) = if apart { (turn % blocks, turn / blocks) } else { (turn / N, turn % N) };
             let (shape, is_last) = (shapes[layer], layer == N - 1);
             let epilogue = if is_last { epilogue } else { Epilogue::ReluPool };
-            // Without pooling, kernels store 2x2 squares, which may extend beyond the image.
+            // Without pooling, kernels store 2x2 squares, which may extend beyond the image. The result's
+            // plane has room for them.
             let result = match epilogue {
                 Epilogue::ReluPool => Plane::plain(shape.output_size(epilogue)),
                 Epilogue::Identity | Epilogue::Relu => Plane::rounded_up([shape.height, shape.width]),
@@ -124,8 +126,7 @@ impl<const N: usize> Kernel for ForwardPass<'_, '_, N> {
     }
 }
 
-/// Copies the pixels of a block from `middle`, which has no borders, into bordered
-/// planes.
+/// Copies the pixels of a block from `middle`, which has no borders, into bordered planes.
 #[inline(always)]
 fn add_borders<S: Lanes>(simd: S, shape: Shape, plane: Plane, middle: &[S::f32s], lanes: &mut [S::f32s]) {
     let mut rows = middle.chunks_exact(shape.width);
@@ -137,16 +138,16 @@ fn add_borders<S: Lanes>(simd: S, shape: Shape, plane: Plane, middle: &[S::f32s]
     }
 }
 
-/// Backward of `N` layers. Returns the gradients of each layer.
+/// The backward pass of `N` layers. It returns the gradients of each layer.
 pub struct BackwardPass<'a, const N: usize> {
     pub shapes: [Shape; N],
     pub epilogue: Epilogue,
     /// The input of the first layer, and the output, argmax and output gradient of the last layer.
     pub back: Back<'a>,
     pub weights: [&'a [f32]; N],
-    /// What forward saved, at the same SIMD level. Required if there are two layers.
+    /// What the forward pass saved, at the same SIMD level. Required if there are two layers.
     pub between: Option<&'a Between>,
-    /// Callback that lets communication progress. It is called after each block of the work.
+    /// Callback that lets communication progress. It is called for each layer of each block of images.
     pub poll: &'a mut dyn FnMut(),
     pub buffers: &'a mut [Buffers; 2],
 }

@@ -30,7 +30,8 @@ pub fn finish<S: Lanes>(
     argmax: &mut [u8],
 ) {
     if epilogue == Epilogue::Relu {
-        // A loop, because a closure may be compiled as a separate function, without the level's instructions.
+        // This is a loop, because a closure may be compiled as a separate function, without the level's
+        // instructions.
         for value in sums.iter_mut() {
             *value = relu(simd, *value);
         }
@@ -54,8 +55,8 @@ pub fn finish<S: Lanes>(
 }
 
 /// Fake-quantizes the pixels of a pooled plane. `argmax` is the argmax of the pooling, with a byte for each
-/// pixel and lane, or is empty. If a pooled pixel is clipped, its byte becomes [`NO_MAXIMUM`], so that no
-/// pixel of its 2x2 square gets a gradient.
+/// pixel and lane, or is empty. If a pooled pixel is clipped, its byte becomes [`NO_MAXIMUM`]: then no pixel
+/// of its 2x2 square gets a gradient.
 #[inline(always)]
 pub fn fake_quantize<S: Lanes>(_simd: S, grid: Grid, plane: Plane, lanes: &mut [S::f32s], argmax: &mut [u8]) {
     let [height, width] = plane.size;

@@ -14,7 +14,7 @@ use crate::kernels::simd::kernel;
 use crate::kernels::squares::Squares;
 use crate::runtime::memory::Buffer;
 
-/// See [`Convolution::forward`]. The argmax is returned only if `keeps`.
+/// See [`Convolution::forward`]. The argmax is returned only if `keeps` is set.
 pub fn forward(
     conv: Convolution,
     input: &[f32],
@@ -70,7 +70,7 @@ pub fn backward(conv: Convolution, back: Back<'_>, between: &mut dyn FnMut()) ->
     gradients
 }
 
-/// Approximate number of pixels in a group. Their columns stay in the cache.
+/// Approximate number of pixels in a group. The columns of a group stay in the cache.
 const GROUP: usize = 256;
 
 /// Pixels whose columns form one matrix: whole images, or some rows of one image.
@@ -116,16 +116,17 @@ impl Group {
         self.images * self.part(shape)
     }
 
-    /// Returns the pooling of one image's pixels in the group. It has no squares if `epilogue` does not pool.
+    /// Returns the pooling of the group's pixels in one image. It has no squares if `epilogue` does not pool.
     fn squares(&self, shape: Shape, epilogue: Epilogue) -> Squares {
         let rows = if epilogue == Epilogue::ReluPool { self.rows[1] - self.rows[0] } else { 0 };
         Squares::new([rows, shape.width])
     }
 }
 
-/// One tap, a position of the 3x3 kernel, applied to a part of a plane. A plane is one channel of one image,
-/// and a part is the group's pixels in one plane. The tap reads the same neighbour of each pixel. The fields
-/// say which pixels of the part have this neighbour in the plane, and where the neighbours are.
+/// What one tap reads for a part of a plane. A tap is a position of the 3x3 kernel, and reads the same
+/// neighbour of each pixel. A plane is one channel of one image, and a part is the group's pixels in one
+/// plane. The fields say which pixels of the part have this neighbour in the plane, and where the neighbours
+/// are.
 struct Shift {
     /// First pixel of the part that has the neighbour.
     from: usize,
@@ -133,8 +134,8 @@ struct Shift {
     to: usize,
     /// Position in the plane of the neighbour of pixel `from`.
     source: usize,
-    /// Column at the left or right edge: its pixels lack the neighbour even if they are between `from` and
-    /// `to`. `None` for a tap that reads the same column.
+    /// Column at the left or right edge. Its pixels lack the neighbour even if they are between `from` and
+    /// `to`. `None` for a tap that reads the pixel's own column.
     edge: Option<usize>,
 }
 
@@ -218,8 +219,8 @@ kernel! {
     }
 }
 
-/// Splits a product into one part for each channel and image. Returns for each part its range in the product,
-/// its channel, and its position in the output.
+/// Splits a product into one part for each channel and image. Returns three values for each part: its range
+/// in the product, its channel, and its position in the output.
 #[inline(always)]
 fn planes(
     shape: Shape,

@@ -15,14 +15,14 @@ use crate::runtime::memory::Buffer;
 /// Minimum number of images in a block: the number of lanes of the widest vector. The direct convolution has
 /// one image in each lane.
 const IMAGES: usize = 16;
-/// Number of pixels in a block of small images. Large blocks pay because the weights are prepared once for
-/// each block.
+/// Approximate number of pixels in a block, unless the images are so large that a block has the minimum
+/// number of images. Large blocks pay because the weights are prepared once for each block.
 const PIXELS: usize = 4096;
 
-/// Splits a batch into blocks. Returns the index of the first image, and the convolution, of each block.
+/// Splits a batch into blocks. Returns for each block the index of its first image, and its convolution.
 fn blocks(conv: Convolution) -> impl Iterator<Item = (usize, Convolution)> {
     let Shape { height, width, .. } = conv.shape;
-    // A multiple of the lanes of the widest vector.
+    // The number of images is a multiple of the lanes of the widest vector.
     let images = (PIXELS / (height * width)).max(IMAGES).next_multiple_of(IMAGES);
     conv.shape.blocks(images).map(move |(first, shape)| (first, Convolution { shape, ..conv }))
 }

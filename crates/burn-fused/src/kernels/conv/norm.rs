@@ -3,7 +3,7 @@
 //!
 //! The results of the convolution, before the normalisation, are called sums. Forward computes the sums, then
 //! the mean and variance of each channel, and then the output. Until backward has read the sums, they stay in
-//! the SIMD lanes in which they were computed. They are never copied to images.
+//! the SIMD lanes in which they were computed. They are never rearranged as images.
 
 use super::blocks::{gather, load_input, total};
 use super::correlation::Correlation;
@@ -19,9 +19,9 @@ use crate::kernels::simd::{Kernel, Lanes, MAX_LANES, load};
 use crate::kernels::squares::passes;
 use crate::runtime::memory::Buffer;
 
-/// The layout of sums: one plane in lanes after the other. With the direct convolution, lanes are images, and
-/// a block of images has one plane for each output channel. With Winograd, lanes are channels, and an image
-/// has one plane for each vector of output channels.
+/// The layout of sums: planes, one after the other. A plane has one vector for each pixel. With the direct
+/// convolution, lanes are images, and a block of images has one plane for each output channel. With Winograd,
+/// lanes are channels, and an image has one plane for each vector of output channels.
 #[derive(Debug, Clone, Copy)]
 pub struct Layout {
     shape: Shape,
@@ -78,8 +78,8 @@ impl Layout {
         (0..self.shape.batch).map(place).map(|(vector, lane)| value(vector * lanes + lane)).sum()
     }
 
-    /// Arranges one number for each channel in lanes. There is one vector for each of the planes that
-    /// [`groups`](Self::groups) counts.
+    /// Arranges numbers, one for each channel, in the lanes of vectors. There is one vector for each of the
+    /// planes that [`groups`](Self::groups) counts.
     fn in_lanes<S: Lanes>(self, value: impl Fn(usize) -> f32) -> Vec<f32> {
         let channel = |at: usize| if self.by_image { at / S::F32_LANES } else { at };
         let number = |at: usize| if channel(at) < self.shape.outputs { value(channel(at)) } else { 0.0 };
@@ -285,7 +285,7 @@ fn sums_of<'a, S: Lanes, T: Terms<K>, const K: usize>(
 #[inline(always)]
 fn flush<S: Lanes, const K: usize>(simd: S, parts: [[S::f32s; K]; 4], found: &mut [[f64; MAX_LANES]; K]) {
     for (k, found) in found.iter_mut().enumerate() {
-        // Without `map`: its closure may be compiled as a separate function, without the level's
+        // `map` is not used, because its closure may be compiled as a separate function, without the level's
         // instructions.
         let sum = total(simd, &[parts[0][k], parts[1][k], parts[2][k], parts[3][k]]);
         let lanes: &[f32] = bytemuck::cast_slice(std::slice::from_ref(&sum));
@@ -325,7 +325,8 @@ fn moments<S: Lanes>(simd: S, layout: Layout, sums: &[S::f32s], epsilon: f64) ->
     moments
 }
 
-/// `N` numbers for each channel, each arranged as by [`Layout::in_lanes`].
+/// `N` numbers for each channel. Each `Vec` has one of them for all channels, arranged by
+/// [`Layout::in_lanes`].
 #[derive(Debug)]
 struct Numbers<const N: usize>([Vec<f32>; N]);
 
@@ -340,7 +341,7 @@ impl<const N: usize> Numbers<N> {
     }
 }
 
-/// Returns the mean of each channel, the factor of the distance from the mean, and the shift.
+/// Returns three numbers for each channel: its mean, the factor of the distance from the mean, and its shift.
 fn affines<S: Lanes>(layout: Layout, [scale, shift]: [&[f32]; 2], moments: &Moments) -> Numbers<3> {
     let Moments { mean, inverse, .. } = moments;
     Numbers::from_fn::<S>(layout, |channel| {
@@ -401,8 +402,9 @@ fn relu_back<S: Lanes>(simd: S, affine: [S::f32s; 3], x: S::f32s, gradient: S::f
     simd.select_f32s(passes(simd, apply(simd, affine, x)), gradient, simd.splat_f32s(0.0))
 }
 
-/// First half of backward: computes the means of each channel's gradients. Returns the [`Normed`] with which
-/// the convolution's backward computes the gradient of the sums, and the gradients of scales and shifts.
+/// First half of backward: computes [`level_and_slope`] of each channel's gradients. Returns the [`Normed`]
+/// with which the convolution's backward computes the gradient of the sums. Also returns the gradients of the
+/// scales and of the shifts.
 pub struct Means<'a, 'p> {
     pub conv: Convolution,
     pub parameters: [&'a [f32]; 2],

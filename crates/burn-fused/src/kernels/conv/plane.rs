@@ -65,8 +65,8 @@ impl Plane {
         self == Self::bordered(height, width)
     }
 
-    /// Returns the vector of the pixel that follows the pixel in vector `at`. `left` is the number of pixels
-    /// left in the row, including the pixel in vector `at`.
+    /// Returns the index of the vector of the pixel that follows the pixel in vector `at`. `left` counts the
+    /// pixels from `at` to the end of the row.
     #[inline(always)]
     fn next(self, at: usize, left: &mut usize) -> usize {
         *left -= 1;

@@ -19,7 +19,7 @@ pub struct Source<'a, T = f32> {
     pub mask: Mask<'a, T>,
     /// Number of channels.
     pub channels: usize,
-    /// Height and width, before pooling.
+    /// Height and width of the images, before pooling.
     pub size: [usize; 2],
     /// The normalisation through which the values flow back, if there is one.
     pub normed: Option<&'a Normed<'a>>,
@@ -32,7 +32,7 @@ pub enum Mask<'a, T> {
     All,
     /// Gradients are zero where this output of ReLU is zero.
     Relu(&'a [T]),
-    /// A pooled pixel's gradient goes to the maximum of its 2x2 square, by this argmax.
+    /// A pooled pixel's gradient goes to the pixel of its 2x2 square that this argmax names.
     Pool(&'a [u8]),
 }
 
@@ -68,7 +68,7 @@ impl<'a, T> Source<'a, T> {
         Self { values: back.gradient, mask, channels: shape.outputs, size, normed }
     }
 
-    /// Number of vectors that contain all channels of a pixel.
+    /// Number of vectors that hold all channels of a pixel.
     #[inline(always)]
     pub fn groups<S: Lanes>(&self) -> usize {
         self.channels.div_ceil(S::F32_LANES)

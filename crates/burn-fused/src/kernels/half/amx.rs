@@ -28,7 +28,7 @@ const PAIRS: usize = 16;
 /// tiles when it switches threads. The process asks only once.
 #[cfg(target_os = "linux")]
 pub(crate) fn is_available() -> bool {
-    /// Bits of leaf 7's EDX: AMX-BF16 and AMX-TILE.
+    /// The bits for AMX-BF16 and AMX-TILE in EDX of CPUID leaf 7.
     const AMX: u32 = 1 << 22 | 1 << 24;
     /// `ARCH_REQ_XCOMP_PERM`, and the number of the tiles' data among the processor's states.
     const REQUEST: libc::c_int = 0x1023;
@@ -42,7 +42,7 @@ pub(crate) fn is_available() -> bool {
     })
 }
 
-/// Returns false: this crate knows only how to ask Linux for the permission.
+/// Returns false, because this crate knows only how to ask Linux for the permission.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn is_available() -> bool {
     false
@@ -316,7 +316,7 @@ impl Tiles {
                 steps = inout(reg) steps.as_ptr() => _,
                 end = in(reg) steps.as_ptr_range().end,
                 left = in(reg) left.as_ptr(),
-                // In bytes: a value has two, and a word four.
+                // These strides are in bytes: a value has two bytes, and a word has four.
                 left_row = in(reg) 2 * left_strides[0],
                 left_half = in(reg) 2 * left_strides[1],
                 right = inout(reg) right.as_ptr() => _,

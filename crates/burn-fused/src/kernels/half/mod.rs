@@ -17,7 +17,7 @@ pub use product::{Bf16Products, bf16_products, limit_bf16_products};
 pub(crate) use product::{Bits, add_product};
 pub use setting::MatmulPrecision;
 
-/// A 16-bit type.
+/// A 16-bit floating-point type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Half {
     /// The range of f32, 8 bits of precision.
@@ -27,7 +27,7 @@ pub(crate) enum Half {
 }
 
 impl Half {
-    /// Converts to f32, exactly.
+    /// Converts `bits` to f32, exactly.
     ///
     /// # Panics
     /// If `bits` and `values` have different lengths.
@@ -39,15 +39,15 @@ impl Half {
         }
     }
 
-    /// Returns the values in f32.
+    /// Returns the values of `bits` in f32.
     pub(crate) fn widened(self, level: Level, bits: &[u16]) -> Vec<f32> {
         let mut values = vec![0.0; bits.len()];
         self.widen(level, bits, &mut values);
         values
     }
 
-    /// Rounds to nearest, ties to even. NaN stays NaN, and infinity stays infinity. In f16, a magnitude of
-    /// 65520 or more becomes infinity.
+    /// Rounds `values` to nearest, ties to even. NaN stays NaN, and infinity stays infinity. In f16, a
+    /// magnitude of 65520 or more becomes infinity.
     ///
     /// # Panics
     /// If `values` and `bits` have different lengths.
@@ -95,8 +95,8 @@ kernel! {
     fn narrow_bf16<S>(_simd: S, values: &[f32], bits: &mut [u16]) {
         for (bits, &value) in bits.iter_mut().zip(values) {
             let all = value.to_bits();
-            // Adds 0x8000 if the upper half is odd, and 0x7fff if it is even. At a tie, the lower half is
-            // 0x8000, so only an odd upper half is rounded up.
+            // Adding 0x8000 if the upper half is odd, and 0x7fff if it is even, rounds to nearest. At a tie,
+            // the lower half is 0x8000, so only an odd upper half is rounded up.
             let rounded = all.wrapping_add(0x7fff + ((all >> 16) & 1)) >> 16;
             // If all set bits of a NaN's payload are in the lower half, the upper half alone would be
             // infinity. The quiet bit keeps it NaN.

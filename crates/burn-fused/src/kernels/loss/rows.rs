@@ -119,7 +119,7 @@ fn few_sums(rows: &mut [Row], scores: &[f32], classes: usize) {
     }
 }
 
-/// Number of partial sums in [`fold`]: a few vectors.
+/// Number of partial results in [`fold`]. They fill a few vectors.
 const LANES: usize = 32;
 
 /// Combines `values` with `add` into [`LANES`] partial results that start at `first`, and combines the
@@ -155,7 +155,7 @@ kernel! {
         _simd: S,
         classes: Classes<'_>,
         rows: &[Row],
-        // The scores to copy into `target` first. `None` if `target` has them already.
+        // The rows that are first copied into `target`. `None` if `target` has them already.
         source: Option<&[f32]>,
         target: &mut [f32],
         // The gradient of the loss, divided by the sum of the target weights of all rows that are not

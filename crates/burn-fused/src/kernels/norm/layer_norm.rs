@@ -15,13 +15,13 @@ pub(crate) struct Rule {
 /// Statistics of a row.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Statistics {
-    /// 0 if the mean is not subtracted.
+    /// The mean, or 0 if the mean is not subtracted.
     mean: f32,
     inverse_deviation: f32,
 }
 
-/// Number of rows in a part, which one thread computes. The gradients of gamma and beta are summed over the
-/// rows of a part, and then over parts: short chains of additions are more exact.
+/// Number of rows in a part. One thread computes a part. The gradients of gamma and beta are summed over the
+/// rows of a part, and then over parts, because short chains of additions are more exact.
 pub(crate) const ROWS: usize = 64;
 
 /// Number of rows in a group. The rows of a group are computed together. In forward, the last additions of
@@ -30,7 +30,7 @@ pub(crate) const ROWS: usize = 64;
 const GROUP: usize = 4;
 
 kernel! {
-    /// Computes `output = (rows - mean) * inverse deviation * gamma + beta`.
+    /// Computes `output = (row - mean) * inverse deviation * gamma + beta` for each row.
     pub(crate) fn rows_forward<S>(
         simd: S,
         rule: Rule,
@@ -78,7 +78,7 @@ fn sum<S: Lanes, const SQUARED: bool>(simd: S, row: &[f32], origin: f32) -> f32 
     last[..rest.len()].copy_from_slice(rest);
     let last = load(simd, &last[..S::F32_LANES]);
     let origin = simd.splat_f32s(origin);
-    // Four independent sums, so that additions overlap.
+    // There are four independent sums, so that their additions overlap.
     let mut sums = [simd.splat_f32s(0.0); 4];
     let (fours, ones) = vectors.as_chunks::<4>();
     for four in fours {
@@ -158,8 +158,8 @@ impl Kernel for RowsBackward<'_> {
     }
 }
 
-/// Adds the terms of `R` rows to the gradients of gamma and beta. Returns the sums of `dh` and of `dh * h`
-/// for each row, as in [`RowsBackward`].
+/// Adds the terms of `R` rows to the gradients of gamma and beta. Returns for each row the sums of `dh` and
+/// of `dh * h`, as in [`RowsBackward`].
 #[inline(always)]
 fn column_sums<S: Lanes, const R: usize>(
     simd: S,

@@ -130,8 +130,8 @@ kernel! {
     }
 }
 
-/// Normalisation, scale and shift of a channel. Backward recomputes the same bits to
-/// find the values that ReLU passed.
+/// Normalisation, scale and shift of a channel. Backward computes the results again, with the same bits, to
+/// find those that ReLU passed.
 #[derive(Debug, Clone, Copy)]
 struct Affine {
     mean: f32,

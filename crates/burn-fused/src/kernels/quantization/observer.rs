@@ -19,7 +19,7 @@ pub fn min_max(values: &[f32]) -> Result<[f32; 2], Int8Error> {
 /// Returns the minimum and maximum for each of `channels` equal parts of `values`.
 ///
 /// # Errors
-/// As [`min_max`].
+/// If `values` is empty or contains NaN or infinite values.
 ///
 /// # Panics
 /// If `channels` is 0 or does not divide the number of values.
@@ -48,7 +48,7 @@ pub(crate) struct Extremes {
 }
 
 impl Extremes {
-    /// Starts with no values.
+    /// Returns the extremes of no values.
     pub fn new() -> Self {
         Self { range: [f32::INFINITY, f32::NEG_INFINITY], finite: true }
     }
@@ -96,9 +96,9 @@ impl Extremes {
     }
 }
 
-/// Moving averages of minimum and maximum, as PyTorch's `MovingAverageMinMaxObserver`: the first batch sets
-/// the averages. Each later batch moves them towards its own minimum and maximum by [`Observer::CONSTANT`]
-/// times the difference.
+/// Moving averages of minimum and maximum, as in PyTorch's `MovingAverageMinMaxObserver`. The first batch
+/// sets the averages. Each later batch moves them towards its own minimum and maximum by
+/// [`Observer::CONSTANT`] times the difference.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Observer {
     range: Option<[f32; 2]>,

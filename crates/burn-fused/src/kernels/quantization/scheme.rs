@@ -66,7 +66,7 @@ impl Scheme {
 /// Scale and zero point: a quantized value q is the real (q - zero point) · scale.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct QParams {
-    /// Width of one step.
+    /// The difference between the reals of two neighbouring quantized values.
     pub scale: f32,
     /// The quantized value of the real 0.
     pub zero_point: i32,

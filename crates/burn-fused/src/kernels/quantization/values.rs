@@ -14,8 +14,7 @@ pub fn quantize(values: &[f32], parameters: QParams, quantized: &mut [u8]) {
     quantize_each(Level::current(), values, grid, parameters.zero_point, quantized);
 }
 
-/// Quantizes weights, with one scale for each of `scales.len()` equal parts of
-/// `weights`.
+/// Quantizes weights, with one scale for each of `scales.len()` equal parts of `weights`.
 ///
 /// # Panics
 /// If there are no scales, if the number of scales does not divide the number of weights, or if a scale is
@@ -41,7 +40,7 @@ pub fn quantize_weights(weights: &[f32], scales: &[f32]) -> Vec<i8> {
 /// Dequantizes values: (q - zero point) · scale.
 ///
 /// # Panics
-/// As [`quantize`].
+/// If lengths differ, or the parameters are invalid for [`Scheme::Affine`].
 pub fn dequantize(quantized: &[u8], parameters: QParams, values: &mut [f32]) {
     assert_eq!(values.len(), quantized.len(), "values and quantized values must have the same length");
     let (Grid { scale, .. }, zero_point) = (Grid::new(Scheme::Affine, parameters), parameters.zero_point);
@@ -58,7 +57,7 @@ const ROUND: f32 = 12_582_912.0;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Grid {
     pub scale: f32,
-    /// PyTorch multiplies by the inverse instead of dividing.
+    /// The inverse of the scale. As in PyTorch, values are multiplied by it instead of divided by the scale.
     pub inverse: f32,
     /// `low` and `high` are the bounds of quantized values, minus the zero point.
     pub low: f32,
@@ -106,7 +105,7 @@ kernel! {
         values: &[f32],
         grid: Grid,
         zero_point: i32,
-        // u8, or the bits of i8.
+        // The quantized values: u8, or the bits of i8.
         quantized: &mut [u8],
     ) {
         for (&value, quantized) in values.iter().zip(quantized) {
@@ -120,8 +119,7 @@ mod tests {
     use super::*;
     use crate::kernels::testing::Random;
 
-    /// PyTorch's `fake_quantize`, value by value: the quantized value, and whether
-    /// the gradient passes.
+    /// PyTorch's `fake_quantize`, value by value: the quantized value, and whether the gradient passes.
     fn plain(x: f32, scheme: Scheme, QParams { scale, zero_point }: QParams) -> (i64, bool) {
         let [qmin, qmax] = scheme.bounds().map(i64::from);
         let steps = (x * (1.0 / scale)).round_ties_even();

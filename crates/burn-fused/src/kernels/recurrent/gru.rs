@@ -30,8 +30,8 @@ pub struct Steps<'a> {
     pub before: Buffer,
     /// Products of the inputs with their weights, `[rows, gates, width]`. The gates replace them.
     pub gates: &'a mut [f32],
-    /// Products of the hidden states with the weights of the new gate, plus their biases, before the reset
-    /// gate scales them, `[rows, width]`. Empty if no backward follows.
+    /// For each row, the products of the hidden state with the weights of the new gate, plus the bias,
+    /// `[rows, width]`. The reset gate has not scaled them yet. Empty if no backward follows.
     pub saved_products: &'a mut [f32],
     /// Hidden states after each step, `[rows, hidden]`.
     pub output: &'a mut [f32],
@@ -89,7 +89,7 @@ impl Kernel for Steps<'_> {
     }
 }
 
-/// Computes a step of a block of units. `gates` contains the products of the inputs plus their biases; the
+/// Computes a step of a block of units. `gates` contains the products of the inputs plus their biases. The
 /// gates replace them. `products` are the products of the hidden states plus their biases.
 #[inline(always)]
 fn step(gates: &mut [Units; GATES], products: [&Units; GATES], clip: f32, before: &Units, after: &mut Units) {
@@ -168,8 +168,8 @@ impl Kernel for StepsBack<'_> {
                     }
                 }
                 for gate in gates.chunks_exact_mut(width).chain(of_products.chunks_exact_mut(width)) {
-                    // The padding may contain infinite gradients. Times the zeros of the padded weights, they
-                    // would be NaN.
+                    // The padding may contain infinite gradients. Multiplied by the zeros of the padded
+                    // weights, they would give NaN.
                     gate[hidden..].fill(0.0);
                 }
             }

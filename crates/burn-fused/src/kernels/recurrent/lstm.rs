@@ -55,9 +55,9 @@ impl<const G: usize> Kernel for Steps<'_, G> {
             for first in (0..width).step_by(MAX_LANES) {
                 panel.multiply(simd, first, (batch, &before, width), &mut products);
                 let row = |sequence| sequences.row(sequence, sequences.step(time));
-                // Two loops over the sequences instead of one. A processor looks ahead a few hundred
-                // instructions. In one loop, a cell and its hidden state would take more instructions, and
-                // the processor would not start the next cell early.
+                // There are two loops over the sequences, because a processor looks ahead only a few hundred
+                // instructions. In a single loop, a cell and its hidden state would take more instructions,
+                // and the processor would not start the next cell early.
                 for (sequence, products) in products.chunks_exact(G * MAX_LANES).enumerate() {
                     let gates = &mut gates[row(sequence) * G * width..][..G * width];
                     let mut values = Values { bias, products, gates, width, first };
@@ -204,8 +204,8 @@ impl<const G: usize> Kernel for StepsBack<'_, G> {
                     }
                 }
                 for gate in gates.chunks_exact_mut(width) {
-                    // The padding may contain infinite gradients. Times the zeros of the padded weights, they
-                    // would be NaN.
+                    // The padding may contain infinite gradients. Multiplied by the zeros of the padded
+                    // weights, they would give NaN.
                     gate[hidden..].fill(0.0);
                 }
             }

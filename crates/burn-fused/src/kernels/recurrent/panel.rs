@@ -84,8 +84,8 @@ impl<const G: usize> Columns<G> {
         Self { values, width }
     }
 
-    /// Returns the group of vectors that contains value `at`: its first value, and its number of values.
-    /// Vectors that do not fill a group of [`GROUP`] are groups of one.
+    /// Returns the group of vectors that contains value `at`: the index of its first value, and its number of
+    /// values. Vectors that do not fill a group of [`GROUP`] are groups of one.
     #[inline(always)]
     fn group<S: Lanes>(at: usize, width: usize) -> (usize, usize) {
         let group = GROUP * S::F32_LANES;

@@ -40,7 +40,7 @@ impl Repeated {
         if width < LEAST {
             return None;
         }
-        // Compares bits: as a number, NaN is not equal to itself, and 0 equals -0.
+        // Rows are compared by their bits: as a number, NaN is not equal to itself, and 0 equals -0.
         let rows = rows.chunks_exact(width).map(cast_slice::<f32, u32>);
         let count = rows.len();
         let (mut found, mut firsts) = (HashMap::new(), Vec::new());

@@ -47,7 +47,7 @@ impl Sequences {
         self.batch * self.steps
     }
 
-    /// Returns the row of a sequence at a step.
+    /// Returns the index of the row of a sequence at a step.
     #[inline(always)]
     pub fn row(self, sequence: usize, step: usize) -> usize {
         if self.order.batch_first { sequence * self.steps + step } else { step * self.batch + sequence }
@@ -73,9 +73,10 @@ impl Sequences {
         padded
     }
 
-    /// Joins each row of inputs with the hidden state before the row's step. Returns `[rows, inputs +
-    /// padded]`. Zeros fill the state up to `padded` values. `output` has the states after each row. The
-    /// states before the first step are `initial`, or zeros if `initial` is empty.
+    /// Joins each row of inputs with the hidden state before the row's step. Returns a matrix
+    /// `[rows, inputs + padded]`. Zeros fill the state up to `padded` values. `output` has the hidden state
+    /// after the step of each row. The states before the first step are `initial`, or zeros if `initial` is
+    /// empty.
     pub fn inputs_and_states(self, x: &[f32], output: &[f32], initial: &[f32], padded: usize) -> Buffer {
         let Self { inputs, hidden, .. } = self;
         let mut rows = Buffer::new(self.rows() * (inputs + padded));

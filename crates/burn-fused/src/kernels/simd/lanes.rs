@@ -35,8 +35,7 @@ pub(crate) const MAX_LANES: usize = 16;
 /// }
 /// ```
 pub trait Lanes: Simd {
-    /// `a * b + c` in each lane, rounded once if the SIMD level has fused
-    /// multiply-add, and twice otherwise.
+    /// `a * b + c` in each lane, rounded once if the SIMD level has fused multiply-add, and twice otherwise.
     #[inline(always)]
     fn fma(self, a: Self::f32s, b: Self::f32s, c: Self::f32s) -> Self::f32s {
         self.mul_add_e_f32s(a, b, c)
@@ -290,7 +289,7 @@ unsafe fn add_terms<S: Lanes, const R: usize, const N: usize>(
     (vectors, step): (*const f32, usize),
     sums: &mut [[S::f32s; N]; R],
 ) {
-    // Unrolled, because counting takes as long as a few products.
+    // The loop is unrolled, because counting takes as long as a few products.
     let whole = terms / UNROLLED * UNROLLED;
     for from in (0..whole).step_by(UNROLLED) {
         for term in from..from + UNROLLED {

@@ -28,7 +28,7 @@ use super::Lanes;
 #[serde(rename_all = "lowercase")]
 #[repr(u8)]
 pub enum Level {
-    /// Baseline of the target, on every machine: 4 lanes.
+    /// The instructions that every machine of the target has: 4 lanes.
     Portable = 1,
     /// NEON of aarch64: 4 lanes, fused multiply-add.
     Neon = 2,
@@ -105,7 +105,7 @@ macro_rules! kernel {
 }
 pub(crate) use kernel;
 
-/// The level in use. 0 until a level is detected or selected.
+/// The level in use. The value is 0 until a level is detected or selected.
 static CURRENT: AtomicU8 = AtomicU8::new(0);
 
 impl Level {
@@ -127,8 +127,8 @@ impl Level {
         Self::ALL.into_iter().filter(|level| level.is_available())
     }
 
-    /// The level that operators use: the widest of the machine, unless
-    /// [`use_level`](Self::use_level) or [`hold`](Self::hold) selected another.
+    /// The level that operators use: the widest of the machine, unless [`use_level`](Self::use_level) or
+    /// [`hold`](Self::hold) selected another.
     pub fn current() -> Self {
         if let Some(level) = HELD.get() {
             return level;
@@ -141,15 +141,15 @@ impl Level {
         })
     }
 
-    /// Makes all later operators of this process use `self`, or
-    /// [`Portable`](Self::Portable) if the machine does not support it.
+    /// Makes all later operators of this process use `self`, or [`Portable`](Self::Portable) if the machine
+    /// does not support it.
     pub fn use_level(self) {
         let level = if self.is_available() { self } else { Self::Portable };
         CURRENT.store(level as u8, Ordering::Relaxed);
     }
 
-    /// Makes operators that this thread calls use `self` until the returned guard is
-    /// dropped: for tests that compare SIMD levels while other tests run.
+    /// Makes operators that this thread calls use `self` until the returned guard is dropped. This is for
+    /// tests that compare SIMD levels while other tests run.
     ///
     /// # Panics
     /// If the machine does not support `self`.
@@ -203,8 +203,7 @@ thread_local! {
     static HELD: std::cell::Cell<Option<Level>> = const { std::cell::Cell::new(None) };
 }
 
-/// Guard of [`Level::hold`]: dropping it restores the previous level on the thread
-/// that created it.
+/// Guard of [`Level::hold`]: dropping it restores the previous level on the thread that created it.
 #[derive(Debug)]
 #[must_use = "dropping the guard restores the previous level"]
 pub struct Held {

@@ -15,7 +15,7 @@ const STEPS: usize = 1024;
 /// Maximum number of steps in a pass over the pixels. The weights of these steps stay in the L1 cache.
 const PASS: usize = 18;
 
-/// The convolution of a block.
+/// The convolution of a block of images.
 pub struct Convolve<'a> {
     pub flat: Flat,
     pub inputs: usize,
@@ -25,18 +25,18 @@ pub struct Convolve<'a> {
     pub pixels: &'a [u16],
     /// The weights as [`super::pack::weights`] packs them.
     pub weights: &'a [u32],
-    /// One for each output channel. `None` stands for zeros.
+    /// One bias for each output channel. `None` stands for zeros.
     pub bias: Option<&'a [f32]>,
     /// Receives the argmax of each pooled pixel, with 16 channels side by side. Empty if the argmax is not
     /// kept.
     pub argmax: &'a mut [u8],
     /// Callback that lets communication progress. It is called every few tens of microseconds.
     pub between: &'a mut dyn FnMut(),
-    /// Scratch.
+    /// Scratch buffers: `sums`, `lanes` and `wide`.
     pub sums: &'a mut Scratch,
     pub lanes: &'a mut Scratch,
     pub wide: &'a mut Scratch,
-    /// `[images, outputs, ...]`
+    /// Receives the output `[images, outputs, ...]`, as bits of bf16.
     pub results: &'a mut [u16],
 }
 
@@ -57,7 +57,7 @@ impl Kernel for Convolve<'_> {
         // `wide` has room for the results of 16 channels. `pooled` has room for a pooled plane of 16 channels (one
         // vector for each pixel), and for the argmax of each of its pixels.
         let (wide, pooled) = (self.wide.take::<f32>(TILE * size), self.lanes.take::<S::f32s>(2 * size));
-        // The sums of 32 output channels at a time. They stay in the cache until they are stored.
+        // There is room for the sums of 32 output channels. They stay in the cache until they are stored.
         let sums = self.sums.take::<S::f32s>(2 * len);
         for (panel, weights) in self.weights.chunks_exact(steps.len() * 2 * WORDS).enumerate() {
             for (half, sums) in sums.chunks_exact_mut(len).enumerate() {
@@ -65,7 +65,8 @@ impl Kernel for Convolve<'_> {
                 let bias = bias.map_or(&[][..], |bias| &bias[from..(from + TILE).min(outputs)]);
                 sums.fill(simd.partial_load_f32s(bias));
             }
-            // The sums as numbers: `[2, len, 16]`, that is half, position, output channel.
+            // The sums as numbers, `[2, len, 16]`: each half of the 32 output channels has 16 sums for each
+            // of the `len` positions.
             let values: &mut [f32] = bytemuck::cast_slice_mut(sums);
             for (steps, weights) in steps.chunks(pass).zip(weights.chunks(pass * 2 * WORDS)) {
                 for first in (0..len).step_by(positions) {

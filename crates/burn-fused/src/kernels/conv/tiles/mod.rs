@@ -96,7 +96,7 @@ pub fn forward(
 /// microseconds.
 ///
 /// # Panics
-/// As [`forward`].
+/// If AMX is not usable.
 pub fn backward(
     shape: Shape,
     epilogue: Epilogue,
@@ -175,7 +175,7 @@ impl Flat {
         (self.size[0] + 1) * (self.size[1] + 1)
     }
 
-    /// Number of positions of all images, rounded up to whole blocks of tiles. The additional positions are
+    /// Number of positions of all images, rounded up to a multiple of [`BLOCK`]. The additional positions are
     /// zeros.
     #[inline(always)]
     pub fn len(self) -> usize {
@@ -218,13 +218,13 @@ impl Flat {
         buffer.take(self.all() * padded(channels))
     }
 
-    /// Takes a buffer for `channels` channels of pairs of positions, in tiles.
+    /// Takes a buffer for tiles of pairs of neighbouring positions, in `channels` channels.
     pub fn pairs(self, channels: usize, buffer: &mut Scratch) -> &mut [u32] {
         buffer.take(self.len() / 2 * padded(channels))
     }
 }
 
-/// Rounds a number of channels up to whole blocks of tiles.
+/// Rounds a number of channels up to a multiple of [`BLOCK`].
 #[inline(always)]
 pub fn padded(channels: usize) -> usize {
     channels.next_multiple_of(BLOCK)

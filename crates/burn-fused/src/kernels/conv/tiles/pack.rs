@@ -45,7 +45,7 @@ pub fn weights<'a>(shape: Shape, weights: &[f32], flipped: bool, buffer: &'a mut
             taps.zip(pairs).for_each(|(tap, pair)| *tap = word(pair))
         }
     };
-    // Reads `weights` in the order in which they are stored.
+    // `weights` is read in the order in which it is stored.
     for outer in (0..outputs).step_by(if flipped { 2 } else { 1 }) {
         for inner in (0..inputs).step_by(if flipped { 1 } else { 2 }) {
             if flipped { pack(outer, inner) } else { pack(inner, outer) }
@@ -120,9 +120,9 @@ impl Kernel for Channels<'_> {
     }
 }
 
-/// Loads 16 channels of all images of a block, whose first image is `first`. Positions between and after the
-/// images become zero, as do channels beyond the last one. `wide` is scratch for three times 16 channels of
-/// an image.
+/// Loads the 16 channels of group `group` of all images of a block. `first` is the index of the block's first
+/// image in the batch. Positions between and after the images become zero, as do channels beyond the last
+/// one. `wide` is scratch for three times 16 channels of an image.
 #[inline(always)]
 fn load<S: Lanes>(
     simd: S,

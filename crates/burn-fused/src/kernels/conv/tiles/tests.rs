@@ -6,7 +6,7 @@ use super::*;
 use crate::kernels::half::Half;
 use crate::kernels::half::amx::testing;
 
-/// Values of -1 to 1 that are exact in bf16.
+/// Returns values from -1 to 1 that are exact in bf16.
 fn numbers(count: usize, by: usize) -> Vec<f32> {
     (0..count).map(|at| (at * by % 127) as f32 / 64.0 - 1.0).collect()
 }
@@ -15,7 +15,8 @@ fn bits(values: &[f32]) -> Vec<u16> {
     Half::Bf16.narrowed(LEVEL, values)
 }
 
-/// Checks that the largest difference is at most `most` times the largest value.
+/// Checks that all values are finite, and that the largest difference is at most `most` times the largest
+/// expected value.
 fn close(found: &[f32], expected: &[f32], most: f32, what: &str) {
     assert_eq!(found.len(), expected.len(), "{what}");
     let largest = expected.iter().fold(0.0f32, |most, x| most.max(x.abs()));
@@ -35,10 +36,10 @@ fn tiles_give_the_convolutions_of_f32() {
         ([1, 16, 16, 3, 4], Epilogue::Identity),
         ([3, 33, 17, 5, 2], Epilogue::Relu),
         ([2, 16, 40, 6, 7], Epilogue::ReluPool),
-        // Two blocks.
+        // This shape takes two blocks.
         ([2, 17, 16, 25, 40], Epilogue::ReluPool),
-        // More steps than a pass has, more positions than are computed between two polls, and two groups in
-        // the gradient of the weights.
+        // This shape has more steps than a pass, more positions than are computed between two polls, and two
+        // groups in the gradient of the weights.
         ([1, 80, 17, 60, 64], Epilogue::Relu),
     ] {
         let [batch, inputs, outputs, height, width] = sizes;

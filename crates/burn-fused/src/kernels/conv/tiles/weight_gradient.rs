@@ -7,14 +7,15 @@ use super::super::scratch::Scratch;
 use super::{Flat, padded};
 use crate::kernels::half::amx::{BLOCK, Operands, TILE, WORDS, tiles};
 
-/// Number of steps in a pass over the taps. A step multiplies 32 pixels ([`Operands::steps`]). The values of
-/// both factors stay in the L1 cache.
+/// Number of steps in a pass. A pass goes over all taps. A step multiplies 32 pixels ([`Operands::steps`]).
+/// The values of both factors stay in the L1 cache during a pass.
 const PASS: usize = 8;
 /// Number of steps between two calls of `between`. For all nine taps, these steps take some tens of
 /// microseconds.
 const GROUP: usize = 14 * PASS;
 
-/// Sums over all blocks of images so far, `[taps, inputs, outputs]`, with padded channels.
+/// The sums over all blocks that were added so far, `[taps, inputs, outputs]`. The numbers of channels are
+/// padded.
 pub struct WeightGradient<'a> {
     inputs: usize,
     outputs: usize,
@@ -30,8 +31,8 @@ impl<'a> WeightGradient<'a> {
         Self { inputs, outputs, sums }
     }
 
-    /// Adds a block's gradient of the weights. `images` are the block's input, and `pairs` are the gradient
-    /// of its output. `between` is called every few tens of microseconds.
+    /// Adds a block's part of the gradient of the weights. `images` are the block's input, and `pairs` are
+    /// the gradient of its output. `between` is called every few tens of microseconds.
     pub fn add(
         &mut self,
         flat: Flat,

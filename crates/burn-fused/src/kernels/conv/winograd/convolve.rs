@@ -32,10 +32,10 @@ pub struct Convolve<'a> {
     pub shape: Shape,
     pub epilogue: Epilogue,
     pub source: Source<'a>,
-    /// The weights as [`transform_weights`] takes them, flipped or not.
+    /// The weights in the layout that [`transform_weights`] reads, flipped or not.
     pub weights: &'a [f32],
     pub flipped: bool,
-    /// One for each output channel. `None` stands for zeros.
+    /// One bias for each output channel. `None` stands for zeros.
     pub bias: Option<&'a [f32]>,
     /// Whether the argmax of a pooling is kept.
     pub keeps_argmax: bool,
@@ -52,7 +52,7 @@ impl Kernel for Convolve<'_> {
 
     #[inline(always)]
     fn run<S: Lanes>(self, simd: S) -> Self::Output {
-        // The registers have to hold the sums, a panel and a scalar.
+        // The registers have to hold the sums of the rows, the vectors of a panel and a scalar.
         if S::REGISTER_COUNT >= 32 { self.with_rows::<S, 8>(simd) } else { self.with_rows::<S, 4>(simd) }
     }
 }
@@ -96,8 +96,8 @@ impl Convolve<'_> {
                 let step = tiles * vectors + 1;
                 let products = output.take::<S::f32s>(PRODUCTS * step);
                 for point in 0..PRODUCTS {
-                    // Rounded up to whole groups of `R` tiles. There is room for the results of the
-                    // additional tiles, which are not used.
+                    // The number of tiles is rounded up to whole groups of `R` tiles. There is room for the
+                    // results of the additional tiles, which are not used.
                     let [from, count] = block.tiles_with(point);
                     let count = count.next_multiple_of(R);
                     let some = (tiles, [from.min(tiles - count), count]);
@@ -126,9 +126,10 @@ impl Convolve<'_> {
     }
 }
 
-/// Multiplies the block's tiles by the weights of a panel, at one point and for `R` tiles at a time. Computes
+/// Multiplies the block's tiles by the weights of a panel, at one point, `R` tiles at a time. Computes
 /// `count` of the `tiles` tiles, beginning with tile `first`. `weights` has `N` vectors for each input
-/// channel. `products` has `vectors` vectors for each tile; the results are stored from vector `at` on.
+/// channel. `products` has `vectors` vectors for each tile. The results are stored from vector `at` of a tile
+/// on.
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "the index names a register")]
 fn rows<S: Lanes, const R: usize, const N: usize>(
@@ -164,7 +165,7 @@ struct Finish<'a> {
     shape: Shape,
     epilogue: Epilogue,
     block: Block,
-    /// One for each output channel. `None` stands for zeros.
+    /// One bias for each output channel. `None` stands for zeros.
     bias: Option<&'a [f32]>,
 }
 

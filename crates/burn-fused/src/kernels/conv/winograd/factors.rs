@@ -76,7 +76,7 @@ impl<S: Lanes, L> TransformTiles<'_, S, L> {
             }
             for row in 0..block.rows() {
                 for column in 0..block.columns() {
-                    // With a border, a tile begins one row above its outputs.
+                    // If there is a border, a 6x6 tile begins one row above its 4x4 outputs.
                     let corner = (row * TILE + border.saturating_sub(1)) * plane.stride + column * TILE;
                     let tile = &lanes[corner..corner + (I - 1) * plane.stride + I];
                     // SAFETY: `y` and `x` are less than `I`, and `tile` has `I - 1` rows of `stride` vectors
@@ -205,9 +205,9 @@ impl Panels {
         (panel * PRODUCTS + point) * self.step()
     }
 
-    /// Number of vectors from one point to the next. There is one vector more than needed: the points of a
-    /// row are written one after the other, and the additional vector puts them in different sets of the
-    /// cache.
+    /// Number of vectors from one point of a panel to the next. There is one vector more than needed: the
+    /// points of a row are written one after the other, and the additional vector puts them in different sets
+    /// of the cache.
     #[inline(always)]
     pub fn step(self) -> usize {
         self.terms * PANEL + 1

@@ -26,7 +26,8 @@ fn rows(shape: Shape, tap: usize) -> impl Iterator<Item = (Range<usize>, Range<u
     })
 }
 
-/// Returns the offsets of the planes of each pair of channels in the output, in the input and in the weights.
+/// Returns three offsets for each image and each pair of an output and an input channel: of the output's
+/// plane, of the input's plane, and of the 3x3 weights.
 fn pairs(shape: Shape) -> impl Iterator<Item = [usize; 3]> {
     let Shape { batch, inputs, outputs, .. } = shape;
     (0..batch).flat_map(move |image| {

@@ -87,7 +87,8 @@ impl Case {
         }
     }
 
-    /// Checks outputs and gradients against the definition.
+    /// Checks outputs and gradients against the f64 reference. `product` is the reference before the
+    /// epilogue.
     fn check(&self, level: Level, epilogue: Epilogue, product: &[f64], numbers: &mut Numbers) {
         let shape = self.shape;
         let gradient = numbers.values(shape.output_len(epilogue));

@@ -94,8 +94,8 @@ impl Block {
         }
     }
 
-    /// Returns the first row of pixels, and the row after the last, of the block enlarged by `border` rows
-    /// above and below, within the image.
+    /// Returns the rows of pixels that the block has if it is enlarged by `border` rows above and below: the
+    /// first row, and the row after the last. Rows outside the image are left out.
     #[inline(always)]
     pub fn pixels(&self, border: usize) -> [usize; 2] {
         let [first, end] = self.rows.map(|row| row * TILE);

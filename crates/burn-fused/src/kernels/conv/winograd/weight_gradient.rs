@@ -11,8 +11,8 @@ use super::transform::{InputTransform, OutputGradientTransform, PRODUCTS};
 use crate::kernels::simd::{Kernel, Lanes, Scalars, add_products};
 use crate::runtime::memory::Buffer;
 
-/// Returns the approximate number of tiles in a block. Each block reads and writes all sums once. In a block
-/// of few tiles, this takes as long as the products.
+/// Returns the approximate number of tiles in a block. All sums are read and written once for each block.
+/// With few tiles in a block, this takes as long as the products.
 fn tiles(shape: Shape) -> usize {
     if shape.inputs > 64 { 128 } else { 64 }
 }
@@ -22,7 +22,7 @@ pub struct WeightGradient<'a> {
     pub shape: Shape,
     /// The input of forward.
     pub input: Source<'a>,
-    /// The gradient of the convolution's sums.
+    /// The gradient of the convolution's results, before the normalisation and the epilogue.
     pub gradient: Source<'a>,
     /// Callback that lets communication progress. It is called every few tens of microseconds.
     pub between: &'a mut dyn FnMut(),
@@ -34,8 +34,8 @@ impl Kernel for WeightGradient<'_> {
 
     #[inline(always)]
     fn run<S: Lanes>(self, simd: S) -> Self::Output {
-        // The rows of a product are channels of one vector, so their number cannot exceed the number of
-        // lanes.
+        // The `R` rows that are computed together are channels of one vector, so `R` cannot exceed the number
+        // of lanes.
         if S::REGISTER_COUNT >= 32 && S::F32_LANES >= 8 {
             self.with_rows::<S, 8>(simd)
         } else {

@@ -119,7 +119,7 @@ impl State {
         // SAFETY: an instruction with this prefix has at least five bytes, and its operand determines how
         // many bytes follow.
         let byte = |index: usize| unsafe { *at.add(index) };
-        // Three bytes of VEX: 0F38 map, W0, 128 bits. R, X, B and vvvv are inverted.
+        // The VEX prefix has three bytes: map 0F38, W = 0, 128 bits. The bits R, X, B and vvvv are inverted.
         if byte(0) != 0xc4 || byte(1) & 0x1f != 2 || byte(2) & 0x84 != 0 {
             return None;
         }
