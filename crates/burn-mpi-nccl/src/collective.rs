@@ -10,8 +10,8 @@ use crate::communicator::{Communicator, Pending};
 /// Collective operations over NCCL, between ranks with one GPU each.
 ///
 /// Operations run on the GPU, in one CUDA stream, without help of the CPU. They therefore overlap with other
-/// work without calls of [`poll`](Collective::poll). An all-reduce with [`Reduction::Ordered`] gathers the
-/// buffers of all ranks and sums them on the CPU. It needs memory for one buffer of each rank.
+/// work without calls of [`poll`](Collective::poll). With [`Reduction::Ordered`], each rank receives the
+/// terms of all ranks and sums them on the CPU. An all-reduce then needs memory for one buffer of each rank.
 ///
 /// The type also implements [`Primitives`].
 pub struct NcclCollective {
@@ -23,7 +23,7 @@ pub struct NcclCollective {
 struct InFlight {
     operation: Operation,
     started: Started,
-    /// `None` once the operation is complete.
+    /// `None` once the operation is complete, and from the beginning if the buffer is empty.
     pending: Option<Pending>,
     /// The data to send. Once the operation is complete, the result.
     buffer: Wire,
@@ -54,7 +54,7 @@ impl InFlight {
 impl NcclCollective {
     /// Connects all ranks of `world`. This rank uses the GPU with the number `gpu`, counted from 0 among the
     /// GPUs that the process sees. `None` means the first GPU that no lower rank of the machine uses. All
-    /// ranks must call it.
+    /// ranks must call this function.
     ///
     /// Each rank has to be a process. Ranks that are [threads](burn_mpi::threads) run one at a time, so they
     /// would wait for each other forever.
@@ -96,7 +96,7 @@ impl NcclCollective {
         let chunk = length.div_ceil(size);
         let (call, read, written) = match (call, order) {
             (Call::AllReduce, Reduction::Native) => (call, length, length),
-            // All terms come to every rank, which sums them itself.
+            // Every rank receives the terms of all ranks, and sums them itself.
             (Call::AllReduce, Reduction::Ordered) => (Call::AllGather, length, length * size),
             (Call::ReduceScatter, Reduction::Native) => (call, chunk * size, chunk),
             (Call::ReduceScatter, Reduction::Ordered) => (Call::AllToAll, chunk * size, chunk * size),
@@ -162,7 +162,8 @@ impl Collective for NcclCollective {
             bucket.unwrap_or_default()
         );
         let started = self.check(operation, &buffer)?;
-        // The first call that needs a connection connects the ranks: NCCL waits in it for the other ranks.
+        // The first call that needs connections makes them, and waits in NCCL for the other ranks. The
+        // deadline applies to this wait.
         let _waiting = self.world().watch(NAME, "launch", bucket);
         self.begin(started, operation, buffer)
     }
@@ -214,7 +215,7 @@ impl Primitives for NcclCollective {
         checked.map_err(|reason| world.failed(&started, reason))?;
         let _waiting = world.watch(NAME, call.name(), None);
         let done = match call {
-            // NCCL has no barrier.
+            // NCCL has no barrier, so the ranks sum a byte.
             Call::Barrier => self.run(Call::AllReduce, Element::Byte, &[], &mut [0]),
             _ if bytes == 0 => Ok(()),
             _ => self.run(call, element, from, to),

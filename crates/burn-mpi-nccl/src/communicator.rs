@@ -15,7 +15,7 @@ use crate::cuda::{Block, DevicePointer, Handle, PAGE};
 use crate::gpu::{Gpu, choose};
 use crate::library::{Comm, Nccl, SUM, datatype};
 
-/// The name of the communicator's start in errors, where other errors name an operation.
+/// The name of the operation in errors of the communicator's start.
 const START: &str = "communicator start";
 /// Maximum time to wait for NCCL to end a communicator. NCCL itself may wait forever for peers that are gone.
 const END: Duration = Duration::from_secs(5);
@@ -90,7 +90,7 @@ impl Communicator {
     }
 
     /// Starts `call` on values of type `element`. The call reads `mine` and writes `written` bytes. An
-    /// all-reduce and a broadcast are in place.
+    /// all-reduce and a broadcast write where they read.
     pub fn start_call(
         &mut self,
         call: Call,
@@ -101,7 +101,8 @@ impl Communicator {
         let comm = self.comm()?;
         let rank = self.world.rank();
         let count = call.part(mine.len(), written, self.world.size()) / element.width();
-        // The block has the bytes to read, followed by the bytes to write.
+        // The block has the bytes to read, followed by the bytes to write. They are the same bytes if the
+        // call writes where it reads.
         let start = match call {
             Call::AllReduce | Call::Broadcast { .. } => 0,
             _ => mine.len().next_multiple_of(PAGE),
@@ -156,8 +157,8 @@ impl Communicator {
     pub fn look_again(&mut self) {
         if self.world.is_ending() {
             self.abort();
-            // Wait until burn-mpi's guard thread ends the process. If this rank returned an error, the job
-            // would print a second line for one cause.
+            // This thread waits until burn-mpi's guard thread ends the process. If this rank returned an
+            // error, the job would print a second line for the same cause.
             loop {
                 std::thread::park();
             }
@@ -288,7 +289,7 @@ impl Communicator {
                 Call::Scatter { root } => {
                     nccl.group(once_with(|| receive(0, root)).chain(of_root(root).map(|to| send(to, to))))
                 }
-                // NCCL has no barrier; `NcclCollective` sums a byte.
+                // NCCL has no barrier; `NcclCollective` sums a byte instead.
                 other => return Err(format!("{} is not an operation of NCCL", other.name())),
             }
         };
@@ -297,8 +298,8 @@ impl Communicator {
 }
 
 impl Drop for Communicator {
-    /// Frees the blocks and the stream if there was no error or panic and nothing is in flight. Otherwise
-    /// they are leaked, because the GPU may still use them.
+    /// Frees the blocks and the stream if there was no error or panic, nothing is in flight, and NCCL ends
+    /// the communicator in time. Otherwise they are leaked, because the GPU may still use them.
     fn drop(&mut self) {
         if self.in_flight > 0 || std::thread::panicking() {
             return self.abort();

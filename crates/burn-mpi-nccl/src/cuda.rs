@@ -22,7 +22,8 @@ const NON_BLOCKING: c_uint = 1;
 /// `CU_EVENT_DISABLE_TIMING`: an event that records no time is the cheapest to query.
 const NO_TIMING: c_uint = 2;
 
-// Names and types of cuda.h. For a name with `_v2`, the header defines the name without `_v2` as a macro.
+// Names and types are those of cuda.h. For a name with `_v2`, the header defines the name without `_v2` as a
+// macro.
 functions!(Cuda {
     init: c"cuInit" (c_uint) -> c_int;
     error_name: c"cuGetErrorName" (c_int, *mut *const c_char) -> c_int;
@@ -59,7 +60,7 @@ impl Cuda {
         let library = open("libcuda.so.1").map_err(missing)?;
         // SAFETY: the declarations above are those of cuda.h.
         let cuda = unsafe { Self::from_library(library) }.map_err(missing)?;
-        // SAFETY: may be called at any time, with 0.
+        // SAFETY: `cuInit` may be called at any time, with 0.
         match unsafe { (cuda.init)(0) } {
             NO_DEVICE => Err(NoNccl::Gpu),
             code => cuda.check(code, "cuInit").map(|()| cuda).map_err(missing),
@@ -97,7 +98,7 @@ impl Cuda {
         Ok(event)
     }
 
-    /// Whether everything before the last record of `event` is complete.
+    /// Whether all work is complete that was in the stream when `event` was last recorded.
     ///
     /// # Errors
     /// The error of an earlier operation.
@@ -206,7 +207,8 @@ impl Block {
     /// Copies a range of the GPU's copy to the host, in `stream`, and records the event.
     ///
     /// # Safety
-    /// As for [`copy_to_device`](Self::copy_to_device).
+    /// The conditions of [`copy_to_device`](Self::copy_to_device) hold, with the range in place of the first
+    /// bytes.
     pub unsafe fn copy_to_host(&self, range: &Range<usize>, stream: Handle) -> Result<(), String> {
         let cuda = self.cuda;
         if !range.is_empty() {

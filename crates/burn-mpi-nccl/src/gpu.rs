@@ -20,8 +20,8 @@ struct VisibleGpu {
     id: String,
 }
 
-/// The GPUs that a rank sees, and the number of the GPU that the rank was told to use. `None` means any of
-/// them.
+/// The GPUs that a rank sees, and the number of the GPU that the rank was told to use. If `wanted` is `None`,
+/// the rank may use any of them.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Offer {
     seen: Vec<VisibleGpu>,
@@ -37,8 +37,8 @@ pub struct Gpu {
 }
 
 /// Returns a rank that cannot use NCCL, and why. Returns `None` if all ranks can use NCCL. The result is the
-/// same on all ranks, and [`NcclCollective::connect`](crate::NcclCollective::connect) with the same `gpu`
-/// returns it as an error. All ranks must call this function.
+/// same on all ranks. [`NcclCollective::connect`](crate::NcclCollective::connect) with the same `gpu` returns
+/// the same refusal as an error. All ranks must call this function.
 ///
 /// # Errors
 /// If ranks cannot exchange which libraries and GPUs they have.
@@ -50,8 +50,8 @@ pub fn refusal(world: &World, gpu: Option<usize>) -> Result<Option<Refusal>, Com
 pub type Chosen = (&'static Cuda, &'static Nccl, usize);
 
 /// Loads the libraries and chooses a GPU for each rank: the GPU with the number `wanted`, or the first one
-/// that no lower rank uses. All ranks must call this function. If a rank gets no GPU, all ranks return the
-/// same refusal.
+/// that no lower rank of the machine uses. All ranks must call this function. If a rank cannot use NCCL, all
+/// ranks return the same refusal.
 ///
 /// Every rank computes the choice for all ranks, from the GPUs that all of them see. GPUs are compared by
 /// their UUIDs, because containers may see different GPUs of one machine under the same number.
@@ -72,7 +72,7 @@ pub fn choose(world: &World, wanted: Option<usize>) -> Result<Result<Chosen, Ref
 /// Returns the number of each rank's GPU. If a rank gets no GPU, returns the rank that [`Refusal`] names, and
 /// the reason.
 fn assign(offers: &[Result<Offer, NoNccl>], places: &[Place]) -> Result<Vec<usize>, (usize, NoNccl)> {
-    // If a rank cannot use a library, that is reported first: no GPU would help.
+    // If a rank cannot use a library, that is reported first, because a GPU would not help this rank.
     let offers: Vec<&Offer> = offers
         .iter()
         .enumerate()
@@ -115,8 +115,8 @@ fn assign(offers: &[Result<Offer, NoNccl>], places: &[Place]) -> Result<Vec<usiz
 /// Returns the names of the GPUs that this process sees, in the order of their numbers.
 ///
 /// # Errors
-/// If NVIDIA's driver cannot be used; the text says why, and what to do. A machine without a GPU is not an
-/// error.
+/// If NVIDIA's driver cannot be used. The text says why and, if the driver is missing or does not start, what
+/// to do. A machine without a GPU is not an error.
 pub fn gpus() -> Result<Vec<String>, String> {
     match Cuda::get() {
         Ok(cuda) => Ok(seen(cuda)?.into_iter().map(|gpu| gpu.name).collect()),

@@ -1,4 +1,4 @@
-//! NVIDIA's NCCL as a transport of [`burn_mpi`]: averaged gradients between GPUs.
+//! A transport of [`burn_mpi`] that averages gradients between GPUs with NVIDIA's NCCL.
 //!
 //! **Experimental**: it has run over stand-ins for the CUDA driver and for NCCL, and not yet on a GPU.
 //!

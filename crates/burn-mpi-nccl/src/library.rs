@@ -25,7 +25,7 @@ pub const SUM: c_int = 0;
 /// NCCL 2.10, the first version that sums bf16, as `ncclGetVersion` returns it.
 const OLDEST: c_int = 21_000;
 
-// Names and types of nccl.h; enums are C ints.
+// Names and types are those of nccl.h; enums are C ints.
 functions!(Nccl {
     get_version: c"ncclGetVersion" (*mut c_int) -> c_int;
     get_unique_id: c"ncclGetUniqueId" (*mut UniqueId) -> c_int;
@@ -85,7 +85,7 @@ impl Nccl {
         Ok(id.0.to_vec())
     }
 
-    /// Makes the communicator of `rank`. Returns once all ranks have called it.
+    /// Makes the communicator of `rank`. Returns once all ranks have called this function.
     ///
     /// # Safety
     /// The context of this rank's GPU is current.
@@ -134,7 +134,7 @@ impl Nccl {
         if code == SUCCESS {
             return Ok(());
         }
-        // SAFETY: returns a static text for any code.
+        // SAFETY: `ncclGetErrorString` returns a static text for any code.
         let text = unsafe { CStr::from_ptr((self.error_string)(code)) };
         Err(format!("{name}: {} (error {code})", text.to_string_lossy()))
     }
