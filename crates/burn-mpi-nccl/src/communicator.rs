@@ -71,8 +71,8 @@ impl Communicator {
             // SAFETY: the context is current.
             unsafe { nccl.connect(this.world.size(), &id, this.world.rank()) }
         });
-        // Not `World::agree`: after an error here, other ranks may wait inside NCCL. They learn of the error
-        // when this rank exits.
+        // `World::agree` is not used here, because after an error other ranks may wait inside NCCL. They
+        // learn of the error when this rank exits.
         this.comm = Some(connected.map_err(|reason| this.world.broken(&started, reason))?);
         log::debug!("nccl: rank {} on {}", this.world.rank(), this.describe());
         Ok(this)

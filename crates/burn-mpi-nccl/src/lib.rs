@@ -26,10 +26,10 @@
 //!
 //! [`GradientSync`](burn_mpi::GradientSync) takes a `Box::new(collective)` like any other transport.
 //!
-//! Gradients are averaged in buckets, buffers in host memory. Each operation copies a bucket to pinned host
-//! memory, copies it from there to the GPU, calls NCCL, and copies the result back. Everything after the
-//! first copy runs in one CUDA stream. The thread that starts an operation therefore waits only for the first
-//! copy.
+//! Gradients are averaged in buckets. A bucket is a buffer in host memory. Each operation copies a bucket to
+//! pinned host memory, copies it from there to the GPU, calls NCCL, and copies the result back. Everything
+//! after the first copy runs in one CUDA stream. The thread that starts an operation therefore waits only for
+//! the first copy.
 //!
 //! Unlike MPI and gloo in `burn_mpi`, this transport does not compare the calls of the ranks. If ranks call
 //! different operations, or operations of different lengths, they wait until the deadline or get undefined

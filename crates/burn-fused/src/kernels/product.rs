@@ -7,8 +7,8 @@
 //! (2008).
 //!
 //! Packing pays only if packed values are read often. With few rows in the first factor, or few columns in
-//! the second factor, the second factor may be read in place ([`FEW`], [`NEAR`]). A product with a single row
-//! or a single column reads each value of the matrix only once, so it packs nothing.
+//! the second factor, the second factor may be read in place ([`FEW`], [`NEAR`]). If one factor is a single
+//! row or a single column, each value of the other factor is read only once, so nothing is packed.
 
 use std::cell::Cell;
 
@@ -22,8 +22,8 @@ use crate::runtime::memory::Scratch;
 
 /// Maximum number of vectors in a panel.
 const PANEL: usize = 4;
-/// Maximum number of rows in a tile. A tile is a block of sums that one loop keeps in registers. The number
-/// of rows in a block is a multiple of this number.
+/// Maximum number of rows in a tile. A tile is a group of sums that one loop keeps in registers. The number
+/// of rows in a block of rows is a multiple of this number.
 const TILE: usize = 12;
 /// Maximum number of terms in one chain of additions. The sum of each chain is added to the sum of the chains
 /// before it. The number is the same for all sizes of caches, so that every machine computes the same bits.

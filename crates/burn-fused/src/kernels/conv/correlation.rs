@@ -13,9 +13,9 @@ use crate::kernels::squares::largest;
 
 /// The loop that computes outputs, with its weights and biases.
 pub struct Correlation<'a> {
-    /// Input channels.
+    /// Number of input channels.
     pub inputs: usize,
-    /// Output channels.
+    /// Number of output channels.
     pub outputs: usize,
     /// Weights, with 3x3 of them for each pair of an output and an input channel.
     pub weights: &'a [f32],
@@ -58,7 +58,8 @@ impl<'a> Correlation<'a> {
         assert!(self.weights.len() == self.outputs * self.inputs * 9);
         let mut channel = 0;
         while channel < self.outputs {
-            // Each output channel takes four registers, one for each pixel of a 2x2 tile.
+            // Computes as many output channels at a time as fit the registers. Each takes four, one for each
+            // pixel of a 2x2 tile.
             channel += match self.outputs - channel {
                 4.. if S::REGISTER_COUNT >= 32 => {
                     self.channels::<S, 4>(simd, plane, channel, input, output, index)

@@ -116,7 +116,8 @@ impl Group {
         self.images * self.part(shape)
     }
 
-    /// Returns the pooling of the group's pixels in one image. It has no squares if `epilogue` does not pool.
+    /// Returns the 2x2 squares of the group's pixels in one image. There are none if `epilogue` does not
+    /// pool.
     fn squares(&self, shape: Shape, epilogue: Epilogue) -> Squares {
         let rows = if epilogue == Epilogue::ReluPool { self.rows[1] - self.rows[0] } else { 0 };
         Squares::new([rows, shape.width])
@@ -268,8 +269,8 @@ kernel! {
 }
 
 kernel! {
-    /// Turns the gradient of the output into the gradient of the product. Adds the product gradient's sum
-    /// over each channel to `bias`, the gradient of the biases.
+    /// Turns the gradient of the output into the gradient of the product. For each channel, adds the sum of
+    /// the product's gradient to `bias`, the gradient of the biases.
     fn to_product<S>(
         simd: S,
         conv: Convolution,

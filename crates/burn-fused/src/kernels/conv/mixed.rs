@@ -2,8 +2,8 @@
 //!
 //! With AMX, convolutions of bf16 images with many channels run on AMX tiles. All other convolutions widen
 //! one block of images at a time to f32, and run the kernels for f32 images. Without AMX, 16-bit images
-//! therefore save memory but no time. Direct convolutions with AVX-512's bf16 instructions would be slower
-//! than Winograd in f32.
+//! therefore save memory but no time. There is no direct convolution with AVX-512's bf16 instructions,
+//! because it would be slower than Winograd in f32.
 
 use super::{Back, Convolution, Gradients, Shape};
 #[cfg(target_arch = "x86_64")]

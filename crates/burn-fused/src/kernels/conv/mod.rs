@@ -73,8 +73,8 @@ impl Shape {
         self.height * self.width
     }
 
-    /// Splits the batch into blocks of at most `images` images. Returns the index of the first image, and the
-    /// shape, of each block.
+    /// Splits the batch into blocks of at most `images` images. Returns for each block the index of its first
+    /// image, and its shape.
     pub fn blocks(self, images: usize) -> impl Iterator<Item = (usize, Self)> {
         let first = (0..self.batch).step_by(images);
         first.map(move |first| (first, Self { batch: images.min(self.batch - first), ..self }))
@@ -156,8 +156,8 @@ impl Convolution {
         }
     }
 
-    /// Computes the gradients from the gradient of the output. `between` is called after each block of the
-    /// work, so that communication can progress: it is the callback of [`crate::set_poll`].
+    /// Computes the gradients from the gradient of the output. `between` is called at short intervals, so
+    /// that communication can progress. It is the callback of [`crate::set_poll`].
     pub fn backward(self, back: Back<'_>, between: &mut dyn FnMut()) -> Gradients {
         let Self { level, route, shape, epilogue } = self;
         match route {
@@ -202,8 +202,8 @@ impl Route {
     /// Returns the fastest route for bf16 images of this shape. `self` is the route for f32 images of this
     /// shape.
     ///
-    /// The direct convolution stays. Any other route becomes [`Tiles`](Self::Tiles) if products of bf16 run
-    /// on AMX and there are at least 16 input and 16 output channels, whichever algorithm is set.
+    /// [`Direct`](Self::Direct) stays as it is. Any other route becomes [`Tiles`](Self::Tiles) if products of
+    /// bf16 run on AMX and there are at least 16 input and 16 output channels, whichever algorithm is set.
     pub fn in_bf16(self, shape: Shape) -> Self {
         // Tiles compute 32 output channels from 32 input channels at a time. With fewer than 16 channels,
         // more than half of the 32 would be padding.

@@ -63,7 +63,7 @@ impl Layout {
         Planes { first: block * outputs + channel, step: 1, count: lanes.min(outputs - channel), vector }
     }
 
-    /// Returns the sum of `value` over the planes and lanes of a channel. `value` takes the index
+    /// Returns the sum of `value` over the planes and lanes of a channel. `value` is called with the index
     /// `plane * lanes + lane`.
     #[inline(always)]
     fn total<S: Lanes>(self, channel: usize, mut value: impl FnMut(usize) -> f64) -> f64 {
@@ -110,7 +110,7 @@ impl SavedNorm {
     }
 }
 
-/// Forward of a convolution, its batch normalisation and the epilogue.
+/// The forward pass of a convolution, its batch normalisation and the epilogue.
 pub struct NormForward<'a> {
     pub conv: Convolution,
     pub input: &'a [f32],

@@ -164,7 +164,7 @@ pub(super) fn backward<S: Lanes>(
     (of_x, [of_scale, of_shift])
 }
 
-/// Returns the pooling of a plane. It has no squares if `epilogue` does not pool.
+/// Returns the 2x2 squares of a plane. There are none if `epilogue` does not pool.
 fn squares(shape: BatchShape, epilogue: Epilogue) -> Squares {
     let pooled = epilogue == Epilogue::ReluPool;
     Squares::new(if pooled { [shape.height, shape.width] } else { [0, 0] })

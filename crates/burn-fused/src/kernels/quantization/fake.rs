@@ -56,8 +56,8 @@ kernel! {
     ) {
         let Grids { each, inner, .. } = grids;
         if *inner == 1 {
-            // Neighbouring values have different grids. For each field of a grid, an array repeats the fields
-            // of all grids until it has at least `CHUNK` elements, so that the inner loop is long.
+            // Neighbouring values have different grids. For each field of a grid, an array has this field of
+            // all grids, repeated until the array has at least `CHUNK` elements. The inner loop is then long.
             let period = each.len() * CHUNK.div_ceil(each.len());
             let cycle =
                 |number: fn(&Grid) -> f32| each.iter().map(number).cycle().take(period).collect::<Vec<f32>>();

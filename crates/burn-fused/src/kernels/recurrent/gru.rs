@@ -191,8 +191,9 @@ impl Kernel for StepsBack<'_> {
 }
 
 /// Backward of [`step`]. Replaces the gates by the gradients of the products of the inputs. Replaces
-/// `of_hidden` by the gradient of the hidden states before the step, without the part that flows through
-/// their products. Returns the gradient of the product of the hidden states with the new gate's weights.
+/// `of_hidden` by the gradient of the hidden states before the step, without the part that flows through the
+/// products of the hidden states. Returns the gradient of the product of the hidden states with the new
+/// gate's weights.
 #[inline(always)]
 fn step_back(
     gates: &mut [Units; GATES],

@@ -57,7 +57,7 @@ impl<const G: usize> Gates<G> {
     }
 }
 
-/// The weights of backward, packed from `[hidden, hidden]` for each gate, transposed. The terms of a sum are
+/// The weights of backward: the transposed `[hidden, hidden]` of each gate, packed. The terms of a sum are
 /// all gates of all units. The lanes of a vector are the hidden states that these gates depend on.
 pub struct Columns<const G: usize> {
     values: Buffer,

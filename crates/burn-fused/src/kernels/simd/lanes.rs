@@ -120,7 +120,7 @@ impl Lanes for pulp::x86::V4 {
             pairs[2 * i] = avx._mm512_unpacklo_ps(row(2 * i), row(2 * i + 1));
             pairs[2 * i + 1] = avx._mm512_unpackhi_ps(row(2 * i), row(2 * i + 1));
         }
-        // fours[4 q + c]: column c of every quarter, rows 4 q to 4 q + 3.
+        // `fours[4 q + c]` has column c of every quarter, in rows 4 q to 4 q + 3.
         let mut fours = [zero; 16];
         for q in 0..4 {
             for i in 0..2 {

@@ -34,10 +34,10 @@ use crate::runtime::memory::Buffer;
 /// The SIMD level of all processors with tiles.
 const LEVEL: Level = Level::Avx512;
 
-/// Approximate number of pixels in a block. Their values stay in the cache.
+/// Approximate number of pixels in a block. The values of a block stay in the cache.
 const PIXELS: usize = 1024;
 
-/// Splits a batch into blocks. Returns the index of the first image, and the shape, of each block.
+/// Splits a batch into blocks. Returns for each block the index of its first image, and its shape.
 fn blocks(shape: Shape) -> impl Iterator<Item = (usize, Shape)> {
     shape.blocks((PIXELS / shape.pixels()).max(1))
 }
@@ -108,8 +108,8 @@ pub fn backward(
     let mut weights = Buffer::zeroed(shape.weight_len());
     with_buffers(|[one, two]| {
         let Buffers { input: wide, output: lanes, part: channels, sums } = one;
-        // For the gradient of the weights, `pixels` has the input's pixels of each channel side by side, and
-        // `pairs` has pairs of neighbouring pixels of the output's gradient.
+        // For the gradient of the weights, `pixels` has the pixels of the input, with all pixels of a channel
+        // side by side. `pairs` has pairs of neighbouring pixels of the output's gradient.
         let Buffers { input: pixels, output: pairs, part: packed, sums: weight_sums } = two;
         let packed = pack::weights(shape, back.weights, true, packed);
         let mut of_weights = WeightGradient::new(shape, weight_sums);

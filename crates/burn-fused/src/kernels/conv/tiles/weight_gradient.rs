@@ -98,8 +98,8 @@ impl<'a> WeightGradient<'a> {
     pub fn finish(self, weights: &mut [f32]) {
         let [inputs, outputs] = [self.inputs, self.outputs].map(padded);
         let (weights, _) = weights.as_chunks_mut::<9>();
-        // In this order, contiguous sums are read once, and the cache lines of the weights stay in the cache
-        // until the next input writes to them.
+        // In this order of the loops, neighbouring sums are read one after the other, and the cache lines of
+        // the weights stay in the cache until the next input writes to them.
         for input in 0..self.inputs {
             for output in 0..self.outputs {
                 weights[output * self.inputs + input] =

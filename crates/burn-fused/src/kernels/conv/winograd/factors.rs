@@ -18,8 +18,8 @@ use crate::kernels::simd::Lanes;
 pub struct Pixels {
     /// Number of groups of channels.
     pub groups: usize,
-    /// Number of tiles in the block. The convolution rounds it up to a multiple of the rows that it
-    /// multiplies at a time.
+    /// Number of tiles in the block. The convolution multiplies several tiles at a time, and rounds the
+    /// number of tiles up to a multiple.
     pub tiles: usize,
 }
 
@@ -44,7 +44,7 @@ pub struct TransformTiles<'a, S: Lanes, L> {
     pub line: L,
     /// The tiles.
     pub block: &'a Block,
-    /// Images, or gradients of images.
+    /// Images, or the gradient of a convolution's output.
     pub source: &'a Source<'a>,
     /// The group of channels.
     pub group: usize,
@@ -183,7 +183,7 @@ pub struct Panels {
 pub const PANEL: usize = 2;
 
 impl Panels {
-    /// Number of vectors of all points.
+    /// Number of vectors in all panels.
     pub fn len(self) -> usize {
         self.count() * PRODUCTS * self.step()
     }

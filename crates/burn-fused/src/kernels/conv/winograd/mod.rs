@@ -38,7 +38,7 @@ use super::{Back, Convolution, Gradients, Shape};
 use crate::kernels::epilogue::Epilogue;
 use crate::runtime::memory::Buffer;
 
-/// See [`Convolution::forward`]. The argmax is returned only if `keeps`.
+/// See [`Convolution::forward`]. The argmax is returned only if `keeps` is set.
 pub fn forward(
     conv: Convolution,
     input: &[f32],

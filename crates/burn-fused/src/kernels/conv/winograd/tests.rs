@@ -75,7 +75,7 @@ impl Case {
         assert!(polls > 1, "not polled");
         let less = conv.backward(Back { normed: None, of_input: false, ..back }, &mut || ());
         assert!(less.input.is_none());
-        assert_eq!(bits(&less.weights), bits(&found.weights), "without the input's: {shape:?}");
+        assert_eq!(bits(&less.weights), bits(&found.weights), "without the gradient of the input: {shape:?}");
         let argmax = if argmax.is_empty() { argmax } else { in_order(level, shape, &argmax) };
         let input = found.input.expect("requested");
         Results {
@@ -243,7 +243,7 @@ fn a_non_finite_value_reaches_all_that_it_touches_and_no_other_tile() {
         .flat_map(|level| [f32::NAN, f32::INFINITY, f32::NEG_INFINITY].map(|value| (level, value)))
     {
         let mut case = Case::new(sizes, &mut numbers);
-        // The values are in the second image, at different pixels of a tile.
+        // The value is in the second image. From case to case, it is at different pixels of a tile.
         let (channel, y, x) = (numbers.between(0, inputs - 1), numbers.between(4, 8), numbers.between(4, 8));
         case.input[((inputs + channel) * height + y) * width + x] = value;
         let gradient = numbers.values(case.shape.output_len(Epilogue::Identity));
