@@ -43,8 +43,8 @@ impl Algorithm {
         }
     }
 
-    /// The algorithm in use: [`Winograd`](Self::Winograd), unless
-    /// [`use_algorithm`](Self::use_algorithm) selected another.
+    /// The algorithm in use: [`Winograd`](Self::Winograd), unless [`use_algorithm`](Self::use_algorithm)
+    /// selected another.
     pub fn current() -> Self {
         if USES_GEMM.load(Ordering::Relaxed) { Self::Gemm } else { Self::Winograd }
     }

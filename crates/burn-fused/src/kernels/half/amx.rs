@@ -274,8 +274,8 @@ impl Tiles {
         // configuration and only the last one releases it. Meanwhile, only code of this crate and copies of
         // memory run, which use no tiles.
         //
-        // SAFETY: `Tiles` exist only if the instructions are usable, and are configured (above). Each step reads
-        // two tiles of each matrix; the sums are loaded from and stored to four tiles. The assertion
+        // SAFETY: `Tiles` exist only if the instructions are usable, and are configured (above). Each step
+        // reads two tiles of each matrix; the sums are loaded from and stored to four tiles. The assertion
         // has checked that all of these lie in their slices, and that there is a step, so the loop ends.
         unsafe {
             asm!(

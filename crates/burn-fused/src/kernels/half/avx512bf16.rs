@@ -48,8 +48,8 @@ fn add_products(operands: Operands<'_>) {
             });
             let (tiles, _) = tiles[..2 * WORDS].as_chunks::<TILE>();
             for pair in 0..TILE {
-                // SAFETY: an array of 16 words and a vector have 64 bytes each, and all bits are
-                // valid in both.
+                // SAFETY: an array of 16 words and a vector have 64 bytes each, and all bits are valid in
+                // both.
                 let right =
                     [pair, TILE + pair].map(|row| unsafe { transmute::<[u32; TILE], __m512bh>(tiles[row]) });
                 for (sums, left) in found.iter_mut().zip(left) {

@@ -37,7 +37,8 @@ const LEAST: usize = 64;
 static IS_BF16: AtomicBool = AtomicBool::new(false);
 
 impl MatmulPrecision {
-    /// The precision in use: [`F32`](Self::F32), unless [`use_precision`](Self::use_precision) selected another.
+    /// The precision in use: [`F32`](Self::F32), unless [`use_precision`](Self::use_precision) selected
+    /// another.
     pub fn current() -> Self {
         if IS_BF16.load(Ordering::Relaxed) { Self::Bf16 } else { Self::F32 }
     }

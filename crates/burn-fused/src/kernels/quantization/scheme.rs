@@ -99,14 +99,14 @@ mod tests {
 
     #[test]
     fn parameters_are_those_of_pytorch() {
-        // Computed by hand from PyTorch's calculate_qparams. (1 / (2 / 255) is below 127.5
-        // in f32.)
+        // The values were computed by hand from the formula of `calculate_qparams`. In f32, 1 / (2 / 255) is
+        // below 127.5, so a range from -1 to 1 has the zero point 127.
         let affine = |min, max| Scheme::Affine.parameters(min, max).unwrap();
         assert_eq!(affine(0.1, 1.0), QParams { scale: 1.0 / 255.0, zero_point: 0 });
         assert_eq!(affine(-1.0, -0.5), QParams { scale: 1.0 / 255.0, zero_point: 255 });
         assert_eq!(affine(-1.0, 1.0), QParams { scale: 2.0 / 255.0, zero_point: 127 });
         assert_eq!(affine(-3.0, 252.0), QParams { scale: 1.0, zero_point: 3 });
-        // Half to even: -min / scale is 0.5 and 1.5.
+        // Half is rounded to even: -min / scale is 0.5 and 1.5.
         assert_eq!(affine(-0.5, 254.5).zero_point, 0);
         assert_eq!(affine(-1.5, 253.5).zero_point, 2);
         assert_eq!(affine(0.0, 0.0), QParams { scale: SMALLEST_SCALE, zero_point: 0 });

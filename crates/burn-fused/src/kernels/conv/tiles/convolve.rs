@@ -54,8 +54,8 @@ impl Kernel for Convolve<'_> {
         let pass = steps.len().div_ceil(steps.len().div_ceil(PASS));
         let positions = (STEPS / pass).max(1) * BLOCK;
         let size: usize = epilogue.size(flat.size()).iter().product();
-        // `wide` has room for the results of 16 channels. `pooled` has room for a pooled plane of 16 channels (one
-        // vector for each pixel), and for the argmax of each of its pixels.
+        // `wide` has room for the results of 16 channels. `pooled` has room for a pooled plane of 16
+        // channels, with one vector for each pixel, and for the argmax of each of its pixels.
         let (wide, pooled) = (self.wide.take::<f32>(TILE * size), self.lanes.take::<S::f32s>(2 * size));
         // There is room for the sums of 32 output channels. They stay in the cache until they are stored.
         let sums = self.sums.take::<S::f32s>(2 * len);
