@@ -20,13 +20,13 @@
 //! | [`linear::linear`], [`linear::linear_activated`] | linear layer, and its activation |
 //! | [`fake_quantize::fake_quantize`] | fake quantization, with straight-through gradients |
 //! | [`loss::cross_entropy`], [`loss::smoothed_cross_entropy`] | loss, gradient and accuracy of class scores |
-//! | [`optim`] | AdamW, Adam and SGD: parameters and moments in one pass |
-//! | [`optim::flat`] | AdamW, Adam, SGD and RMSprop over slices |
+//! | [`optim`] | updates of AdamW, Adam and SGD: parameters and moments in one pass |
+//! | [`optim::flat`] | the same updates and those of RMSprop, on slices |
 //! | [`int8::quantize`], [`int8::Model`] | quantization of slices; inference on 8-bit integers |
 //!
 //! If an operator does not support a shape, a type or a backend, it is composed of Burn's operators instead.
-//! Results then differ by rounding only. If operands do not fit each other, an operator panics before it
-//! computes anything, on every backend, with the text of Burn's own checks.
+//! This changes its results by rounding only. If operands do not fit each other, an operator panics before it
+//! computes anything, on every backend. The message is that of Burn's own checks.
 //!
 //! A module that is composed of Burn's operators logs the reason with the [`log`] crate, at level debug, once
 //! for each module and reason. With `env_logger`, `RUST_LOG=burn_fused=debug` shows these lines:
@@ -73,10 +73,10 @@
 //!
 //! Each operator is compiled for each [`simd::Level`]: AVX-512, AVX2, NEON, and portable code. The default is
 //! the widest level that the processor supports; [`simd::Level::use_level`] selects another. A level gives
-//! the same bits on every machine, so processes that train together should agree on [`simd::Level::shared`].
-//! A program can compile its own loops for each level with [`simd::Kernel`]. Products of bf16 also depend on
-//! instruction sets that are not part of a level; processes agree on these products with
-//! [`precision::bf16_products`].
+//! the same bits on every machine. Processes that train together should therefore all use the same level:
+//! [`simd::Level::shared`] finds one. A program can compile its own loops for each level with
+//! [`simd::Kernel`]. Products of bf16 also depend on instruction sets that are not part of a level.
+//! [`precision::bf16_products`] tells how a process computes them, so that processes can agree on one way.
 //!
 //! # Algorithms of convolutions
 //!
@@ -84,9 +84,9 @@
 //!
 //! - Direct convolution, if input channels times output channels is at most 128.
 //! - Winograd F(4x4, 3x3), if there are at least 16 input channels and at least 64 pixels in the batch, and
-//!   if 4x4 tiles, some of which extend past the image's edge, cover at least 4 pixels on average. Winograd
-//!   is three times as fast as im2col + GEMM and less exact; with [`conv::Algorithm::Gemm`], im2col + GEMM
-//!   runs instead.
+//!   if the 4x4 tiles that cover an image contain at least 4 of its pixels on average: tiles at the edge also
+//!   cover pixels outside of the image. Winograd is three times as fast as im2col + GEMM and less exact; with
+//!   [`conv::Algorithm::Gemm`], im2col + GEMM runs instead.
 //! - im2col + GEMM.
 //!
 //! If the processor has AMX, bf16 images with at least 16 input and 16 output channels run on AMX tiles
@@ -96,7 +96,7 @@
 //!
 //! The sources are in layers, and a layer uses only the layers below it: first `nn`, `optim` and `int8`; then
 //! `ops`, the operators; then `kernels`, their loops over slices without any type of Burn; last `runtime`,
-//! memory and callbacks of the process.
+//! the memory pools, counters and callbacks of the process.
 //!
 //! # Features
 //!

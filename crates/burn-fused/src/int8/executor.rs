@@ -1,7 +1,8 @@
 //! Runs an integer model on a block of images, step by step.
 //!
-//! Images are stored in one of two memory layouts. Images in [`lanes`] are faster for small models of one
-//! input channel. Images in [`rows`] support all layers. A map is the memory of a layer's input or output.
+//! Images are stored in one of two memory layouts. The layout of [`lanes`] is faster, and is for small models
+//! with one input channel. The layout of [`rows`] supports all layers. A map is the memory of a layer's input
+//! or output.
 
 use std::ops::Range;
 
@@ -80,9 +81,9 @@ impl Plan {
         self.maps.iter().map(|map| vec![Block::splat(map.zero); blocks(map)]).chain(words).collect()
     }
 
-    /// Computes `outputs`, `[images, outputs]`, from `inputs`, `[images, channels, height, width]`, for at
-    /// most [`images`](Self::images) images, in the buffers that [`buffers`](Self::buffers) has allocated.
-    /// Calls `watch` at the beginning of each step and of [`Stage::Output`].
+    /// Computes `outputs`, `[images, outputs]`, from `inputs`, `[images, channels, height, width]`. There may
+    /// be at most [`self.images`](Self::images) images. `buffers` come from [`buffers`](Self::buffers). Calls
+    /// `watch` at the beginning of each step and of [`Stage::Output`].
     pub fn run(
         &self,
         instructions: Instructions,
@@ -131,7 +132,7 @@ impl Plan {
     }
 }
 
-/// Average pooling of planes. A pixel has `bytes` bytes.
+/// Computes average pooling of `planes` planes. A pixel has `bytes` bytes.
 fn average(
     pool: AveragePool,
     [from, to]: [Map; 2],
@@ -157,7 +158,7 @@ fn average(
     }
 }
 
-/// Max pooling of planes. `size` is the number of planes and the number of bytes in a pixel.
+/// Computes max pooling of planes. `size` is the number of planes and the number of bytes in a pixel.
 struct Pool<'a> {
     pool: MaxPool,
     maps: [Map; 2],

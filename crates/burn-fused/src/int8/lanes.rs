@@ -1,14 +1,14 @@
-//! The memory layout with 16 images in the lanes of vectors, for one input channel and few channels in each
-//! layer.
+//! The memory layout with 16 images in the lanes of vectors, for models with one input channel and few
+//! channels in each layer.
 //!
 //! A map, the input or output of a layer, is `[channels / 4][height][width]` blocks. Each lane of a block has
 //! a word: four channels of a pixel of one image. Maps are padded as the next layer requires.
 //!
-//! The model's input has only one channel, so its words are windows instead: four neighbouring pixels of a
-//! row. Windows begin two pixels apart. One word then has the pixels of two neighbouring outputs of a kernel
-//! of width 3.
+//! The model's input has only one channel. A word of the input is therefore a window instead: four
+//! neighbouring pixels of a row. Windows begin two pixels apart. With a kernel of width 3, one word then has
+//! all pixels of a row that two neighbouring outputs need.
 //!
-//! Pooling takes the maximum of accumulators before requantization. Requantization is monotonic, so the
+//! 2x2 pooling takes the maximum of accumulators before requantization. Requantization is monotonic, so the
 //! result is the same, and only a quarter of the accumulators is requantized.
 
 use super::layer::{Geometry, Layer, Map, MaxPool, Weights};
@@ -18,11 +18,11 @@ use super::words::{Block, LANES, Task, Words};
 /// Maximum output channels of a layer.
 const MOST_OUTPUTS: usize = 16;
 
-/// 2x2 max pooling, which is computed together with the product before it.
+/// 2x2 max pooling, which is computed together with the convolution before it.
 pub(super) const POOL: Layer = Layer::MaxPool(MaxPool { kernel: [2; 2], stride: [2; 2] });
 
 /// Whether this layout supports the layers of a model. The first layer has to be a convolution of one
-/// channel, with a horizontal stride of 1 and [`POOL`] after it: each window of pixels then serves two
+/// channel, with a horizontal stride of 1 and [`POOL`] after it. Each window of pixels then serves two
 /// neighbouring outputs, which are pooled together. No layer may have more than [`MOST_OUTPUTS`] outputs or
 /// be an average pooling.
 pub(super) fn support(layers: &[Layer]) -> bool {
@@ -41,19 +41,20 @@ fn windows(input: Map) -> usize {
     input.row().div_ceil(2)
 }
 
-/// Number of blocks for all pixels of 16 images of a map, and for one more block before and one after the
-/// images.
+/// Number of blocks that [`Fill::flat`] needs for 16 images of one channel, with four pixels in a word, and
+/// for one more block before and one after the images.
 pub(super) fn words(map: Map) -> usize {
     (map.shape[1] * map.shape[2]).div_ceil(4).next_multiple_of(LANES) + 2
 }
 
-/// Transposes images of one channel into lanes, and makes their windows.
+/// Transposes images of one channel into lanes, and then copies their pixels to windows.
 pub(super) struct Fill<'a> {
     pub map: Map,
     pub images: &'a [u8],
     /// Scratch of [`words`] blocks.
     pub flat: &'a mut [Block],
-    /// The windows of the map. Windows without a pixel of the image stay as they are.
+    /// The map of the input: windows of pixels. Windows without a pixel of the image are not written, so they
+    /// keep the zero point.
     pub windows: &'a mut [Block],
 }
 
@@ -71,7 +72,8 @@ impl Task for Fill<'_> {
                 if mask == 0 {
                     continue;
                 }
-                // Position of the window's first pixel, counted from the start of the block before the image.
+                // Position of the window's first pixel in `flat`, counted in pixels. The first block of
+                // `flat` is before the image.
                 let at = 4 + y * width + 2 * x - border[1];
                 let [low, high] = [flat[at / 4].0, flat[at / 4 + 1].0];
                 let right = 8 * (at % 4) as u32;
@@ -119,7 +121,7 @@ fn into_lanes<W: Words>(words: W, size: usize, images: &[u8], flat: &mut [Block]
     }
 }
 
-/// Copies the blocks to `outputs`, `[images, channels, height, width]`.
+/// Copies the images in `blocks` to `outputs`, `[images, channels, height, width]`.
 pub(super) fn store(map: Map, blocks: &[Block], outputs: &mut [u8]) {
     let [channels, height, width] = map.shape;
     for (lane, image) in outputs.chunks_exact_mut(channels * height * width).enumerate() {
@@ -136,27 +138,30 @@ pub(super) fn store(map: Map, blocks: &[Block], outputs: &mut [u8]) {
 pub(super) struct Product {
     /// For each result (a pixel of the output): the first block of the input that it reads.
     bases: Vec<usize>,
-    /// For each result: its block of the output, in the first group of channels.
+    /// For each result: the block of the output to which its first group of channels is written.
     targets: Vec<usize>,
-    /// Offsets from a base to the blocks that a result reads, one for each word of the kernel.
+    /// Offsets from an element of `bases` to the blocks that a result reads, one for each word of the kernel.
     taps: Vec<usize>,
-    /// Offsets from a base to the positions of its pooling window. Without pooling, there is one position, at
-    /// the base. If the input has windows of pixels, there is one position in each of two rows.
+    /// Offsets from an element of `bases` to the positions whose maximum is the result. Without pooling, the
+    /// only offset is 0. With pooling, there are four offsets, or two if the input has windows of pixels:
+    /// each position then has two outputs of a row.
     positions: Vec<usize>,
     /// Number of blocks in a group of the output's channels.
     plane: usize,
     /// Words `[tile][tap][channel][phase]`, and biases `[channel][phase]`. If the input has windows of
-    /// pixels, two neighbouring outputs are computed from the same words, as two phases with shifted weights.
+    /// pixels, there are two phases, for two neighbouring outputs: both read the same words, and the second
+    /// has its weights shifted by a pixel. Otherwise there is one phase.
     weights: Vec<i32>,
     bias: Vec<i32>,
-    /// Number of groups of four channels in a tile, whose results are computed together.
+    /// Number of groups of four channels that are computed together, as a tile.
     tile: usize,
     requantization: Requantization,
 }
 
 impl Product {
-    /// Makes a layer between two maps. If `first` is true, the input has windows of pixels; if false, words
-    /// of four channels. If `pooled` is true, the layer includes [`POOL`].
+    /// Prepares a layer that reads the map `input` and writes the map `output`. If `first` is true, a word of
+    /// the input is a window of pixels; if false, it is four channels of a pixel. If `pooled` is true, the
+    /// layer includes [`POOL`].
     pub fn new(
         geometry: Geometry,
         weights: &Weights,
@@ -171,7 +176,8 @@ impl Product {
             .flat_map(|group| (0..kernel[0]).map(move |y| (group, y)))
             .flat_map(|(group, y)| (0..kernel[1] + phases - 1).step_by(columns).map(move |x| [group, y, x]))
             .collect();
-        // The weight of a byte of a tap. The byte is a pixel of the window, or a channel.
+        // The weight by which byte `b` of the word at a tap is multiplied. The byte is a pixel of the window,
+        // or a channel.
         let byte = |channel: usize, phase: usize, [group, y, x]: [usize; 3], b: usize| -> i8 {
             let (input, x) = if first { (0, (x + b).wrapping_sub(phase)) } else { (4 * group + b, x) };
             if channel < outputs && input < inputs && x < kernel[1] {
@@ -240,15 +246,15 @@ impl Task for Multiply<'_> {
 struct Tile<'a> {
     product: &'a Product,
     weights: &'a [i32],
-    /// First group.
+    /// Index of the first group.
     first: usize,
     input: &'a [Block],
 }
 
 #[allow(clippy::needless_range_loop, reason = "the index names a register")]
 impl Tile<'_> {
-    /// Computes all results of the tile. Each result is the maximum over `P` positions and all phases. `C` is
-    /// the number of channels times phases.
+    /// Computes all results of the tile. Each result is the maximum over `P` positions and `PHASES` phases.
+    /// `C` is the number of channels times `PHASES`.
     #[inline(always)]
     fn run<W: Words, const P: usize, const C: usize, const PHASES: usize>(
         &self,
@@ -302,7 +308,7 @@ impl Tile<'_> {
         }
     }
 
-    /// Requantizes the sums of four channels to the bytes of words.
+    /// Requantizes the sums of the four channels of a group, and packs the results into words.
     #[inline(always)]
     fn requantize<W: Words>(&self, words: W, group: usize, mut sums: [W::Word; 4]) -> W::Word {
         let all = &self.product.requantization;

@@ -20,9 +20,8 @@ pub enum Layer {
     Linear(Linear),
 }
 
-/// A convolution from `[inputs, height, width]` to
-/// `[outputs, (height + 2 padding - kernel) / stride + 1, …]`. Padding pixels are the real number 0; their
-/// byte is the input's zero point.
+/// A convolution from `[inputs, height, width]` to `[outputs, (height + 2 padding - kernel) / stride + 1,
+/// …]`. Padding pixels stand for the real number 0: their byte is the input's zero point.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Conv {
     /// Input channels.
@@ -53,8 +52,8 @@ pub struct MaxPool {
 }
 
 /// Average pooling with one window for each pixel of the output, as in PyTorch's `AdaptiveAvgPool2d`. The
-/// windows cover the input. They overlap if the output's size does not divide the input's size. Halves are
-/// rounded up.
+/// windows cover the input. They overlap if the output's size does not divide the input's size. An average
+/// that ends in .5 is rounded up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AveragePool {
     /// Height and width of the output, at most the height and width of the input.
@@ -92,7 +91,7 @@ pub struct Weights {
     pub values: Vec<i8>,
     /// Weight scale of each output, or one for all.
     pub scales: Vec<f32>,
-    /// Bias of each output, in steps of input scale · weight scale.
+    /// Bias of each output, as a multiple of input scale · weight scale.
     pub bias: Vec<i32>,
     /// Multipliers of input scale · weight scale / output scale, one for each weight scale.
     pub multipliers: Vec<i32>,
@@ -152,13 +151,13 @@ impl Weights {
         })
     }
 
-    /// Total size in bytes.
+    /// Total size of all fields in bytes.
     pub fn bytes(&self) -> usize {
         self.values.len() + 4 * self.scales.len() + 4 * self.bias.len() + 5 * self.shifts.len()
     }
 
-    /// Returns, for each output, the bias minus the sum of the weights times the input's zero point. Returns
-    /// an error if a field is invalid or a sum may overflow 32 bits.
+    /// Returns, for each output, the bias minus the input's zero point times the sum of the output's weights.
+    /// Returns an error if a field is invalid or a sum may overflow 32 bits.
     pub(super) fn checked_bias(
         &self,
         Geometry { inputs, outputs, kernel, output, .. }: Geometry,

@@ -1,22 +1,22 @@
 //! 8-bit quantization: formulas, and integer inference.
 //!
-//! Weights are i8, -127 to 127, symmetric, with one scale for all or one for each output channel. Activations
-//! are u8, 0 to 255, with one scale and zero point for a tensor. A quantized value q is the real number
-//! (q - zero point) · scale.
+//! Weights are i8 from -127 to 127. Their zero point is 0, and a layer has one scale for all weights or one
+//! for each output channel. Activations are u8 from 0 to 255, and each tensor has one scale and one zero
+//! point. A quantized value q stands for the real number (q - zero point) · scale.
 //!
 //! | item | computes |
 //! | --- | --- |
 //! | [`Scheme::parameters`] | scale and zero point of a range: PyTorch's `calculate_qparams` |
 //! | [`min_max`], [`Observer`] | ranges of values and their moving averages |
 //! | [`quantize`], [`quantize_weights`], [`dequantize`] | integers of real values, and back |
-//! | [`Weights::quantize`], [`fixed_point`] | a layer's integers: weights, biases, ratio of scales |
+//! | [`Weights::quantize`], [`fixed_point`] | a layer's integers: weights, biases, and ratio of scales |
 //! | [`Model`] | inference on integers |
 //!
 //! # The integer model
 //!
-//! A layer with weights computes, in 32 bits, bias + Σ weight · (input - zero point). Pixels of the border
-//! have the zero point as their value. A fixed-point formula turns the sum into the output's byte, with
-//! 64-bit products and without floating-point numbers ([`fixed_point`] gives m and s):
+//! A layer with weights computes, in 32 bits, bias + Σ weight · (input - zero point). The value of a padding
+//! pixel is the zero point. A fixed-point formula turns the sum into q, the byte of the output, with 64-bit
+//! products and without floating-point numbers ([`fixed_point`] gives m and s):
 //!
 //! ```text
 //! ratio = input scale · weight scale / output scale = m / 2^s, 2^30 <= m < 2^31
@@ -30,8 +30,9 @@
 //! # Quantization-aware training
 //!
 //! Training computes with [fake-quantized](crate::fake_quantize) values, so that the loss includes the error
-//! of rounding. Each activation has an [`Observer`] of its range, which is kept from step to step. Ranges of
-//! weights are computed in each step. Gradients pass to the f32 weights, which the optimizer updates.
+//! of rounding. Each activation has an [`Observer`], which keeps a moving average of the activation's range
+//! from step to step. Ranges of weights are computed anew in each step. The gradients of quantized weights
+//! are those of the f32 weights, which the optimizer updates.
 //!
 //! ```
 //! use burn::module::Param;
@@ -61,11 +62,12 @@
 //! ```
 //!
 //! Processes that train together should average the ranges, so that all of them get the same integers.
-//! [`running_affine`](crate::nn::BatchNorm::running_affine) folds a batch norm into the weights before it.
+//! [`running_affine`](crate::nn::BatchNorm::running_affine) returns a batch norm as a factor and a shift,
+//! which a program can fold into the weights of the layer before.
 //!
 //! # Kernels
 //!
-//! Kernels use AVX-512 with VNNI, AVX2 or portable code, depending on the current [SIMD
+//! Kernels use AVX-512 with VNNI, AVX2, or portable code, depending on the current [SIMD
 //! level](crate::simd::Level). Integer sums are exact, so all kernels compute the same bits.
 
 mod executor;

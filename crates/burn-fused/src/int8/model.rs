@@ -10,7 +10,8 @@ use super::{Int8Error, Layer, QParams, Scheme};
 use crate::kernels::quantization::{dequantize, quantize};
 use crate::kernels::simd::Level;
 
-/// Sequential layers on integers, from the quantized input to the quantized output.
+/// A sequence of layers that compute on integers. [`infer`](Self::infer) quantizes images before the first
+/// layer, and converts the output of the last layer to real scores.
 ///
 /// ```
 /// use burn_fused::int8::{Conv, Layer, Linear, MaxPool, Model, Scheme, Weights};
@@ -63,8 +64,8 @@ pub struct Model {
 }
 
 /// Buffers for the inference of a model, made by [`Model::workspace`]. They have space for one block of
-/// images. Inference computes a batch block by block, and therefore allocates nothing for a batch of any
-/// size.
+/// images. Inference computes a batch block by block, and therefore allocates nothing, whatever the size of
+/// the batch.
 ///
 /// ```
 /// # use std::alloc::System;
@@ -91,14 +92,14 @@ pub struct Model {
 pub struct Workspace {
     /// The `id` of the model that the workspace belongs to.
     model: u64,
-    /// The quantized input and output of a block of images.
+    /// The quantized inputs and outputs of a block of images.
     inputs: Vec<u8>,
     outputs: Vec<u8>,
-    /// The buffers of the executor.
+    /// The executor's buffers, from `Plan::buffers`.
     maps: Vec<Vec<Block>>,
 }
 
-/// A stage of the inference of a block of images.
+/// A stage of inference. Each block of images passes through all stages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
     /// Quantizing the images, and copying them to the layout of the kernels.
@@ -114,9 +115,10 @@ impl Model {
     /// quantized with the parameters `input`.
     ///
     /// # Errors
-    /// If a layer is invalid: its sizes are too large or do not fit the layer before, lengths do not match,
-    /// scales or a zero point are invalid, multipliers are inconsistent with the scales, or sums may overflow
-    /// 32 bits. The error names the first invalid layer. Also if `input` is invalid, or no layer has weights.
+    /// If `input` is invalid, if no layer has weights, or if a layer is invalid; the error names the first
+    /// invalid layer. A layer is invalid if its sizes are too large or do not fit the layer before, if the
+    /// lengths of its slices do not fit its sizes, if a scale or zero point is invalid, if its multipliers
+    /// are not those of its scales, or if a sum may overflow 32 bits.
     pub fn new(shape: [usize; 3], input: QParams, layers: Vec<Layer>) -> Result<Self, Int8Error> {
         Self::planned(shape, input, layers, true)
     }
@@ -169,7 +171,7 @@ impl Model {
         })
     }
 
-    /// Channels, height and width of an input.
+    /// Channels, height and width of an image.
     pub fn input_shape(&self) -> [usize; 3] {
         self.shape
     }
@@ -189,7 +191,7 @@ impl Model {
         self.output
     }
 
-    /// Number of output values for each input: the number of classes.
+    /// Number of output values for each image: the number of classes.
     pub fn outputs(&self) -> usize {
         self.outputs
     }
@@ -210,14 +212,15 @@ impl Model {
         }
     }
 
-    /// Ranges of [`layers`](Self::layers) that are computed together: a convolution and its pooling if the
-    /// executor fuses them; any other layer alone.
+    /// The steps of inference, each as a range of indices of [`layers`](Self::layers). A step computes a
+    /// convolution and the pooling after it, if the executor fuses the two, or otherwise one layer.
     pub fn steps(&self) -> Vec<Range<usize>> {
         self.plan.steps().collect()
     }
 
     /// Computes the class scores, `[batch, outputs]`, of `images`, `[batch, channels, height, width]`.
-    /// Allocates nothing. NaN in an image counts as the lowest value that a byte of the input represents.
+    /// Allocates nothing. NaN in an image counts as the lowest value that a byte of the quantized input
+    /// represents.
     ///
     /// # Panics
     /// If lengths do not match, or the workspace belongs to another model.

@@ -19,14 +19,15 @@ use super::{Int8Error, Weights};
 const SHIFTS: [u8; 2] = [13, 54];
 /// Smallest shift for which the result does not depend on the lower 32 bits of the product.
 const NARROW: u8 = 33;
-/// With a ratio of at least 1/4, an accumulator of this magnitude gives a result outside of 0..=255, for any
-/// zero point.
+/// A shift below [`NARROW`] means a ratio of at least 1/4. An accumulator of this magnitude then gives a
+/// result outside of 0..=255, whatever the zero point.
 const WIDE: i32 = 2048;
 
 /// Returns multiplier and shift of a ratio of scales.
 ///
 /// # Errors
-/// [`Int8Error::ScaleOverflow`] if the ratio is NaN, 2^-55 or less, or, rounded to 31 bits, 2^18 or more.
+/// [`Int8Error::ScaleOverflow`] if the ratio is NaN or at most 2^-55, or if the ratio rounded to 31 bits is
+/// at least 2^18.
 ///
 /// ```
 /// assert_eq!(burn_fused::int8::fixed_point(0.75), Ok((3 << 29, 31)));
@@ -37,7 +38,8 @@ pub fn fixed_point(ratio: f64) -> Result<(i32, u8), Int8Error> {
         return Err(overflow);
     }
     let [least, most] = SHIFTS.map(i32::from);
-    // Exact: reads the exponent of the IEEE-754 number, and multiplies by a power of two.
+    // The exponent is read from the bits of the IEEE-754 number, so it is exact, and so is a multiplication
+    // by a power of two.
     let exponent = ((ratio.to_bits() >> 52) & 0x7ff) as i32 - 1023;
     let mut shift = (30 - exponent).min(most);
     let mut multiplier = (ratio * 2f64.powi(shift)).round_ties_even();
@@ -51,8 +53,8 @@ pub fn fixed_point(ratio: f64) -> Result<(i32, u8), Int8Error> {
     Ok((multiplier as i32, shift as u8))
 }
 
-/// The formula as kernels compute it in 32-bit lanes: clamp, shift left, take the high 32 bits of the
-/// product, add, shift right, and take the maximum with `lowest`.
+/// The formula of [this module](self) as kernels compute it in 32-bit lanes: clamp the accumulator, shift
+/// left, take the high 32 bits of the product, add, shift right, and take the maximum with `lowest`.
 ///
 /// Kernels use only the high 32 bits of the product, so a shift has to be at least [`NARROW`]. If the shift
 /// is smaller, the accumulator is shifted left by the difference. The accumulator is first clamped to the
@@ -73,8 +75,8 @@ pub(super) struct Requantization {
 pub(super) const NUMBERS: usize = 6;
 
 impl Requantization {
-    /// Makes the formula of a layer. The result of each additional output is the zero point if ReLU follows,
-    /// and 0 if not.
+    /// Computes the numbers of a layer. The result of each additional output is the zero point if ReLU
+    /// follows, and 0 if not.
     pub fn new(Geometry { outputs, output, relu, .. }: Geometry, weights: &Weights) -> Self {
         let Weights { multipliers, shifts, .. } = weights;
         let zero_point = output.zero_point as u8;
@@ -126,7 +128,7 @@ mod tests {
         assert_eq!(fixed_point(2f64.powi(-24)), Ok((FULL, 54)));
         assert_eq!(fixed_point(2f64.powi(-30)), Ok((1 << 24, 54)));
         assert_eq!(fixed_point(2f64.powi(-54)), Ok((1, 54)));
-        // Rounded up to the next power of two.
+        // The multiplier is rounded up to 2^31, the next power of two.
         assert_eq!(fixed_point(1.0 - 2f64.powi(-40)), Ok((FULL, 30)));
         for ratio in [2f64.powi(18), 2f64.powi(-56), 0.0, -1.0, f64::NAN, f64::INFINITY] {
             assert!(matches!(fixed_point(ratio), Err(Int8Error::ScaleOverflow { .. })), "{ratio}");

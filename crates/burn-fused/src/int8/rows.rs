@@ -8,10 +8,11 @@ use super::layer::{Geometry, Map, Weights};
 use super::requantize::{NUMBERS, Requantization};
 use super::words::{Block, LANES, Task, Words};
 
-/// Maximum size in bytes of the maps before and after a layer, for a block of several images.
+/// Maximum size in bytes of the two maps before and after a layer, for all images of a block. A block of one
+/// image may exceed it.
 const BLOCK_BYTES: usize = 1 << 20;
-/// Number of output pixels that are computed together. With four vectors of outputs, 24 of 32 registers are
-/// accumulators.
+/// Number of output pixels that are computed together. With four vectors of outputs for each pixel, 24 of 32
+/// registers are accumulators.
 const PIXELS: usize = 6;
 
 /// Returns the number of images that are computed together. `maps` are the maps before and after each layer.
@@ -21,7 +22,8 @@ pub(super) fn images(maps: &[Map]) -> usize {
     if images > PIXELS { images - images % PIXELS } else { images }
 }
 
-/// Copies `inputs`, `[images, channels, height, width]`, to the maps `words` of these images.
+/// Copies `inputs`, `[images, channels, height, width]`, to `words`, the maps of these images one after
+/// another.
 pub(super) fn load(map: Map, inputs: &[u8], words: &mut [u32]) {
     let [channels, height, width] = map.shape;
     let images = inputs.chunks_exact(channels * height * width);
@@ -42,7 +44,7 @@ pub(super) fn load(map: Map, inputs: &[u8], words: &mut [u32]) {
     }
 }
 
-/// Copies the maps `words` of all images to `outputs`, `[images, channels, height, width]`.
+/// Copies `words`, the maps of images one after another, to `outputs`, `[images, channels, height, width]`.
 pub(super) fn store(map: Map, words: &[u32], outputs: &mut [u8]) {
     let [channels, height, width] = map.shape;
     let images = outputs.chunks_exact_mut(channels * height * width);
@@ -62,18 +64,18 @@ pub(super) fn store(map: Map, words: &[u32], outputs: &mut [u8]) {
 /// A prepared convolution or linear layer.
 #[derive(Debug, Clone)]
 pub(super) struct Product {
-    /// First word of the window of each output pixel.
+    /// For each output pixel: index of the first word of the input that it reads.
     bases: Vec<usize>,
-    /// First word of each output pixel.
+    /// For each output pixel: index of its first word in the output.
     targets: Vec<usize>,
-    /// Number of rows of the kernel, and of words in a row of the kernel.
+    /// Number of rows of the kernel, and number of words in such a row (`run`).
     rows: usize,
     run: usize,
     /// `[group of outputs][row][word][vector]`. A group has up to four vectors of 16 outputs.
     weights: Vec<Block>,
     bias: Vec<i32>,
     requantization: Requantization,
-    /// The numbers of `requantization`, in vectors of 16 outputs.
+    /// The numbers of `requantization`: for each 16 outputs, one vector for each number.
     numbers: Vec<[Block; NUMBERS]>,
 }
 
@@ -87,7 +89,7 @@ fn vectors_of(left: usize) -> usize {
 }
 
 impl Product {
-    /// Makes a layer between two maps.
+    /// Prepares a layer that reads the map `input` and writes the map `output`.
     pub fn new(geometry: Geometry, weights: &Weights, bias: &[i32], [input, output]: [Map; 2]) -> Self {
         let Geometry { inputs, outputs, kernel, stride, .. } = geometry;
         let groups = input.groups();
@@ -239,7 +241,7 @@ impl Multiply<'_> {
         sums
     }
 
-    /// Requantizes sums of pixels and stores them.
+    /// Requantizes sums of pixels and stores the results.
     #[inline(always)]
     fn finish<W: Words, const P: usize, const N: usize>(
         &mut self,

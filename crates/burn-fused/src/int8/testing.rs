@@ -1,4 +1,4 @@
-//! Reference computation of models, by plain loops.
+//! Computes the scores of integer models by plain loops, as a reference for tests.
 
 use super::{Layer, Model, Weights};
 
@@ -23,7 +23,7 @@ fn of_image(model: &Model, image: &[f32]) -> Vec<u8> {
         let mut result = Vec::new();
         for output in 0..outputs {
             for (y, x) in (0..height).flat_map(|y| (0..width).map(move |x| (y, x))) {
-                // The pixel of a window, or the padding value.
+                // A pixel of the window, or the zero point if the pixel is padding.
                 let pixel = |c: usize, [dy, dx]: [usize; 2], stride: [usize; 2], padding: [usize; 2]| {
                     let y = (y * stride[0] + dy).wrapping_sub(padding[0]);
                     let x = (x * stride[1] + dx).wrapping_sub(padding[1]);
@@ -60,7 +60,7 @@ fn of_image(model: &Model, image: &[f32]) -> Vec<u8> {
                         window.map(|at| pixel(output, at, pool.stride, [0; 2])).max().unwrap()
                     }
                     Layer::AveragePool(pool) => {
-                        // By the documentation's formula, in floats.
+                        // The ends of a window, by PyTorch's formula for adaptive pooling, in floats.
                         let ends = |axis: usize, at: usize, size: usize| {
                             let step = size as f64 / pool.output[axis] as f64;
                             ((at as f64 * step).floor() as usize, ((at + 1) as f64 * step).ceil() as usize)

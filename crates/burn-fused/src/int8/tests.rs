@@ -5,7 +5,8 @@ use super::*;
 use crate::kernels::simd::Level;
 use crate::kernels::testing::Random;
 
-/// Returns the scales of `weights`: at random, one for each output channel or one for all.
+/// Returns the scales of `weights`. Chance decides whether there is one for each output channel or one for
+/// all.
 fn scales(random: &mut Random, weights: &[f32], outputs: usize) -> Vec<f32> {
     let channels = if random.below(2) == 0 { outputs } else { 1 };
     let ranges = min_max_by_channel(weights, channels).unwrap();
@@ -13,7 +14,7 @@ fn scales(random: &mut Random, weights: &[f32], outputs: usize) -> Vec<f32> {
     ranges.iter().map(scale).collect()
 }
 
-/// Returns a layer's quantized weights, and an output range that its sums fill.
+/// Returns quantized weights of a layer, and the scale and zero point of its output.
 fn weights(
     random: &mut Random,
     inputs: usize,
@@ -23,7 +24,8 @@ fn weights(
 ) -> (Weights, QParams) {
     let values = random.floats(inputs * outputs, 0.5);
     let bias = random.floats(outputs, 1.0);
-    // Some ranges are narrow, so that outputs saturate and fixed-point ratios cover a wide range.
+    // Some output ranges are much narrower than the layer's sums, so that outputs saturate and ratios of
+    // scales vary.
     let size = 100.0 * input.scale * (inputs as f32).sqrt() * [0.01, 0.3, 1.0][random.below(3)];
     let min = if relu && random.below(4) > 0 { 0.0 } else { -size * random.float(1.0).abs() };
     let output = Scheme::Affine.parameters(min, size).unwrap();
@@ -83,8 +85,8 @@ fn random_model(random: &mut Random, one_channel: bool) -> Model {
     let (inputs, outputs) = (shape.iter().product(), 1 + random.below(if one_channel { 16 } else { 40 }));
     let (weights, output) = weights(random, inputs, outputs, parameters, false);
     layers.push(Layer::Linear(Linear { inputs, outputs, weights, relu: false, output }));
-    // Two thirds of the models may have images in lanes, which support only one input channel. The others
-    // have images in rows.
+    // A third of the models has images in rows in any case. The others have images in lanes if `lanes`
+    // supports their layers.
     Model::planned(start, input, layers, random.below(3) > 0).unwrap()
 }
 
@@ -122,7 +124,7 @@ fn models_of_any_size_equal_plain_loops_on_every_level() {
             }
         }
     }
-    // Ratios below and above 1/4, which are computed differently.
+    // Ratios of at least 1/4 have shifts below 33, and are computed differently. Both kinds occurred.
     for wide in [false, true] {
         assert!(shifts.iter().filter(|&&shift| (shift < 33) == wide).count() > 20, "{wide}: {shifts:?}");
     }
@@ -163,7 +165,7 @@ fn convnet(random: &mut Random, [height, width]: [usize; 2]) -> Model {
 
 #[test]
 fn bytes_and_weights_at_their_bounds_do_not_saturate_in_between() {
-    // The instruction vpmaddubsw would saturate: 255 · 127 twice exceeds 16 bits.
+    // The instruction vpmaddubsw would saturate: the sum of two products of 255 · 127 exceeds 16 bits.
     let (inputs, one) = (1000, QParams { scale: 1.0, zero_point: 0 });
     for sign in [1.0, -1.0] {
         let output = QParams { scale: 255_000.0, zero_point: 128 };
@@ -247,7 +249,7 @@ fn a_workspace_is_for_one_model() {
 
 #[test]
 fn a_layer_without_output_range_gives_its_zero_point() {
-    // The output of a ReLU that is always 0 has the smallest scale, and therefore a ratio far above 1/4.
+    // If the output of a ReLU is always 0, the output has the smallest scale, and the ratio is far above 1/4.
     let input = Scheme::Affine.parameters(0.0, 3.0).unwrap();
     let output = Scheme::Affine.parameters(0.0, 0.0).unwrap();
     let weights = Weights::quantize(&[-0.5; 20], &[-1.0; 2], &[0.5 / 127.0], input, output).unwrap();

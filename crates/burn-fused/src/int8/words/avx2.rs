@@ -11,7 +11,8 @@ pub(super) fn interleaving() -> __m128i {
     unsafe { std::mem::transmute([0u8, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15]) }
 }
 
-/// AVX2, on a machine that supports it. A vector of 16 words is two registers of 8 words.
+/// The instructions of AVX2. A value exists only on a machine that supports them. A vector of 16 words is two
+/// registers of 8 words.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::int8) struct Avx2(());
 
@@ -30,7 +31,7 @@ impl Avx2 {
     }
 }
 
-/// Evaluates the expression for both halves of a vector. It is a macro because a closure would be compiled
+/// Evaluates an expression for each half of a vector. It is a macro because a closure would be compiled
 /// without AVX2.
 macro_rules! halves {
     ($h:ident => $half:expr) => {{

@@ -36,7 +36,7 @@ impl Block {
 
 /// The instructions of a SIMD level.
 pub(super) trait Words: Copy {
-    /// Sixteen words: i32, or four bytes each, in memory order.
+    /// A vector of sixteen words. Each word is an i32, or four bytes in memory order.
     type Word: Pod;
 
     fn splat(self, value: i32) -> Self::Word;
@@ -56,8 +56,8 @@ pub(super) trait Words: Copy {
     fn min(self, a: Self::Word, b: Self::Word) -> Self::Word;
     /// Shifts left, with a count for each lane.
     fn shift_left(self, a: Self::Word, count: Self::Word) -> Self::Word;
-    /// The scaling of the fixed-point formula: the high 32 bits of `sum · multiplier`, plus `addend`, shifted
-    /// right by `right`. The results are i32 and not clamped yet.
+    /// Computes the scaling of the fixed-point formula: adds `addend` to the high 32 bits of `sum ·
+    /// multiplier`, and shifts right by `right`. The results are i32 and not clamped yet.
     fn scale(
         self,
         sum: Self::Word,

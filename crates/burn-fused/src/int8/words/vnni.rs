@@ -8,8 +8,8 @@ use pulp::x86::V4;
 use super::{LANES, Task, Words};
 use crate::kernels::simd::Lanes;
 
-/// AVX-512 with VNNI, on a machine that supports it. The `V4` proves all other instructions: it includes
-/// AVX-512 F, BW, VL and DQ.
+/// The instructions of AVX-512 with VNNI. A value exists only on a machine that supports them. The `V4`
+/// proves all of them except VNNI: AVX-512 F, BW, VL and DQ.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::int8) struct Vnni(V4);
 
@@ -80,7 +80,7 @@ impl Words for Vnni {
         // SAFETY: as said above this `impl`.
         unsafe {
             let bytes = _mm512_packus_epi16(_mm512_packs_epi32(a, b), _mm512_packs_epi32(c, d));
-            // Each 128 bits now have four bytes of a, four of b, four of c and four of d.
+            // Each 128 bits of `bytes` have four bytes of `a`, four of `b`, four of `c` and four of `d`.
             _mm512_shuffle_epi8(bytes, _mm512_broadcast_i32x4(super::avx2::interleaving()))
         }
     }
