@@ -23,8 +23,8 @@ pub struct AdamConfig {
     /// Number that is added to the root of the second moment, after the bias correction.
     #[config(default = 1e-5)]
     epsilon: f32,
-    /// Whether updates are divided by the root of the largest second moment so far: Reddi et al., "On the
-    /// convergence of Adam and beyond" (2018).
+    /// Whether the optimizer is AMSGrad, which divides updates by the root of the largest second moment so
+    /// far: Reddi et al., "On the convergence of Adam and beyond" (2018).
     #[config(default = false)]
     amsgrad: bool,
     /// L2 penalty: this multiple of the parameter is added to its gradient.

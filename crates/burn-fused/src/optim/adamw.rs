@@ -29,8 +29,8 @@ pub struct AdamWConfig {
     /// arXiv 2510.12402.
     #[config(default = false)]
     cautious_weight_decay: bool,
-    /// Whether updates are divided by the root of the largest second moment so far: Reddi et al., "On the
-    /// convergence of Adam and beyond" (2018).
+    /// Whether the optimizer is AMSGrad, which divides updates by the root of the largest second moment so
+    /// far: Reddi et al., "On the convergence of Adam and beyond" (2018).
     #[config(default = false)]
     amsgrad: bool,
     /// Gradient clipping, applied by the optimizer that [`init`](Self::init) creates.

@@ -54,7 +54,7 @@ pub use adamw::{AdamW, AdamWConfig};
 pub use burn::optim::*;
 pub use sgd::{Sgd, SgdConfig, SgdState};
 
-/// Returns the optimizer of a module, with its gradient clipping.
+/// Returns `optimizer` as the optimizer of a module. It clips gradients if `clipping` is set.
 fn of_module(optimizer: impl Optimizer, clipping: Option<&GradientClippingConfig>) -> ModuleOptimizer {
     let optimizer = ModuleOptimizer::from(optimizer);
     match clipping {

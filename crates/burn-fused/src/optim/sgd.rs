@@ -51,8 +51,8 @@ pub struct Sgd {
     momentum: Option<MomentumConfig>,
 }
 
-/// State of [`Sgd`]. [`burn::optim::SgdState`] has a private velocity, so this type replaces it. The records
-/// are the same.
+/// State of [`Sgd`]. It replaces [`burn::optim::SgdState`], whose velocity is private. Both have the same
+/// records.
 #[derive(Debug, Clone)]
 pub struct SgdState<const D: usize> {
     /// The accumulated gradients; `None` without momentum.

@@ -4,7 +4,7 @@
 //! possible:
 //!
 //! 1. over the parameter, if no other tensor shares its memory;
-//! 2. over the gradient, if no other tensor shares its memory;
+//! 2. over the gradient, if no other tensor shares its memory and it is not a part of a larger buffer;
 //! 3. to a copy.
 
 use burn::backend::flex::FlexTensor;
@@ -44,7 +44,7 @@ pub fn update_tensors<const D: usize, const M: usize>(
     moments: [Tensor<D>; M],
 ) -> (Tensor<D>, [Tensor<D>; M]) {
     let [mut parameter, mut gradient] = [parameter, gradient].map(primitive);
-    // A moment that a copy of the optimizer shares is copied.
+    // A moment is copied if another tensor shares its memory, for example in a copy of the optimizer.
     let mut moments = moments.map(|moment| unshared(primitive(moment)));
     let slices = moments.each_mut().map(slice_mut);
     let parameter = if parameter.is_unique() {
@@ -64,7 +64,7 @@ pub fn update_tensors<const D: usize, const M: usize>(
     (Tensor::from_primitive::<Flex>(parameter), moments.map(Tensor::from_primitive::<Flex>))
 }
 
-/// A rule with weight and gradient exchanged, which writes the new weight over the gradient.
+/// Exchanges weight and gradient of a rule, so that a pass writes the new weights over the gradients.
 #[derive(Clone, Copy)]
 struct Swapped<R>(R);
 
@@ -81,8 +81,8 @@ pub fn zeros_like<const D: usize>(parameter: &Tensor<D>) -> Tensor<D> {
     Tensor::from_primitive::<Flex>(Buffer::zeroed(shape.iter().product()).into_tensor(&shape))
 }
 
-/// Returns the flex tensor, and copies it only if it is not contiguous. A contiguous view into the gradients
-/// of all parameters is not copied.
+/// Returns the flex tensor of `tensor`. It copies only a tensor that is not contiguous: a view into a buffer
+/// with the gradients of all parameters is contiguous, and is not copied.
 fn primitive<const D: usize>(tensor: Tensor<D>) -> FlexTensor {
     let tensor = tensor.try_into_primitive::<Flex>().expect("it is on flex");
     if tensor.is_contiguous() { tensor } else { tensor.to_contiguous() }

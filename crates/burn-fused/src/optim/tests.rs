@@ -24,7 +24,7 @@ struct Parameters {
     five: Param<Tensor<5>>,
     single: Param<Tensor<1>>,
     empty: Param<Tensor<2>>,
-    /// Larger than the other parameters, and not a multiple of a SIMD vector.
+    /// Larger than the other parameters. Its length is not a multiple of a SIMD vector's.
     large: Param<Tensor<2>>,
     /// Stored by column.
     transposed: Param<Tensor<2>>,
@@ -63,7 +63,8 @@ impl ModuleVisitor for RandomGradients {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         self.seed += 1;
         let value = param.val();
-        // Records of bf16 load as f32, and Burn's operators then reject them beside the bf16 parameter.
+        // The test loads records at step 20. Moments in bf16 load as f32, and Burn's operators then reject
+        // them beside the bf16 parameter.
         let unloadable = self.step > 20 && value.dtype() == DType::BF16;
         if !param.is_require_grad() || unloadable || (self.step + self.seed).is_multiple_of(5) {
             return;
@@ -229,7 +230,7 @@ fn groups_have_their_own_optimizers() {
     assert_steps_equal(module, ours, burns, 0.01, "two groups");
 }
 
-/// Returns the addresses of the values.
+/// Returns the addresses of the tensors' values.
 fn addresses<const D: usize, const N: usize>(tensors: [&Tensor<D>; N]) -> [usize; N] {
     tensors.map(|tensor| f32_on_flex(tensor).expect("on flex").bytes().as_ptr() as usize)
 }

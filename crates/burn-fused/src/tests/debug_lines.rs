@@ -1,4 +1,4 @@
-//! Checks that a module logs why its operator does not support it.
+//! Checks that a module logs why it is composed of Burn's operators.
 
 use std::sync::Mutex;
 
@@ -25,7 +25,7 @@ impl log::Log for Recorder {
     fn flush(&self) {}
 }
 
-/// Runs modules that their operators do not support.
+/// Runs modules that the fused operators do not support.
 fn compose(device: &Device) {
     let lstm = nn::LstmConfig::new(3, 4, true);
     let x = Tensor::<3>::ones([2, 3, 3], device);
@@ -56,7 +56,7 @@ fn each_module_and_reason_is_one_debug_line() {
         compose(&Device::flex().autodiff());
     }
     let lines = LINES.lock().expect("a list");
-    // Dropout with a probability of 0 is inactive.
+    // Dropout with a probability of 0 does nothing, so it logs no reason.
     assert!(!lines.iter().any(|line| line.starts_with("dropout") && line.contains("F64")), "{lines:?}");
     for (module, what) in [
         ("lstm", "sigmoid and tanh"),

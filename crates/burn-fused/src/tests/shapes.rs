@@ -19,7 +19,7 @@ use crate::ops::linear::linear;
 use crate::ops::loss::smoothed_cross_entropy;
 use crate::ops::norm::{batch_norm, moving_average};
 
-/// Shape and values of an output, then of each gradient of a weighted sum of the output.
+/// Shapes and values: first those of an output, then those of the gradients of a weighted sum of the output.
 type Values = Vec<(Vec<usize>, Vec<f32>)>;
 /// What an operator returns, or the message of its panic.
 type Outcome = Result<Values, String>;
@@ -27,7 +27,7 @@ type Convolution = fn(Tensor<4>, &Conv2d) -> Tensor<4>;
 /// Creates a layer's input, for a number of channels or columns.
 type Input<const D: usize> = fn(usize, &Device) -> Tensor<D>;
 
-/// Returns all devices of this build, with the types to test. Only flex computes with the last two types.
+/// Returns all devices of this build, with the types to test. Only flex computes with bf16 and f16.
 fn devices() -> Vec<(Device, &'static [DType])> {
     let plain = [
         (Device::flex(), &[DType::F32, DType::F64, DType::BF16, DType::F16][..]),
@@ -42,7 +42,7 @@ fn devices() -> Vec<(Device, &'static [DType])> {
         .collect()
 }
 
-/// Returns a tensor of multiples of 1/64 up to 1/2, which all types represent exactly.
+/// Returns a tensor of multiples of 1/64 from -1/2 to 1/2, which all types represent exactly.
 fn tensor<const D: usize>(sizes: [usize; D], device: &Device) -> Tensor<D> {
     let values: Vec<f32> =
         (0..sizes.iter().product()).map(|i| ((i * 7919) % 65) as f32 / 64.0 - 0.5).collect();
@@ -61,7 +61,8 @@ fn outcome(run: impl FnOnce() -> Values) -> Outcome {
     })
 }
 
-/// Returns the output of `operator`, and the gradients of `x`, of `weights` and of `others`.
+/// Returns the output of `operator` and, on an autodiff device, the gradients of `x`, of `weights` and of
+/// `others`.
 fn results<const D: usize, const E: usize>(
     x: Tensor<D>,
     weights: Option<Tensor<E>>,
@@ -89,7 +90,7 @@ fn refused(what: &str, ours: &Outcome) {
 }
 
 /// Asserts that `ours` equal `burns` within `error` of the largest value, or that both are panics. The panic
-/// of `ours` must have the message of a check, or the same message as the panic of `burns`.
+/// of `ours` must have a message of Burn's checks, or the same message as the panic of `burns`.
 fn agree(what: &str, ours: &Outcome, burns: &Outcome, error: f32) {
     let (found, expected) = match (ours, burns) {
         (Ok(found), Ok(expected)) => (found, expected),
@@ -124,7 +125,7 @@ const CONVOLUTIONS: [(&str, Convolution, Convolution); 3] = [
     ("conv_relu", conv_relu, |x, layer| relu(layer.forward(x))),
     ("conv_relu_pool", conv_relu_pool, |x, layer| pool(layer.forward(x))),
 ];
-/// Channels of the direct convolution, of Winograd, and of im2col + GEMM.
+/// Input and output channels for which the direct convolution, Winograd, and im2col + GEMM run.
 const CHANNELS: [[usize; 2]; 3] = [[4, 8], [32, 16], [12, 31]];
 
 fn layer([inputs, outputs]: [usize; 2], device: &Device) -> Conv2d {

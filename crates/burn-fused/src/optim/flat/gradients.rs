@@ -2,8 +2,8 @@
 
 use crate::kernels::simd::{Level, kernel};
 
-/// Adds the gradients of `l1 * sum |w|` and `l2 * sum w^2` over `weights` to `gradients`. The gradient of
-/// `|w|` at 0 is 0, as in PyTorch.
+/// Adds to `gradients` the gradients of two penalties of `weights`: `l1 * sum |w|` and `l2 * sum w^2`. The
+/// gradient of `|w|` at 0 is 0, as in PyTorch.
 ///
 /// # Panics
 /// If the slices differ in length.
@@ -50,7 +50,7 @@ kernel! {
 
 kernel! {
     fn scaled<S>(_simd: S, values: &mut [f32], factor: f32) -> bool {
-        // Counts non-finite values without a branch, so that the compiler vectorises the loop.
+        // The loop counts non-finite values without a branch, so that the compiler vectorises it.
         let mut others = 0;
         for value in values {
             others += u32::from(!value.is_finite());

@@ -1,11 +1,13 @@
 //! Optimizers over flat slices: one pass over a parameter, its gradient and its moments.
 //!
-//! Use this module in training loops that have weights and gradients as slices, such as gradients that an
-//! all-reduce averaged in a bucket. The optimizers of [`optim`](super) run the same passes on Burn's tensors.
+//! Use this module in training loops that have weights and gradients as slices, for example in buckets whose
+//! gradients an all-reduce has averaged. The optimizers of [`optim`](super) run the same passes on Burn's
+//! tensors.
 //!
 //! The options of an optimizer ([`AdamOptions`], [`SgdOptions`], [`RmspropOptions`]) return the rule of a
-//! step, and [`update`] applies the rule to one parameter. Moments start at zero. [`add_penalties`],
-//! [`square_sum`] and [`scale`] prepare the gradients: penalties, and clipping by norm.
+//! step, and [`update`] applies the rule to one parameter. Moments start at zero. Before the update,
+//! [`add_penalties`] adds the gradients of penalties, and [`square_sum`] and [`scale`] clip gradients by
+//! their norm.
 //!
 //! ```
 //! use burn_fused::optim::flat::{self, AdamOptions};
@@ -93,9 +95,9 @@ fn pass<const M: usize>(
     level.run(Pass { rule, weights, gradients, moments });
 }
 
-/// Defines [`UpdateRule::pass`] with a function of this crate, for a rule with this number of moments. The
-/// default is generic, so it would be compiled with the settings of the user's crate, perhaps without
-/// optimization.
+/// Defines [`UpdateRule::pass`] as a call of `$pass`, a function of this crate, for a rule with `$moments`
+/// moments. The default method is generic, so it would be compiled with the settings of the user's crate,
+/// perhaps without optimization.
 macro_rules! compiled_here {
     ($moments:literal, $pass:path) => {
         #[inline(never)]

@@ -11,8 +11,8 @@ pub enum Decay {
     /// Multiplies the weight by `1 - lr * decay` before the update, as AdamW does: Loshchilov and Hutter,
     /// "Decoupled weight decay regularization" (2019).
     Decoupled(f64),
-    /// As [`Decoupled`](Self::Decoupled), but only for weights that have the sign of their first moment:
-    /// "Cautious weight decay" (2025), arXiv 2510.12402.
+    /// Multiplies as [`Decoupled`](Self::Decoupled) does, but only weights that have the sign of their first
+    /// moment: "Cautious weight decay" (2025), arXiv 2510.12402.
     Cautious(f64),
 }
 
@@ -69,8 +69,8 @@ impl AdamOptions {
 }
 
 /// The constants of a step. PyTorch divides the root of the second moment by its bias correction. Here the
-/// correction is part of `step_size` and `epsilon` (section 2 of Kingma and Ba), because divisions take most
-/// of the time of a pass.
+/// correction is part of `step_size` and `epsilon` (section 2 of Kingma and Ba). This saves a division for
+/// each weight, and divisions take most of the time of a pass.
 #[derive(Clone, Copy)]
 struct AdamRule {
     /// L2 penalty: multiplied by the weight and added to the gradient.
@@ -88,8 +88,9 @@ struct AdamRule {
 }
 
 impl AdamRule {
-    /// Returns the weight and both moments after the step. `largest` maps the second moment to the moment by
-    /// whose root the update is divided: for AMSGrad, the largest second moment so far.
+    /// Returns the weight and both moments after the step. The update is divided by the root of
+    /// `largest(second moment)`. With AMSGrad, `largest` returns the largest second moment so far; without,
+    /// it returns its argument.
     #[inline(always)]
     fn step(
         self,
@@ -130,7 +131,8 @@ impl UpdateRule<3> for AdamRule {
     compiled_here!(3, adam_pass);
 }
 
-/// Adam without cautious decay. Its type lets the compiler leave the comparisons out of the loop.
+/// Adam without cautious decay. As this is a type of its own, the compiler leaves the comparisons of signs
+/// out of the loop.
 #[derive(Clone, Copy)]
 struct Plain(AdamRule);
 

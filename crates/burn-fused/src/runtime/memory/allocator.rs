@@ -2,8 +2,8 @@
 
 use libmimalloc_sys::{mi_option_set, mi_option_t};
 
-/// The number of mimalloc's option `purge_delay`: the same in mimalloc 2 and 3. The Rust binding has no name
-/// for it.
+/// The number of mimalloc's option `purge_delay`. It is the same in mimalloc 2 and 3. The Rust binding has no
+/// name for it.
 const PURGE_DELAY: mi_option_t = 15;
 
 /// Makes mimalloc keep all freed memory; call it at the start of `main`. A training step frees blocks that

@@ -2,10 +2,10 @@
 //!
 //! The pool keeps freed buffers because the operating system would otherwise clear their pages again at the
 //! next use. The bytes of used and idle buffers together never exceed 1.5 times the maximum of used bytes so
-//! far. The factor is above 1 because gradients have other sizes than the activations that backward frees
-//! before them, so an idle buffer often does not fit. For the
-//! counters of [`counting_allocator`](super::counting_allocator), taking a buffer from the pool is an
-//! allocation, and returning it is a free.
+//! far. The factor is above 1 because a gradient often fits in no idle buffer: it has another size than the
+//! activations that backward has freed before. For the counters of
+//! [`counting_allocator`](super::counting_allocator), taking a buffer from the pool is an allocation, and
+//! returning it is a free.
 
 use std::alloc::Layout;
 use std::fmt;
@@ -91,8 +91,8 @@ impl fmt::Debug for Buffer {
 /// Lets a tensor own a buffer as its memory.
 impl AllocationController for Buffer {
     fn alloc_align(&self) -> usize {
-        // Not the real alignment of 64: a copy of `Bytes` is allocated with the alignment returned here, and the
-        // allocator of such copies supports at most the alignment of `u128`.
+        // This is not the real alignment, which is 64. A copy of `Bytes` is allocated with the alignment
+        // returned here, and the allocator of such copies supports at most the alignment of `u128`.
         align_of::<u128>()
     }
 
@@ -102,8 +102,8 @@ impl AllocationController for Buffer {
 
     unsafe fn memory_mut(&mut self, _: AccessPolicy) -> Result<&mut [MaybeUninit<u8>], AccessError> {
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(self);
-        // SAFETY: `u8` and `MaybeUninit<u8>` have the same layout. The
-        // contract of `memory_mut` is that its caller writes only initialised bytes, so `bytes` stays initialised.
+        // SAFETY: `u8` and `MaybeUninit<u8>` have the same layout. The contract of `memory_mut` is that its
+        // caller writes only initialised bytes, so `bytes` stays initialised.
         Ok(unsafe { &mut *(std::ptr::from_mut(bytes) as *mut [MaybeUninit<u8>]) })
     }
 

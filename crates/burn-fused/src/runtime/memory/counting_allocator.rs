@@ -25,7 +25,8 @@ impl Counts {
 }
 
 thread_local! {
-    // Constant and never dropped: counting must not allocate, and must work while a thread starts and ends.
+    // The counters have a constant initial value and are never dropped: counting must not allocate, and must
+    // work while a thread starts and ends.
     static COUNTS: Counts = const {
         Counts { allocations: Cell::new(0), bytes: Cell::new(0), freed: Cell::new(0), peak: Cell::new(0) }
     };
@@ -117,10 +118,10 @@ pub(super) fn recount(layout: Layout) {
 #[derive(Debug)]
 pub struct CountingAllocator<A>(pub A);
 
-// A failed allocation is counted as well; it ends the program.
-// SAFETY: each call is forwarded to `A` with its arguments, and the result is returned unchanged, so `A`
-// keeps the contract of GlobalAlloc. Counting changes a few thread-local numbers and two atomic ones: it
-// neither allocates nor unwinds.
+// A failed allocation is counted as well. This does not matter, because the program then ends. SAFETY: each
+// call is forwarded to `A` with its arguments, and the result is returned unchanged, so `A` keeps the
+// contract of GlobalAlloc. Counting changes a few thread-local numbers and two atomic numbers: it neither
+// allocates nor unwinds.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for CountingAllocator<A> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout);

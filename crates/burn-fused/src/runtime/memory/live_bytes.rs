@@ -29,7 +29,7 @@ fn counts(layout: Layout) -> bool {
 pub(super) fn allocated(layout: Layout) {
     if counts(layout) {
         let now = LIVE.fetch_add(layout.size(), Relaxed) + layout.size();
-        // A plain read first: most allocations do not set a new maximum.
+        // This cheap read avoids most writes: most allocations do not set a new maximum.
         if now > MOST.load(Relaxed) {
             MOST.fetch_max(now, Relaxed);
         }

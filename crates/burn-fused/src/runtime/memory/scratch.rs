@@ -2,7 +2,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-/// Has the size and the alignment of the widest SIMD vector: 64 bytes, 16 values of f32.
+/// A block of memory with the size and the alignment of the widest SIMD vector: 64 bytes, 16 values of f32.
 #[derive(Debug, Clone, Copy, Zeroable, Pod)]
 #[repr(C, align(64))]
 pub(crate) struct Line([f32; 16]);
