@@ -232,7 +232,7 @@ impl Model {
     /// block of images.
     ///
     /// # Panics
-    /// As [`infer`](Self::infer).
+    /// In the same cases as [`infer`](Self::infer).
     #[inline(never)]
     pub fn infer_watched(
         &self,
@@ -261,7 +261,7 @@ impl Model {
     /// zero point of [`output`](Self::output).
     ///
     /// # Panics
-    /// As [`infer`](Self::infer).
+    /// In the same cases as [`infer`](Self::infer).
     pub fn infer_bytes(&self, workspace: &mut Workspace, images: &[f32], mut scores: &mut [u8]) {
         self.for_each_block(workspace, images, scores.len(), &mut |_| (), |outputs| {
             let now = scores.split_off_mut(..outputs.len()).expect("scores of all blocks");

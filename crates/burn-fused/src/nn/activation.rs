@@ -13,8 +13,8 @@ use crate::ops::activation::activate;
 pub use burn::nn::activation::*;
 
 module! {
-    /// GELU, `x Φ(x)`, as one operator: Hendrycks and Gimpel, "Gaussian error linear units" (2016). Replaces
-    /// [`burn::nn::Gelu`].
+    /// GELU, `x Φ(x)` with the distribution function Φ of the normal distribution, as one operator: Hendrycks
+    /// and Gimpel, "Gaussian error linear units" (2016). Replaces [`burn::nn::Gelu`].
     #[derive(Default)]
     pub struct Gelu of burn::nn::Gelu {
         /// Whether Φ is approximated by tanh.

@@ -91,7 +91,7 @@ impl Conv2d {
     /// Returns ReLU of the outputs, in the same operator.
     ///
     /// # Panics
-    /// As [`forward`](Self::forward).
+    /// In the same cases as [`forward`](Self::forward).
     #[track_caller]
     pub fn forward_relu(&self, input: Tensor<4>) -> Tensor<4> {
         self.forward_with(input, Epilogue::Relu)
@@ -100,16 +100,16 @@ impl Conv2d {
     /// Returns the outputs after `epilogue`, in the same operator.
     ///
     /// # Panics
-    /// As [`forward`](Self::forward).
+    /// In the same cases as [`forward`](Self::forward).
     #[track_caller]
     pub fn forward_with(&self, input: Tensor<4>, epilogue: Epilogue) -> Tensor<4> {
         conv_with(input, &self.as_burns(), epilogue)
     }
 
-    /// Returns the outputs, normalised by `norm`, after `epilogue`.
+    /// Normalises the outputs by `norm`, and returns `epilogue` of the result.
     ///
-    /// If the convolution is one operator by itself, convolution and normalisation in f32 training are one
-    /// operator in two cases:
+    /// In training in f32, convolution and normalisation together are one operator in two cases, provided
+    /// that the convolution alone is one operator:
     ///
     /// - a direct convolution (few channels) of 12 to 16, of 24 to 32, or of at least 36 images;
     /// - a Winograd convolution (16 or more input channels) with 12 to 16, 24 to 32, or at least 36 output
@@ -119,16 +119,17 @@ impl Conv2d {
     /// gradients differ from those of two separate operators only by rounding.
     ///
     /// # Panics
-    /// As [`forward`](Self::forward), or if the layer and `norm` have different numbers of channels.
+    /// In the same cases as [`forward`](Self::forward), or if the layer and `norm` have different numbers of
+    /// channels.
     #[track_caller]
     pub fn forward_norm(&self, input: Tensor<4>, norm: &BatchNorm, epilogue: Epilogue) -> Tensor<4> {
         norm.forward_conv(self, input, epilogue)
     }
 
-    /// Returns ReLU and then 2x2 max pooling with stride 2 of the outputs, in the same operator.
+    /// Applies ReLU and then 2x2 max pooling with stride 2 to the outputs, in the same operator.
     ///
     /// # Panics
-    /// As [`forward`](Self::forward).
+    /// In the same cases as [`forward`](Self::forward).
     #[track_caller]
     pub fn forward_relu_pool(&self, input: Tensor<4>) -> Tensor<4> {
         self.forward_with(input, Epilogue::ReluPool)
@@ -229,9 +230,9 @@ mod tests {
     fn a_normalised_convolution_is_that_of_burns_layers() {
         let epilogues = [Epilogue::Identity, Epilogue::Relu, Epilogue::ReluPool];
         for device in autodiff_devices() {
-            // In this order: direct convolution, with lanes that have no image; Winograd, with lanes that
-            // have no channel and with blocks that are parts of an image; and sizes that the operator does
-            // not support.
+            // The cases are, in this order: direct convolution, with lanes that have no image; Winograd, with
+            // lanes that have no channel and with blocks that are parts of an image; and sizes that the
+            // operator does not support.
             for (channels, [batch, height, width]) in [
                 ([1, 32], [29, 9, 7]),
                 ([3, 5], [14, 8, 8]),

@@ -15,7 +15,7 @@ config! {
         pub prob: f64,
     }
 
-    /// Creates the layer. It is active.
+    /// Creates an active layer.
     ///
     /// # Panics
     /// If the probability is not in the range [0, 1).
@@ -26,9 +26,9 @@ module! {
     /// Dropout: Srivastava et al., "Dropout: a simple way to prevent neural networks from overfitting"
     /// (2014). Replaces [`burn::nn::Dropout`], and needs no tensor of random numbers.
     ///
-    /// Each forward draws one number from the generator of the device, and computes the mask from this
-    /// number. After [`Device::seed`], a step therefore repeats. The masks differ from the masks of Burn's
-    /// layer.
+    /// Each call of `forward` draws one number from the generator of the device, and computes the mask from
+    /// this number. After [`Device::seed`] with the same seed, the same masks therefore come again. The masks
+    /// differ from the masks of Burn's layer.
     pub struct Dropout of burn::nn::Dropout {
         /// Probability that a value is set to zero. Other values are scaled by `1 / (1 - prob)`.
         pub prob: f64,
@@ -48,9 +48,10 @@ impl Dropout {
         dropout(input, prob)
     }
 
-    /// As [`forward`](Self::forward) for `input` `[batch, ...]`, but with one mask for each sample. A mask
-    /// depends only on seed, step and the sample's index in the step's batch, which `place` gives. The
-    /// generator of the device is not used. The masks are the same for all types and on all backends.
+    /// Does the same as [`forward`](Self::forward) for `input` `[batch, ...]`, but with one mask for each
+    /// sample. A mask depends only on seed, step and the sample's index in the step's batch, which `place`
+    /// gives. The generator of the device is not used. The masks are the same for all types and on all
+    /// backends.
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};

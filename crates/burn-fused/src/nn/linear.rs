@@ -59,7 +59,7 @@ impl Linear {
     /// Returns `activation` of the outputs, in the same pass.
     ///
     /// # Panics
-    /// As [`forward`](Self::forward).
+    /// In the same cases as [`forward`](Self::forward).
     #[track_caller]
     pub fn forward_activated<const D: usize>(
         &self,

@@ -23,8 +23,8 @@ impl ActivationFunction {
     }
 }
 
-/// Number of values that the kernels treat as a row. Activations have no rows; this length keeps a block of
-/// rows in cache.
+/// Number of values in a row for the kernels. An activation has no rows, so its values are divided into rows
+/// of this length; a block of such rows stays in the cache.
 const PART: usize = 1024;
 
 /// Applies `activation` to each value of `x`.

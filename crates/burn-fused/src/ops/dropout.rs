@@ -45,8 +45,8 @@ pub(crate) fn dropout<const D: usize>(x: Tensor<D>, prob: f64) -> Tensor<D> {
     })
 }
 
-/// Applies [`dropout`] to `x` `[batch, ...]` with one mask for each sample, from the seed, the step and the
-/// sample's index that `place` gives. These masks are the same for all types and backends.
+/// Applies [`dropout`] to `x` `[batch, ...]` with one mask for each sample. A mask is computed from the seed,
+/// the step and the sample's index, which `place` gives, so it is the same for all types and backends.
 pub(crate) fn dropout_at<const D: usize>(x: Tensor<D>, prob: f64, place: &BatchPlace) -> Tensor<D> {
     let batch = x.dims()[0];
     let masks = || place.masks(prob, batch);
@@ -72,7 +72,7 @@ fn forward(
     (output, backward)
 }
 
-/// Computes `residual + dropout(x)`, the end of a residual block, in one pass.
+/// Computes `residual + dropout(x)` in one pass, for the end of a residual block.
 pub(crate) fn add_dropped<const D: usize>(residual: Tensor<D>, x: Tensor<D>, prob: f64) -> Tensor<D> {
     let device = x.device();
     let masks = |[residual, x]: [&FlexTensor; 2]| {
@@ -164,13 +164,13 @@ mod tests {
             for mask in masks {
                 let mask_kept = kept(mask, 0..COUNT + 4096);
                 assert_share(mask_kept[..COUNT].iter().copied(), keep, "all");
-                // Pairs of values at this distance: neighbours in a row, and in a column of rows of usual
-                // widths.
+                // Pairs of values at a distance are independent. In a matrix, neighbours in a row have
+                // distance 1, and neighbours in a column have the width of a row as their distance.
                 for distance in [1, 2, 3, 16, 32, 64, 256, 512, 768, 1024, 4096] {
                     let both = (0..COUNT).map(|at| mask_kept[at] && mask_kept[at + distance]);
                     assert_share(both, keep * keep, &format!("{distance} apart"));
                 }
-                // Each column of rows of 64 values.
+                // In rows of 64 values, each column has the same share of kept values.
                 for position in 0..64 {
                     let column = (0..COUNT / 64).map(|row| mask_kept[row * 64 + position]);
                     assert_share(column, keep, &format!("position {position}"));
@@ -181,7 +181,7 @@ mod tests {
                     "indices far apart",
                 );
             }
-            // Two masks: at the same index, and with the indices of one mask in another order.
+            // Two masks are independent, at the same index and at indices that differ in some bits.
             for (n, first) in masks.iter().enumerate() {
                 for second in &masks[n + 1..] {
                     for other in [0, 1, 2, 3, 255, 1 << 15] {
@@ -237,7 +237,8 @@ mod tests {
                     assert_share(column, keep, &format!("position {position}, seed {seed}"));
                 }
             }
-            // At positions that differ by 0, 1 or 8: the masks of two samples, of two steps and of two seeds.
+            // The masks of two samples, of two steps and of two seeds are independent, at positions that
+            // differ by 0, 1 or 8.
             let other_seed = kept_at(BatchPlace { seed: seed ^ 1, step: 0, ..ALONE }, samples);
             for other in [0, 1, 8] {
                 let both = |first: &[Vec<bool>], second: &[Vec<bool>], what: &str| {

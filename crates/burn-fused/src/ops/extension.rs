@@ -91,7 +91,7 @@ pub(crate) fn on_flex<F: Saved, T, const N: usize>(
                 inputs[at] = Some(tensor);
                 continue;
             }
-            // A constant beside tensors that autodiff tracks.
+            // This tensor is a constant; autodiff tracks another of the tensors.
             BackendTensor::Float(tensor) => Autodiff::<Flex>::from_inner(tensor),
             BackendTensor::Autodiff(tensor) => tensor,
             _ => unreachable!("it is of floats"),
@@ -180,8 +180,8 @@ impl<F: Saved, const N: usize> ops::Backward<Flex, N> for Fused<Backward<F, N>> 
     fn backward(self, ops: Ops<Backward<F, N>, N>, grads: &mut Gradients, _checkpointer: &mut Checkpointer) {
         let gradient = contiguous(grads.consume::<Flex>(&ops.node));
         let mut found = ops.state.run(gradient, ops.parents[0].is_some());
-        // In reverse order: the gradients of a layer's parameters first, then the gradient of its input, with
-        // which backward of the earlier layers continues.
+        // Gradients are registered in reverse order: first those of a layer's parameters, last the gradient
+        // of its input, with which the backward pass continues in earlier layers.
         for n in (0..N).rev() {
             if let (Some(parent), Some(gradient)) = (&ops.parents[n], found[n].take()) {
                 grads.register::<Flex>(parent.id, gradient);

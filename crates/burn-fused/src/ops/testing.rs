@@ -65,7 +65,8 @@ pub fn results<M: Module, const D: usize, const E: usize>(
 }
 
 /// Asserts that each part equals Burn's. The tolerance is 1e-5 of the part's largest value, and at least
-/// 1e-7: the rounding of values of about 1 that cancel out. NaN is required where Burn's value is NaN.
+/// 1e-7, which is the rounding error of values of about 1 that cancel out. NaN is required where Burn's value
+/// is NaN.
 #[track_caller]
 pub fn assert_close(ours: &[Part], burns: &[Part], context: &str) {
     assert_eq!(ours.len(), burns.len(), "{context}: numbers of parts");

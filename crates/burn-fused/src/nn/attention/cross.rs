@@ -37,8 +37,8 @@ config! {
 
 /// Attention of queries to the elements of a context; replaces [`burn::nn::attention::CrossAttention`].
 ///
-/// The fields of Burn's module are private, so there is no `From`. A record of either module loads into the
-/// other.
+/// The fields of Burn's module are private, so no `From` converts it. A record of either module loads into
+/// the other.
 #[derive(Module, Debug)]
 pub struct CrossAttention {
     query: Linear,
@@ -119,11 +119,11 @@ impl CrossAttention {
         self.attend(query, key, value, mask)
     }
 
-    /// As [`forward`](Self::forward), but computes keys and values only from the first `context`, and keeps
-    /// them in the cache. Later contexts are ignored.
+    /// Does the same as [`forward`](Self::forward), but computes keys and values only from the first
+    /// `context`, and keeps them in the cache. Later contexts are ignored.
     ///
     /// # Panics
-    /// As [`forward`](Self::forward).
+    /// In the same cases as [`forward`](Self::forward).
     pub fn forward_cache(
         &self,
         query: Tensor<3>,

@@ -169,11 +169,11 @@ impl MultiHeadAttention {
         self.output_of(input, None)
     }
 
-    /// As [`forward`](Self::forward), but projects only the last token of `input`, and takes the projections
-    /// of the tokens before it from the cache. If the cache is empty, projects all tokens.
+    /// Does the same as [`forward`](Self::forward), but projects only the last token of `input`, and takes
+    /// the projections of the tokens before it from the cache. If the cache is empty, projects all tokens.
     ///
     /// # Panics
-    /// As [`forward`](Self::forward).
+    /// In the same cases as [`forward`](Self::forward).
     pub fn forward_cache(&self, input: MhaInput, cache: &mut MhaCache) -> MhaOutput {
         self.output_of(input, Some(cache))
     }

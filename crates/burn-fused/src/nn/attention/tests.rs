@@ -127,7 +127,7 @@ fn outputs_and_gradients_are_those_of_burns_module() {
 #[test]
 fn self_attention_with_hidden_blocks_of_keys() {
     let device = Device::flex().autodiff();
-    // More keys than one block of backward.
+    // There are more keys than a block of the backward pass has.
     let (batch, length) = (3, 270);
     let ours = fixed(config(6, 2).init(&device));
     let burns = burns::MultiHeadAttention::from(ours.clone());
@@ -157,7 +157,7 @@ fn self_attention_with_hidden_blocks_of_keys() {
             let burns_near = burns::MultiHeadAttention { min_float: -1.0, ..burns.clone() };
             let expected = burns_results(&burns_near, &x, &masks, both);
             assert_close(&our_results(&near, &x, &masks, both), &expected, &context);
-            // Hidden tokens with values that are not finite.
+            // The hidden tokens have values that are not finite.
             for value in [f32::NAN, f32::INFINITY] {
                 let bad = [x[0].clone().slice_fill([0..1, 260..261, 3..4], value)];
                 let expected = burns_results(&burns, &bad, &masks, both);

@@ -95,8 +95,8 @@ impl BatchNorm {
     /// Returns `epilogue` of the normalised input, in the same operator.
     ///
     /// # Panics
-    /// As [`forward`](Self::forward), or with [`Epilogue::ReluPool`] if `input` does not have four
-    /// dimensions.
+    /// In the same cases as [`forward`](Self::forward), or with [`Epilogue::ReluPool`] if `input` does not
+    /// have four dimensions.
     #[track_caller]
     pub fn forward_with<const D: usize>(&self, input: Tensor<D>, epilogue: Epilogue) -> Tensor<D> {
         let (device, [num_features]) = (input.device(), self.gamma.shape().dims());
@@ -127,7 +127,7 @@ impl BatchNorm {
     /// [`conv_norm`] supports the tensors and the layer; in all other cases, two operators run.
     ///
     /// # Panics
-    /// As [`Conv2d::forward`], and as [`forward`](Self::forward) for the output of `conv`.
+    /// In the same cases as [`Conv2d::forward`], and as [`forward`](Self::forward) for the output of `conv`.
     #[track_caller]
     pub(crate) fn forward_conv(&self, conv: &Conv2d, input: Tensor<4>, epilogue: Epilogue) -> Tensor<4> {
         let [batch, _, height, width] = of_conv(input.dims(), &conv.as_burns());
@@ -307,7 +307,7 @@ mod tests {
     #[test]
     fn running_statistics_are_seen_at_once_and_the_variance_is_the_one_asked_for() {
         let device = Device::flex().autodiff();
-        // Mean 3, and a sum of squared distances of 8.
+        // The mean is 3, and the sum of squared distances from it is 8.
         let batch = Tensor::<2>::from_data([[1.0], [3.0], [5.0]], &device);
         for (unbiased, variance) in [(true, 4.0), (false, 8.0 / 3.0)] {
             let layer = BatchNorm { unbiased, ..BatchNormConfig::new(1).init(&device) };

@@ -108,11 +108,11 @@ impl Lstm {
             .unwrap_or_else(|| burn::nn::Lstm::from(self.clone()).forward(batched_input, state))
     }
 
-    /// As [`forward`](Self::forward), but the input comes from an iterator, which yields the number of each
-    /// step and the input `[batch, 1, d_input]` of this step. The layer runs Burn's operators.
+    /// Does the same as [`forward`](Self::forward), but the input comes from an iterator, which yields the
+    /// number of each step and the input `[batch, 1, d_input]` of this step. The layer runs Burn's operators.
     ///
     /// # Panics
-    /// As [`forward`](Self::forward), or if the number of a step is not below `seq_length`.
+    /// In the same cases as [`forward`](Self::forward), or if the number of a step is not below `seq_length`.
     pub fn forward_iter<I: Iterator<Item = (usize, Tensor<3>)>>(
         &self,
         input_timestep_iter: I,
@@ -216,7 +216,7 @@ impl BiLstm {
     /// - states: `[2, batch, d_hidden]`
     ///
     /// # Panics
-    /// As [`Lstm::forward`].
+    /// In the same cases as [`Lstm::forward`].
     pub fn forward(
         &self,
         batched_input: Tensor<3>,

@@ -81,11 +81,12 @@ impl TransformerDecoder {
         self.layers.iter().fold(input, |input, layer| layer.forward(input)).target
     }
 
-    /// As [`forward`](Self::forward), but computes only the last token. The results of the tokens before it
-    /// come from the cache. If the cache is empty, all tokens are computed.
+    /// Does the same as [`forward`](Self::forward), but computes only the last token. The results of the
+    /// tokens before it come from the cache. If the cache is empty, all tokens are computed.
     ///
     /// # Panics
-    /// As [`forward`](Self::forward), and if the cache belongs to a decoder with fewer layers.
+    /// In the same cases as [`forward`](Self::forward), and if the cache belongs to a decoder with fewer
+    /// layers.
     pub fn forward_autoregressive_inference(
         &self,
         input: TransformerDecoderInput,
@@ -115,8 +116,8 @@ module! {
         pub norm_1: LayerNorm,
         /// Normalisation before the feed-forward network.
         pub norm_2: LayerNorm,
-        /// Normalisation before self-attention if `norm_first` is true; of the layer's output if `norm_first`
-        /// is false.
+        /// Normalisation before self-attention if `norm_first` is true. If `norm_first` is false,
+        /// normalisation of the layer's output.
         pub norm_3: LayerNorm,
         /// Dropout of the outputs of attention and feed-forward network.
         pub dropout: Dropout,
@@ -134,16 +135,16 @@ impl TransformerDecoderLayer {
     /// Returns `input` with the output of this layer as its target.
     ///
     /// # Panics
-    /// As [`TransformerDecoder::forward`].
+    /// In the same cases as [`TransformerDecoder::forward`].
     pub fn forward(&self, input: TransformerDecoderInput) -> TransformerDecoderInput {
         self.run(input, None)
     }
 
-    /// As [`forward`](Self::forward), but computes only the last token. The results of the tokens before it
-    /// come from the cache. If the cache is empty, all tokens are computed.
+    /// Does the same as [`forward`](Self::forward), but computes only the last token. The results of the
+    /// tokens before it come from the cache. If the cache is empty, all tokens are computed.
     ///
     /// # Panics
-    /// As [`forward`](Self::forward).
+    /// In the same cases as [`forward`](Self::forward).
     pub fn forward_autoregressive_inference(
         &self,
         input: TransformerDecoderInput,

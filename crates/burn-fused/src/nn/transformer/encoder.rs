@@ -66,11 +66,12 @@ impl TransformerEncoder {
         self.layers.iter().fold(tensor, |x, layer| layer.run(x, &masks, None))
     }
 
-    /// As [`forward`](Self::forward), but computes only the last token. The results of the tokens before it
-    /// come from the cache. If the cache is empty, all tokens are computed.
+    /// Does the same as [`forward`](Self::forward), but computes only the last token. The results of the
+    /// tokens before it come from the cache. If the cache is empty, all tokens are computed.
     ///
     /// # Panics
-    /// As [`forward`](Self::forward), and if the cache belongs to an encoder with fewer layers.
+    /// In the same cases as [`forward`](Self::forward), and if the cache belongs to an encoder with fewer
+    /// layers.
     pub fn forward_autoregressive_inference(
         &self,
         input: TransformerEncoderInput,
@@ -97,8 +98,8 @@ module! {
         pub pwff: PositionWiseFeedForward,
         /// Normalisation before the feed-forward network.
         pub norm_1: LayerNorm,
-        /// Normalisation before attention if `norm_first` is true; of the layer's output if `norm_first` is
-        /// false.
+        /// Normalisation before attention if `norm_first` is true. If `norm_first` is false, normalisation of
+        /// the layer's output.
         pub norm_2: LayerNorm,
         /// Dropout of the outputs of attention and feed-forward network.
         pub dropout: Dropout,
@@ -127,11 +128,11 @@ impl TransformerEncoderLayer {
         self.run(input, &Masks { pad: mask_pad, attn: mask_attn }, None)
     }
 
-    /// As [`forward`](Self::forward), but computes only the last token. The results of the tokens before it
-    /// come from the cache. If the cache is empty, all tokens are computed.
+    /// Does the same as [`forward`](Self::forward), but computes only the last token. The results of the
+    /// tokens before it come from the cache. If the cache is empty, all tokens are computed.
     ///
     /// # Panics
-    /// As [`forward`](Self::forward).
+    /// In the same cases as [`forward`](Self::forward).
     pub fn forward_autoregressive_inference(
         &self,
         input: Tensor<3>,

@@ -34,7 +34,8 @@ pub struct State {
     pub k: FlexTensor,
     /// For each row, the maximum score and the reciprocal of softmax's denominator.
     pub stats: Arc<Vec<[f32; 2]>>,
-    /// The context (the weighted sums of values), or the weights in the backward of the weights.
+    /// The output of the operator: the context (the weighted sums of values), or the weights if this is the
+    /// backward of the weights.
     pub output: FlexTensor,
 }
 
@@ -67,7 +68,8 @@ impl State {
         });
         match rayon::current_num_threads() {
             1 => parts.for_each(|part| part.run(poll::current())),
-            // The poll callback may be called only on the thread that runs backward.
+            // These threads do not poll: the poll callback may be called only on the thread that runs
+            // backward.
             _ => parts.collect::<Vec<_>>().into_par_iter().for_each(|part| part.run(|| ())),
         }
         let tensor = |buffer: Buffer, length, width| {
@@ -137,8 +139,8 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// Returns `[heads, queries]`: for each row, the sum of each weight times its gradient. This sum equals
-    /// the sum of each value of the output times its gradient.
+    /// Returns `[heads, queries]`: the `mean` of each row, which the head of this module defines. It is
+    /// computed as the sum of each value of the output times its gradient, which is the same number.
     fn means(&self) -> Vec<f32> {
         let Sizes { queries, keys, heads, width, .. } = self.setup.sizes;
         let mut means = vec![0.0; self.heads.len() * queries];
@@ -203,8 +205,8 @@ impl<'a> Part<'a> {
     }
 
     /// Adds the products of a block to the gradients. The keys of the block are among the packed keys. If
-    /// `adds_queries` or `adds_keys` is false, the block is the first for its queries or keys: its products
-    /// replace what the gradients contain.
+    /// `adds_queries` is false, the block is the first for its queries, and its product replaces their
+    /// gradients. `adds_keys` does the same for the gradients of keys and values.
     fn add_block(
         &mut self,
         block: &Block,

@@ -75,7 +75,7 @@ struct Part<'a> {
     weights: &'a mut [f32],
 }
 
-/// Maximum number of scores of a block, 256 KiB. Blocks of 8 queries may have more.
+/// Maximum number of scores of a block: 256 KiB. A block of 8 queries may have more.
 const SCORES: usize = 1 << 16;
 
 impl Part<'_> {

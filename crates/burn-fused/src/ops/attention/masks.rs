@@ -10,9 +10,9 @@ use burn::tensor::{Bool, Tensor};
 use super::{Block, Sizes};
 use crate::kernels::simd::{Level, kernel};
 
-/// Masks `[batch, queries, keys]`. A key is hidden if at least one mask hides it. A mask in which the keys of
-/// a row are adjacent in memory is read in place, even if it is broadcast over batch or queries. Other masks
-/// are copied.
+/// The masks of an attention, each `[batch, queries, keys]`. A key is hidden if at least one mask hides it. A
+/// mask in which the keys of a row are adjacent in memory is read in place, even if it is broadcast over
+/// batch or queries. Other masks are copied.
 #[derive(Debug, Clone, Default)]
 pub struct Masks(Vec<Mask>);
 
@@ -26,8 +26,8 @@ struct Mask {
 }
 
 impl Mask {
-    /// Reads a mask of these sizes, in which batch and queries may also have size 1. Returns `None` for other
-    /// sizes and other backends than flex.
+    /// Reads a mask `[batch, queries, keys]`, in which batch and queries may also have size 1. Returns `None`
+    /// if the mask does not fit `sizes` or is not on flex.
     fn from_tensor(mask: Tensor<3, Bool>, sizes: &Sizes) -> Option<Self> {
         let mask = mask.without_autodiff().try_into_primitive::<Flex>().ok()?;
         let shape = mask.shape();

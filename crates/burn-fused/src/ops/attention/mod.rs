@@ -181,7 +181,7 @@ impl Block {
 struct Setup {
     sizes: Sizes,
     scale: f32,
-    /// The score of a masked key, as in [`Attention`].
+    /// The score of a masked key: [`Attention::min_float`].
     fill: f32,
     quiet: bool,
     masks: Masks,
@@ -254,8 +254,8 @@ impl Setup {
         self.sizes.width.next_multiple_of(MAX_LANES)
     }
 
-    /// Computes `scores = rows * panels` for the block's rows and keys. The panels begin with the key
-    /// `first`.
+    /// Computes `scores = rows * panels` for the block's rows and keys. `panels` are packed keys, of which
+    /// `first` is the first.
     fn multiply_panels(
         &self,
         block: &Block,

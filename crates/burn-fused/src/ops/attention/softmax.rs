@@ -60,7 +60,7 @@ pub struct SoftmaxBackward<'a> {
     /// begins at `r * step`.
     pub scores: &'a mut [f32],
     /// On entry, the gradient of the weights with dropout applied; on return, the gradient of the products of
-    /// queries and keys. Rows as in `scores`.
+    /// queries and keys. Rows begin as those of `scores` do.
     pub gradient: &'a mut [f32],
     /// Distance between rows, in values.
     pub step: usize,

@@ -101,8 +101,8 @@ fn one_key_has_no_gradient_of_queries_and_keys() {
             let (context, weights) = attention.run(x, true);
             (context, weights.expect("they are wanted"))
         });
-        // Exactly 0, as with Burn's operators. An optimizer that divides by a gradient's size would otherwise
-        // move parameters by rounding errors.
+        // With one key, the gradients of queries and keys are exactly 0, as with Burn's operators. If they
+        // were rounding errors, an optimizer that divides by a gradient's size would move parameters by them.
         assert!(found[2].1.iter().chain(&found[3].1).all(|&gradient| gradient == 0.0), "dropout {prob}");
         assert!(found[4].1.iter().any(|&gradient| gradient != 0.0));
     }

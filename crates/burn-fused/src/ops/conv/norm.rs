@@ -22,9 +22,9 @@ use crate::ops::flex_tensor::{contiguous, tensor, values};
 use crate::ops::norm::{Normalised, statistics};
 use crate::runtime::poll;
 
-/// Returns the convolution of `images`, normalised as by [`batch_norm`](crate::norm::batch_norm) with `scale`
-/// and `shift`, and after `epilogue`. Returns `None` if the operator does not support the tensors or the
-/// layer.
+/// Convolves `images`, normalises the result with `scale` and `shift` as
+/// [`batch_norm`](crate::norm::batch_norm) does, and applies `epilogue`. Returns `None` if the operator does
+/// not support the tensors or the layer.
 pub(crate) fn conv_norm(
     images: &Tensor<4>,
     conv: &impl ConvLayer,
@@ -47,8 +47,8 @@ pub(crate) fn conv_norm(
         let fits = tensors.iter().all(|tensor| tensor.dtype() == DType::F32)
             && [scale, shift].iter().all(|tensor| *tensor.shape() == [shape.outputs])
             && shape.output_len(epilogue) > 0;
-        // The saved sums include the lanes that have no image or channel. Require that at least 3/4 of the
-        // lanes are used.
+        // The saved sums include the lanes that have no image or channel. To waste little memory and time on
+        // them, require that at least 3/4 of the lanes are used.
         let used = match route {
             Route::Direct => shape.batch,
             Route::Winograd => shape.outputs,

@@ -66,9 +66,9 @@ pub fn conv(images: Tensor<4>, conv: &impl ConvLayer) -> Tensor<4> {
     conv_with(images, &conv.as_burns(), Epilogue::Identity)
 }
 
-/// Applies `conv` to `images` `[batch, channels, height, width]`, then ReLU, in one operator under the
-/// conditions of [`conv`]. Height and width stay the same. The gradient is 0 where the convolution gives
-/// exactly 0.
+/// Applies `conv` to `images` `[batch, channels, height, width]`, then ReLU. Under the conditions of
+/// [`conv`], this is one operator, and height and width stay the same. The gradient is 0 where the
+/// convolution gives exactly 0.
 ///
 /// ```
 /// # use burn::nn::PaddingConfig2d;
@@ -84,16 +84,16 @@ pub fn conv(images: Tensor<4>, conv: &impl ConvLayer) -> Tensor<4> {
 /// ```
 ///
 /// # Panics
-/// As [`conv`].
+/// In the same cases as [`conv`].
 #[track_caller]
 pub fn conv_relu(images: Tensor<4>, conv: &impl ConvLayer) -> Tensor<4> {
     conv_with(images, &conv.as_burns(), Epilogue::Relu)
 }
 
-/// Applies `conv` to `images` `[batch, channels, height, width]`, then ReLU and 2x2 max pooling, in one
-/// operator under the conditions of [`conv`](super::conv()). Returns
-/// `[batch, outputs, height / 2, width / 2]`. Of equal maxima in a window, the first in reading order gets
-/// the gradient. If height or width is odd, the last row or column gets no gradient.
+/// Applies `conv` to `images` `[batch, channels, height, width]`, then ReLU and 2x2 max pooling. Under the
+/// conditions of [`conv`](super::conv()), this is one operator, and the output is `[batch, outputs, height /
+/// 2, width / 2]`. Of equal maxima in a window, the first in reading order gets the gradient. If height or
+/// width is odd, the last row or column gets no gradient.
 ///
 /// ```
 /// # use burn::nn::PaddingConfig2d;
@@ -109,7 +109,7 @@ pub fn conv_relu(images: Tensor<4>, conv: &impl ConvLayer) -> Tensor<4> {
 /// ```
 ///
 /// # Panics
-/// As [`conv`](super::conv()).
+/// In the same cases as [`conv`](super::conv()).
 #[track_caller]
 pub fn conv_relu_pool(images: Tensor<4>, conv: &impl ConvLayer) -> Tensor<4> {
     conv_with(images, &conv.as_burns(), Epilogue::ReluPool)
@@ -118,7 +118,7 @@ pub fn conv_relu_pool(images: Tensor<4>, conv: &impl ConvLayer) -> Tensor<4> {
 /// Applies `conv` to `images`, then `epilogue`.
 ///
 /// # Panics
-/// As [`shapes::of_conv`].
+/// In the same cases as [`shapes::of_conv`].
 #[track_caller]
 pub(crate) fn conv_with(images: Tensor<4>, conv: &Conv2d, epilogue: Epilogue) -> Tensor<4> {
     shapes::of_conv(images.dims(), conv);
@@ -141,8 +141,8 @@ pub(crate) fn conv_with(images: Tensor<4>, conv: &Conv2d, epilogue: Epilogue) ->
     })
 }
 
-/// Returns weights and biases of a convolution that the operators support: 3x3 with padding 1, biases, stride
-/// 1, dilation 1 and one group. Returns `None` for other convolutions, and logs the reason once.
+/// Returns the weights and biases of `conv` if it is 3x3 with padding 1, biases, stride 1, dilation 1 and one
+/// group. The operators do not support other convolutions: returns `None`, and logs the reason once.
 pub(super) fn parameters(conv: &Conv2d) -> Option<(Tensor<4>, Tensor<1>)> {
     let reasons = [
         (conv.kernel_size != [3, 3], "kernels other than 3x3"),
@@ -183,7 +183,8 @@ fn forward(
     let [height, width] = shape.output_size(epilogue);
     let size = [shape.batch, shape.outputs, height, width];
     let parameters = [&weights, &bias].map(values);
-    // An f32 batch has one buffer of argmax, and 16-bit images have one for each block of images.
+    // For f32 images, there is one buffer of argmax for the batch; for 16-bit images, one for each block of
+    // images.
     let (output, argmax) = match Half::from_dtype(images.dtype()) {
         Some(half) => {
             let (output, argmax) = mixed::forward(half, conv, half.bits(&images), parameters, backward);

@@ -57,9 +57,9 @@ pub fn conv_relu_pool_twice(images: Tensor<4>, first: &impl ConvLayer, second: &
     pair(images, &first.as_burns(), &second.as_burns(), None)
 }
 
-/// [`conv_relu_pool_twice`] with [fake quantization](fake_quantize) of the activations between the two
-/// convolutions. `quantize` gets the minimum and maximum of these activations over the batch, or the error if
-/// there are no activations or one of them is NaN or infinite. It returns the parameters of
+/// Does the same as [`conv_relu_pool_twice`], with [fake quantization](fake_quantize) of the activations
+/// between the two convolutions. `quantize` gets the minimum and maximum of these activations over the batch,
+/// or an error if there are no activations or one of them is NaN or infinite. It returns the parameters of
 /// [`Scheme::Affine`], or `None` to leave the activations unquantized. Values and gradients are bit-identical
 /// to those of separate operators.
 ///
@@ -90,7 +90,7 @@ pub fn conv_relu_pool_twice(images: Tensor<4>, first: &impl ConvLayer, second: &
 /// ```
 ///
 /// # Panics
-/// As [`conv_relu_pool_twice`], or if `quantize` returns invalid parameters.
+/// In the same cases as [`conv_relu_pool_twice`], or if `quantize` returns invalid parameters.
 #[track_caller]
 pub fn conv_relu_pool_twice_quantized(
     images: Tensor<4>,

@@ -25,8 +25,8 @@ struct Case {
 }
 
 impl Case {
-    /// All values are multiples of 1/16. Sums of products are then exact, so equal values stay equal and
-    /// zeros stay zero in any order of summation.
+    /// Draws a case whose values are multiples of 1/16. Sums of products are then exact, so equal values stay
+    /// equal and zeros stay zero in any order of summation.
     fn new(sizes: [usize; 5], seed: u64) -> Self {
         let [batch, inputs, outputs, height, width] = sizes;
         let mut state = seed;
@@ -139,7 +139,7 @@ fn gradients_are_zero_where_the_convolution_is_exactly_zero() {
         case.compare("zeros");
         let [_, of_images, of_weights, of_bias] = case.run(conv_relu_pool);
         assert!([of_images, of_weights, of_bias].iter().flatten().all(|&gradient| gradient == 0.0));
-        // All positive and equal: the first value of each 2x2 square gets the gradient.
+        // Now all outputs are positive and equal, so the first value of each 2x2 square gets the gradient.
         case.bias.fill(1.0);
         case.compare("equals");
     }

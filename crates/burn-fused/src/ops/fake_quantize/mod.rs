@@ -62,8 +62,8 @@ pub fn fake_quantize<const D: usize>(
     })
 }
 
-/// [`fake_quantize`], composed of Burn's operators. The gradient passes through the clamping; the rounding is
-/// detached. 16-bit values are quantized in f32.
+/// Computes [`fake_quantize`] with Burn's operators. The gradient passes through the clamping; the rounding
+/// is detached. 16-bit values are quantized in f32.
 fn composed<const D: usize>(x: Tensor<D>, grids: &Grids) -> Tensor<D> {
     let (device, dtype) = (x.device(), x.dtype());
     let wide = if Half::from_dtype(dtype).is_some() { DType::F32 } else { dtype };
@@ -78,7 +78,7 @@ fn composed<const D: usize>(x: Tensor<D>, grids: &Grids) -> Tensor<D> {
     };
     let x = cast(x, wide) * constant(|grid| grid.inverse);
     let [low, high] = [constant(|grid| grid.low), constant(|grid| grid.high)];
-    // max(x, low), then min(…, high), by ReLU.
+    // Computes max(x, low), then min(…, high), by ReLU.
     let clamp = |x: Tensor<D>, low: Tensor<D>, high: Tensor<D>| {
         let above = relu(x - low.clone()) + low;
         high.clone() - relu(high - above)
@@ -122,7 +122,7 @@ pub fn range<const D: usize>(x: &Tensor<D>) -> Result<[f32; 2], Int8Error> {
 /// Returns minimum and maximum for each index of the dimension `axis` of `x`.
 ///
 /// # Errors
-/// As [`range`].
+/// In the same cases as [`range`].
 ///
 /// # Panics
 /// If `x` has no such dimension.

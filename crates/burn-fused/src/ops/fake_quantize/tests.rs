@@ -12,7 +12,7 @@ fn sample(len: usize) -> Vec<f32> {
     (0..len).map(|i| ((i * 7919) % 1009) as f32 * 0.05 - 11.0).collect()
 }
 
-/// PyTorch's formula with integers. Returns the value, and whether the gradient passes.
+/// Computes PyTorch's formula with integers. Returns the value, and whether the gradient passes.
 fn plainly(x: f32, scheme: Scheme, QParams { scale, zero_point }: QParams) -> (f32, bool) {
     let [low, high] = scheme.bounds();
     let q = f64::from((x * (1.0 / scale)).round_ties_even()) as i64 + i64::from(zero_point);

@@ -19,7 +19,7 @@ use crate::ops::extension::{on_flex, on_flex_or};
 use crate::ops::precision::cast;
 use crate::ops::shapes::expect;
 
-/// A layer with the parameters of a linear layer: Burn's, or the one of `burn_fused::nn`.
+/// A linear layer: Burn's, or the one of `burn_fused::nn`.
 pub trait LinearLayer {
     /// Returns the weights `[inputs, outputs]` and the bias `[outputs]`.
     fn parameters(&self) -> (Tensor<2>, Option<Tensor<1>>);
@@ -89,7 +89,7 @@ pub fn linear<const D: usize>(x: Tensor<D>, layer: &impl LinearLayer) -> Tensor<
 /// Applies `layer` as [`linear`] does, then `activation`.
 ///
 /// # Panics
-/// As [`linear`].
+/// In the same cases as [`linear`].
 #[track_caller]
 pub fn linear_activated<const D: usize>(
     x: Tensor<D>,

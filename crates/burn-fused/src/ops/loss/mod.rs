@@ -52,8 +52,8 @@ pub fn cross_entropy(scores: Tensor<2>, labels: &[u16]) -> Score {
     smoothed_cross_entropy(scores, labels, 0.0)
 }
 
-/// [`cross_entropy`] with label smoothing: a share `smoothing` (0 to 1) of each label is distributed
-/// uniformly over all classes (Szegedy et al., 2016), as in PyTorch's `CrossEntropyLoss`.
+/// Does the same as [`cross_entropy`], with label smoothing: a share `smoothing` (0 to 1) of each label is
+/// distributed uniformly over all classes (Szegedy et al., 2016), as in PyTorch's `CrossEntropyLoss`.
 ///
 /// ```
 /// # use burn::tensor::{Device, Tensor};
@@ -67,18 +67,18 @@ pub fn cross_entropy(scores: Tensor<2>, labels: &[u16]) -> Score {
 /// ```
 ///
 /// # Panics
-/// As [`cross_entropy`], or if `smoothing` is not between 0 and 1.
+/// In the same cases as [`cross_entropy`], or if `smoothing` is not between 0 and 1.
 #[track_caller]
 pub fn smoothed_cross_entropy(scores: Tensor<2>, labels: &[u16], smoothing: f64) -> Score {
     weighted_cross_entropy(scores, labels, smoothing, None)
 }
 
-/// [`smoothed_cross_entropy`] with class weights: each sample's loss is multiplied by the weight of its
-/// class. The mean is over the number of samples, so that the means of ranks can be averaged. PyTorch instead
-/// divides by the sum of the batch's weights. Without `weights`, all weights are 1.
+/// Does the same as [`smoothed_cross_entropy`], with class weights: each sample's loss is multiplied by the
+/// weight of its class. The mean is over the number of samples, so that the means of ranks can be averaged.
+/// PyTorch instead divides by the sum of the batch's weights. Without `weights`, all weights are 1.
 ///
 /// # Panics
-/// As [`smoothed_cross_entropy`], or if the numbers of weights and classes differ.
+/// In the same cases as [`smoothed_cross_entropy`], or if the numbers of weights and classes differ.
 #[track_caller]
 pub fn weighted_cross_entropy(
     scores: Tensor<2>,

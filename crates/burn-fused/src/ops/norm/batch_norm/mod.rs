@@ -2,7 +2,7 @@
 //! 1 of Ioffe and Szegedy, "Batch normalization" (2015), and its gradients.
 //!
 //! Burn's operator makes transposed copies of the whole batch. This operator reads the planes of a channel
-//! without copies, and they stay in the cache from the mean to the output.
+//! without copies. They stay in the cache from the computation of the mean to that of the output.
 
 #[cfg(test)]
 mod tests;
@@ -25,7 +25,7 @@ use crate::ops::shapes::{expect, refuse};
 /// A normalised batch, and its statistics.
 #[derive(Debug)]
 pub struct Normalised<const D: usize> {
-    /// The normalised values, in the input's shape, or half as high and wide with [`Epilogue::ReluPool`].
+    /// The normalised values, in the input's shape; with [`Epilogue::ReluPool`], half as high and wide.
     pub output: Tensor<D>,
     /// Mean of each channel, `[channels]`; it is not differentiated.
     pub mean: Tensor<1>,
@@ -35,8 +35,8 @@ pub struct Normalised<const D: usize> {
 }
 
 /// Normalises each channel of `x` `[batch, channels, ...]` by its mean and variance over the batch, with
-/// `epsilon` added to the variance. Then multiplies by `scale`, adds `shift`, both `[channels]`, and applies
-/// `epilogue`.
+/// `epsilon` added to the variance. Then multiplies by `scale` `[channels]`, adds `shift` `[channels]`, and
+/// applies `epilogue`.
 ///
 /// On flex, the normalisation is one operator for `x` in f32, bf16 or f16. 16-bit values are normalised in
 /// f32, and the output has the type of `x`. For other backends and types, the normalisation is composed of
@@ -58,8 +58,8 @@ pub struct Normalised<const D: usize> {
 /// ```
 ///
 /// # Panics
-/// If `x` has fewer than two dimensions, or no channels, or with [`Epilogue::ReluPool`] not four dimensions.
-/// If `scale` or `shift` does not have one value for each channel.
+/// If `x` has fewer than two dimensions or no channels, if `x` does not have four dimensions and `epilogue`
+/// is [`Epilogue::ReluPool`], or if `scale` or `shift` does not have one value for each channel.
 #[track_caller]
 pub fn batch_norm<const D: usize>(
     x: Tensor<D>,
@@ -116,9 +116,9 @@ pub(crate) fn statistics<const D: usize>(output: Tensor<D>, moments: &Moments) -
     Normalised { output, mean, variance }
 }
 
-/// Normalises `x` by the given mean and variance, and otherwise as [`batch_norm`] does. Returns `None` if a
-/// tensor is on an autodiff device or on another backend than flex, if the output is empty, if `x` is not
-/// f32, bf16 or f16, or if another tensor is not f32.
+/// Does the same as [`batch_norm`], but with the given mean and variance instead of those of the batch.
+/// Returns `None` if a tensor is on an autodiff device or on another backend than flex, if the output is
+/// empty, if `x` is not f32, bf16 or f16, or if another tensor is not f32.
 pub(crate) fn batch_norm_inference<const D: usize>(
     x: &Tensor<D>,
     [mean, variance, scale, shift]: [Tensor<1>; 4],

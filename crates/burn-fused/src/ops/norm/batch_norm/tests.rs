@@ -65,7 +65,7 @@ impl Case {
         // A mean far from zero, as in a network.
         let x = draw.values(shape.len()).iter().map(|x| x + 3.0).collect();
         let [scale, shift] = [draw.values(sizes[1]), draw.values(sizes[1])];
-        // Multiples of the scale would make some outputs zero except for rounding.
+        // If a shift were a multiple of its scale, some outputs would be zero except for rounding.
         let shift = shift.iter().map(|x| x * 0.217 + 0.0531).collect();
         Some(Self { sizes, epilogue, x, scale, shift, gradient: draw.values(shape.output_len(epilogue)) })
     }
@@ -256,7 +256,7 @@ fn non_finite_values_propagate() {
     for (sizes, epilogue) in [[3, 2, 6, 7], [9, 3, 1, 1]].into_iter().flat_map(|s| EPILOGUES.map(|t| (s, t)))
     {
         let Some(case) = Case::new(sizes, epilogue, 5) else { continue };
-        // The largest output: ReLU and pooling pass its gradient.
+        // The position of the largest output, whose gradient passes ReLU and pooling.
         let [output, ..] = case.operator(one);
         let largest = (0..output.len()).max_by(|&a, &b| output[a].total_cmp(&output[b])).expect("some");
         for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {

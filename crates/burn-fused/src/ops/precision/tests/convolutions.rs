@@ -101,12 +101,13 @@ fn reference(sizes: [usize; 5], half: Half, epilogue: Epilogue) -> [Vec<f64>; 4]
     all
 }
 
-/// Batch, input channels, output channels, height and width. Batches of one block and of several blocks; few
-/// channels and many channels.
+/// Batch, input channels, output channels, height and width. Some batches have one block and some have
+/// several; some convolutions have few channels and some have many.
 const SIZES: [[usize; 5]; 4] = [[3, 1, 4, 8, 8], [161, 4, 8, 6, 5], [19, 12, 13, 17, 16], [5, 3, 17, 9, 4]];
 
-/// Numbers of channels that are multiples of a tile and that are not, images of one block and of several
-/// blocks, odd sizes, and sizes that Winograd does not support.
+/// More sizes, in the order of [`SIZES`], all with many channels. They include numbers of channels that are
+/// multiples of a tile and that are not, images of one block and of several blocks, odd heights and widths,
+/// and sizes that Winograd does not support.
 const MANY_CHANNELS: [[usize; 5]; 5] =
     [[3, 32, 64, 8, 8], [2, 16, 33, 33, 31], [35, 40, 16, 5, 7], [70, 33, 17, 4, 4], [3, 48, 24, 1, 3]];
 
@@ -205,7 +206,8 @@ fn gradients_above_the_range_of_f16_are_infinite() {
             .try_into_vec::<f32>()
             .expect("f32")
     };
-    // 40 images of 8x8 pixels with a gradient of 100 each.
+    // There are 40 images of 8x8 pixels, and each pixel has a gradient of 100. The sum is at most 256,000;
+    // the range of f16 ends at 65,504.
     assert!(weights_gradient(DType::F16).iter().all(|x| *x == f32::INFINITY));
     assert!(weights_gradient(DType::BF16).iter().all(|x| (196_000.0..=256_000.0).contains(x)));
 }
