@@ -2,8 +2,8 @@
 //!
 //! Burn computes the backward pass of a convolution with transposed convolutions, and stores each
 //! intermediate result. The operators here compute convolution, bias, ReLU and pooling in one pass, forward
-//! and backward, in SIMD code that is selected at run time. They take Burn's tensors and modules and support
-//! its autodiff.
+//! and backward, in SIMD code that is selected at run time. They take Burn's tensors and modules, and support
+//! Burn's autodiff.
 //!
 //! [`nn`] exports everything in [`burn::nn`], and [`optim`] everything in [`burn::optim`]. Fused modules and
 //! optimizers replace Burn's under the same names, so a program changes only its imports. The operators are
@@ -17,7 +17,7 @@
 //! | [`conv::conv_relu_pool_twice`] | two layers of `conv_relu_pool` in a row, with few channels |
 //! | [`conv::conv_relu_pool_twice_quantized`] | the same, with fake quantization between the two layers |
 //! | [`norm::batch_norm`] | batch normalisation in training, with an [`Epilogue`] |
-//! | [`linear::linear`], [`linear::linear_activated`] | linear layer, and its activation |
+//! | [`linear::linear`], [`linear::linear_activated`] | linear layer; the same with an activation |
 //! | [`fake_quantize::fake_quantize`] | fake quantization, with straight-through gradients |
 //! | [`loss::cross_entropy`], [`loss::smoothed_cross_entropy`] | loss, gradient and accuracy of class scores |
 //! | [`optim`] | updates of AdamW, Adam and SGD: parameters and moments in one pass |
@@ -26,7 +26,7 @@
 //!
 //! If an operator does not support a shape, a type or a backend, it is composed of Burn's operators instead.
 //! This changes its results by rounding only. If operands do not fit each other, an operator panics before it
-//! computes anything, on every backend. The message is that of Burn's own checks.
+//! computes anything, on every backend. The message has the format of Burn's own checks.
 //!
 //! A module that is composed of Burn's operators logs the reason with the [`log`] crate, at level debug, once
 //! for each module and reason. With `env_logger`, `RUST_LOG=burn_fused=debug` shows these lines:
@@ -100,8 +100,8 @@
 //!
 //! # Features
 //!
-//! `ndarray`, `tch` and `cuda` let operators dispatch to Burn's backends of these names as well. `mimalloc`
-//! adds [settings](memory) of the mimalloc allocator.
+//! With `ndarray`, `tch` and `cuda`, operators also accept tensors of Burn's backends of these names.
+//! `mimalloc` adds [settings](memory) of the mimalloc allocator.
 
 #![deny(missing_docs, unsafe_op_in_unsafe_fn)]
 #![warn(clippy::missing_errors_doc, clippy::missing_panics_doc)]

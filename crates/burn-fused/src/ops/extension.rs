@@ -31,8 +31,8 @@ impl<F: Clone + Send + 'static> Saved for F {}
 #[derive(Clone)]
 pub(crate) struct Backward<F, const N: usize> {
     saved: F,
-    /// A function pointer rather than a generic closure. With a closure, the kernels would be compiled again
-    /// in the user's crate, in codegen units that inline less.
+    /// This is a function pointer rather than a generic closure. With a closure, the kernels would be
+    /// compiled again in the user's crate, in codegen units that inline less.
     run: fn(F, FlexTensor, bool) -> [Option<FlexTensor>; N],
 }
 
@@ -157,8 +157,8 @@ pub(crate) fn unsupported_tensors<const N: usize>(
     tensors
 }
 
-/// Returns the float tensor on flex, whether autodiff tracks it or not. Returns `None` for a tensor of
-/// another type or backend.
+/// Returns the flex tensor of a float tensor, whether autodiff tracks it or not. Returns `None` for a tensor
+/// of another type or backend.
 pub(crate) fn primitive(tensor: &DispatchTensor) -> Option<&FlexTensor> {
     let kind = match &tensor.kind {
         DispatchTensorKind::Autodiff(kind) => kind,

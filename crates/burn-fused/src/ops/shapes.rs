@@ -1,4 +1,4 @@
-//! Shape checks that run before an operator computes, with the messages of Burn's own checks.
+//! Shape checks that run before an operator computes. Their messages have the format of Burn's own checks.
 //!
 //! Burn checks shapes in the methods of its tensors. An operator that calls a backend directly skips these
 //! checks, and some operators of a backend compute a result from operands that do not fit each other.
@@ -11,7 +11,7 @@ use burn::nn::conv::Conv2d;
 /// Checks that `got` equals `expected`.
 ///
 /// # Panics
-/// With the message of [`refuse`] if they differ.
+/// If they differ. The message is that of [`refuse`].
 #[track_caller]
 pub(crate) fn expect<T: Debug + PartialEq>(operation: &str, rule: &str, got: T, expected: T) {
     if got != expected {

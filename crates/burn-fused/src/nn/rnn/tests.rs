@@ -144,7 +144,7 @@ fn both_directions_are_burns() {
     }
 }
 
-/// Returns inputs of two sequences, 4 steps and 5 values, as a view.
+/// Returns the inputs of two sequences of 4 steps with 5 values each, as a view.
 fn view(device: &Device) -> Vec<Tensor<3>> {
     vec![random([4, 5, 2], 3, device).swap_dims(0, 2).swap_dims(1, 2)]
 }

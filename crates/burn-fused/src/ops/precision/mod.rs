@@ -5,7 +5,7 @@
 //! output. Normalisation layers, and convolutions that have no operator here, compute in f32 with unrounded
 //! parameters and round only the output. Gradients of activations have the type of the activations.
 //!
-//! Micikevicius et al., "Mixed precision training" (2018).
+//! The method is that of Micikevicius et al., "Mixed precision training" (2018).
 
 #[cfg(test)]
 mod tests;

@@ -14,7 +14,8 @@ use crate::ops::flex_tensor::{contiguous, values};
 use crate::runtime::memory::Buffer;
 use crate::runtime::poll;
 
-/// Weights of a gate, then its biases: each for the input, then for the hidden state.
+/// The two weights of a gate, and its two biases. The first of the two is for the input, and the second for
+/// the hidden state.
 pub type Gate = ([Tensor<2>; 2], [Option<Tensor<1>>; 2]);
 
 /// Positions of a gate's four tensors.
@@ -130,7 +131,7 @@ impl<const G: usize> Parameters<G> {
 }
 
 /// Returns the gradients of the four tensors of each gate. `weights` and `biases` have the gradients of all
-/// gates side by side: for the input, then for the hidden state.
+/// gates side by side: the first element for the input, and the second for the hidden state.
 pub fn of_gates(
     gates: usize,
     weights: [&[f32]; 2],

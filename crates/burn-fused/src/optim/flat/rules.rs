@@ -188,7 +188,8 @@ impl Default for SgdOptions {
 }
 
 impl SgdOptions {
-    /// Returns the rule of a step. Weights have no moments, or with momentum one moment: the velocity.
+    /// Returns the rule of a step. Without momentum, a weight has no moments. With momentum, it has one: the
+    /// velocity.
     pub fn rule(self) -> impl UpdateRule<0> + UpdateRule<1> {
         SgdRule {
             penalty: self.weight_decay as f32,
