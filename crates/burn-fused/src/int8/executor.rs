@@ -32,9 +32,9 @@ enum Step {
 }
 
 impl Plan {
-    /// Makes a plan from valid layers, the maps before and after each layer, and biases that include the
-    /// input's zero point. Images are in lanes if `lanes` is true and [`lanes::support`] accepts the layers,
-    /// and otherwise in rows.
+    /// Makes a plan from valid layers, the maps before and after each layer, and the biases that
+    /// `Weights::checked_bias` returns. Images are in lanes if `lanes` is true and [`lanes::support`] accepts
+    /// the layers, and otherwise in rows.
     pub fn new(maps: &[Map], layers: &[Layer], biases: &[Vec<i32>], lanes: bool) -> Self {
         let in_lanes = lanes && lanes::support(layers);
         let mut plan = Self { in_lanes, steps: Vec::new(), maps: vec![maps[0]], images: LANES };

@@ -20,8 +20,9 @@ pub enum Layer {
     Linear(Linear),
 }
 
-/// A convolution from `[inputs, height, width]` to `[outputs, (height + 2 padding - kernel) / stride + 1,
-/// …]`. Padding pixels stand for the real number 0: their byte is the input's zero point.
+/// A convolution from `[inputs, height, width]` to
+/// `[outputs, (height + 2 padding - kernel) / stride + 1, …]`. A padding pixel stands for the real number 0:
+/// its byte is the input's zero point.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Conv {
     /// Input channels.
@@ -34,7 +35,7 @@ pub struct Conv {
     pub stride: [usize; 2],
     /// Rows added above and below, and columns added to the left and to the right.
     pub padding: [usize; 2],
-    /// `[outputs, inputs, kernel height, kernel width]`, and biases.
+    /// Weights `[outputs, inputs, kernel height, kernel width]`, and biases.
     pub weights: Weights,
     /// Whether ReLU follows.
     pub relu: bool,
@@ -76,7 +77,7 @@ pub struct Linear {
     pub inputs: usize,
     /// Output features.
     pub outputs: usize,
-    /// `[outputs, inputs]`, as in PyTorch, and biases.
+    /// Weights `[outputs, inputs]`, as in PyTorch, and biases.
     pub weights: Weights,
     /// Whether ReLU follows.
     pub relu: bool,
@@ -87,23 +88,23 @@ pub struct Linear {
 /// Quantized weights and biases, and the ratio of scales as a fixed-point number ([`fixed_point`]).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Weights {
-    /// Quantized weights, each -127 to 127, outputs first.
+    /// Quantized weights, each -127 to 127. The first axis is that of outputs.
     pub values: Vec<i8>,
     /// Weight scale of each output, or one for all.
     pub scales: Vec<f32>,
     /// Bias of each output, as a multiple of input scale · weight scale.
     pub bias: Vec<i32>,
-    /// Multipliers of input scale · weight scale / output scale, one for each weight scale.
+    /// Multipliers of the ratio input scale · weight scale / output scale, one for each weight scale.
     pub multipliers: Vec<i32>,
-    /// Shifts in bits, one for each weight scale.
+    /// Shifts of this ratio in bits, one for each weight scale.
     pub shifts: Vec<u8>,
 }
 
 impl Weights {
-    /// Quantizes real weights (outputs first) and `bias` (one for each output). `scales` are weight scales of
-    /// [`Scheme::Symmetric`], one for each output or one for all. `input` and `output` are the parameters of
-    /// the activations before and after the layer. Biases are rounded to multiples of input scale · weight
-    /// scale, half to even.
+    /// Quantizes real weights, whose first axis is that of outputs, and real biases, one for each output.
+    /// `scales` are weight scales of [`Scheme::Symmetric`], one for each output or one for all. `input` and
+    /// `output` are the parameters of the activations before and after the layer. Biases are rounded to
+    /// multiples of input scale · weight scale, half to even.
     ///
     /// # Errors
     /// If there are no weights or no biases, lengths do not match, values are not finite, parameters are
@@ -247,7 +248,7 @@ impl Map {
         self.groups() * self.plane()
     }
 
-    /// Index of a pixel in the plane.
+    /// Index of the pixel (y, x) of the image in its plane with borders.
     pub fn at(self, y: usize, x: usize) -> usize {
         (y + self.border[0]) * self.row() + x + self.border[1]
     }

@@ -117,8 +117,8 @@ impl Model {
     /// # Errors
     /// If `input` is invalid, if no layer has weights, or if a layer is invalid; the error names the first
     /// invalid layer. A layer is invalid if its sizes are too large or do not fit the layer before, if the
-    /// lengths of its slices do not fit its sizes, if a scale or zero point is invalid, if its multipliers
-    /// are not those of its scales, or if a sum may overflow 32 bits.
+    /// numbers of its weights, biases and scales do not fit its sizes, if a scale or zero point is invalid,
+    /// if its multipliers are not those of its scales, or if a sum may overflow 32 bits.
     pub fn new(shape: [usize; 3], input: QParams, layers: Vec<Layer>) -> Result<Self, Int8Error> {
         Self::planned(shape, input, layers, true)
     }

@@ -38,8 +38,8 @@ pub fn fixed_point(ratio: f64) -> Result<(i32, u8), Int8Error> {
         return Err(overflow);
     }
     let [least, most] = SHIFTS.map(i32::from);
-    // The exponent is read from the bits of the IEEE-754 number, so it is exact, and so is a multiplication
-    // by a power of two.
+    // Both steps are exact: reading the exponent from the bits of the IEEE-754 number, and multiplying by a
+    // power of two.
     let exponent = ((ratio.to_bits() >> 52) & 0x7ff) as i32 - 1023;
     let mut shift = (30 - exponent).min(most);
     let mut multiplier = (ratio * 2f64.powi(shift)).round_ties_even();

@@ -75,7 +75,8 @@ pub(super) struct Product {
     weights: Vec<Block>,
     bias: Vec<i32>,
     requantization: Requantization,
-    /// The numbers of `requantization`: for each 16 outputs, one vector for each number.
+    /// The numbers of `requantization`. Each element has the numbers of 16 outputs, as one vector for each
+    /// number.
     numbers: Vec<[Block; NUMBERS]>,
 }
 

@@ -56,8 +56,8 @@ pub(super) trait Words: Copy {
     fn min(self, a: Self::Word, b: Self::Word) -> Self::Word;
     /// Shifts left, with a count for each lane.
     fn shift_left(self, a: Self::Word, count: Self::Word) -> Self::Word;
-    /// Computes the scaling of the fixed-point formula: adds `addend` to the high 32 bits of `sum ·
-    /// multiplier`, and shifts right by `right`. The results are i32 and not clamped yet.
+    /// Computes the scaling of the fixed-point formula: adds `addend` to the high 32 bits of
+    /// `sum · multiplier`, and shifts right by `right`. The results are i32 and not clamped yet.
     fn scale(
         self,
         sum: Self::Word,

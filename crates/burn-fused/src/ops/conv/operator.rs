@@ -91,9 +91,9 @@ pub fn conv_relu(images: Tensor<4>, conv: &impl ConvLayer) -> Tensor<4> {
 }
 
 /// Applies `conv` to `images` `[batch, channels, height, width]`, then ReLU and 2x2 max pooling. Under the
-/// conditions of [`conv`](super::conv()), this is one operator, and the output is `[batch, outputs, height /
-/// 2, width / 2]`. Of equal maxima in a window, the first in reading order gets the gradient. If height or
-/// width is odd, the last row or column gets no gradient.
+/// conditions of [`conv`](super::conv()), this is one operator, and the output is
+/// `[batch, outputs, height / 2, width / 2]`. Of equal maxima in a window, the first in reading order gets
+/// the gradient. If height or width is odd, the last row or column gets no gradient.
 ///
 /// ```
 /// # use burn::nn::PaddingConfig2d;

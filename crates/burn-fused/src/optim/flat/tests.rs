@@ -8,8 +8,8 @@ const LEN: usize = 2 * 16 + 5;
 const STEPS: u64 = 20;
 const DECAY: f64 = 0.01;
 
-/// Asserts that the weights after [`STEPS`] steps equal the weights that `reference(weight, gradient,
-/// moments, time)` computes in f64. The gradients are `2w + 0.3`.
+/// Asserts that the weights after [`STEPS`] steps equal the weights that
+/// `reference(weight, gradient, moments, time)` computes in f64. The gradients are `2w + 0.3`.
 fn assert_follows<const M: usize, R: UpdateRule<M>>(
     context: &str,
     rule: impl Fn(u64) -> R,
