@@ -16,7 +16,7 @@ use crate::runtime::memory::Buffer;
 /// odd, the last row or column is left out. Of equal values in a square, the first in reading order gets the
 /// gradient.
 ///
-/// Returns `None` if `x` is on another backend, is not f32, or has no square.
+/// Returns `None` if `x` is not on flex, is not f32, or has no square.
 pub(crate) fn max_pool(x: &Tensor<4>) -> Option<Tensor<4>> {
     let output = on_flex([x.clone().into_dispatch()], sizes_of, forward);
     output.map_err(|tensors| unsupported_tensors("max_pool2d", tensors)).ok().map(Tensor::from_dispatch)

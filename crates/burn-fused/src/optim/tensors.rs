@@ -81,8 +81,8 @@ pub fn zeros_like<const D: usize>(parameter: &Tensor<D>) -> Tensor<D> {
     Tensor::from_primitive::<Flex>(Buffer::zeroed(shape.iter().product()).into_tensor(&shape))
 }
 
-/// Returns the flex tensor of `tensor`. It copies only a tensor that is not contiguous: a view into a buffer
-/// with the gradients of all parameters is contiguous, and is not copied.
+/// Returns the flex tensor of `tensor`, or a copy if it is not contiguous. A contiguous view into a buffer
+/// with the gradients of all parameters is not copied.
 fn primitive<const D: usize>(tensor: Tensor<D>) -> FlexTensor {
     let tensor = tensor.try_into_primitive::<Flex>().expect("it is on flex");
     if tensor.is_contiguous() { tensor } else { tensor.to_contiguous() }

@@ -26,7 +26,7 @@ struct Parameters {
     empty: Param<Tensor<2>>,
     /// Larger than the other parameters. Its length is not a multiple of a SIMD vector's.
     large: Param<Tensor<2>>,
-    /// Stored by column.
+    /// A matrix that is stored by column.
     transposed: Param<Tensor<2>>,
     frozen: Param<Tensor<2>>,
     half: Param<Tensor<1>>,
@@ -72,9 +72,9 @@ impl ModuleVisitor for RandomGradients {
         let (shape, device, seed) = (value.dims(), value.device().inner(), 100 * self.step + self.seed);
         let count: usize = shape.iter().product();
         let gradient = match self.seed % 3 {
-            // A view into a longer buffer, as averaged gradients are.
+            // A gradient that is a view into a longer buffer, as averaged gradients are.
             0 => random([count + 12], seed, &device).narrow(0, 5, count).reshape(shape),
-            // Stored by column.
+            // A gradient that is stored by column.
             1 if D > 1 => {
                 let mut swapped = shape;
                 swapped.swap(0, D - 1);

@@ -83,14 +83,15 @@ fn results<const D: usize, const E: usize>(
     found
 }
 
-/// Asserts that `ours` is a panic with the message of Burn's checks.
+/// Asserts that `ours` is a panic whose message has the format of Burn's checks.
 fn refused(what: &str, ours: &Outcome) {
     let told = ours.as_ref().is_err_and(|message| message.starts_with("=== Tensor Operation Error ==="));
     assert!(told, "{what}: {ours:?}");
 }
 
-/// Asserts that `ours` equal `burns` within `error` of the largest value, or that both are panics. The panic
-/// of `ours` must have a message of Burn's checks, or the same message as the panic of `burns`.
+/// Asserts that `ours` equal `burns` within `error` of the largest value, or that both are panics. The
+/// message of the panic of `ours` must have the format of Burn's checks, or equal the message of the panic of
+/// `burns`.
 fn agree(what: &str, ours: &Outcome, burns: &Outcome, error: f32) {
     let (found, expected) = match (ours, burns) {
         (Ok(found), Ok(expected)) => (found, expected),
@@ -182,8 +183,8 @@ fn layers_of_any_parameters_are_burns_or_are_refused() {
     fn bias(len: usize, device: &Device) -> Option<Param<Tensor<1>>> {
         Some(Param::from_tensor(tensor([len], device)))
     }
-    // A name, whether the changed layer is meaningless (Burn may compute with it all the same), and the
-    // change.
+    // A change of a layer: its name, whether the changed layer is meaningless (Burn may compute with it all
+    // the same), and a function that makes the change.
     type Change = fn(&mut Conv2d, [usize; 2], &Device);
     let changes: [(&str, bool, Change); 22] = [
         ("no bias", false, |layer, _, _| layer.bias = None),
@@ -237,8 +238,8 @@ fn layers_of_any_parameters_are_burns_or_are_refused() {
             {
                 let mut layer = layer(channels, &device);
                 apply(&mut layer, channels, &device);
-                // Composed operators round before they pool. Rounding can make several values of a window
-                // equal, and then another value gets the gradient.
+                // In 16 bits, composed operators round before they pool. Rounding can make several values of
+                // a window equal, and then another value gets the gradient.
                 let dtype = if name == "conv_relu_pool" { DType::F32 } else { dtype };
                 let x = || tensor([3, channels[0], 8, 7], &device);
                 let found = convolved(x().cast(dtype), &layer, ours);

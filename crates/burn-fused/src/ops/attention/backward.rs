@@ -32,7 +32,8 @@ pub struct State {
     pub setup: Arc<Setup>,
     pub q: FlexTensor,
     pub k: FlexTensor,
-    /// For each row, the maximum score and the reciprocal of softmax's denominator.
+    /// For each row of scores (a query of a head): the maximum score, and the reciprocal of softmax's
+    /// denominator.
     pub stats: Arc<Vec<[f32; 2]>>,
     /// The output of the operator: the context (the weighted sums of values), or the weights if this is the
     /// backward of the weights.
@@ -92,7 +93,7 @@ struct Part<'a> {
     output: &'a [f32],
     /// Gradient of the output.
     gradient: &'a [f32],
-    /// `[heads, queries]`.
+    /// The part's elements of [`State::stats`], `[heads, queries]`.
     stats: &'a [[f32; 2]],
     /// Gradients of the inputs, `[length, heads * width]`; empty if not needed.
     gradients: [&'a mut [f32]; 3],

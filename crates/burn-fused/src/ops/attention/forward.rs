@@ -67,15 +67,15 @@ struct Part<'a> {
     batch: usize,
     heads: Range<usize>,
     inputs: [&'a [f32]; 3],
-    /// `[queries, heads * width]`.
+    /// Gets the context, `[queries, heads * width]`.
     context: &'a mut [f32],
-    /// `[heads, queries]`.
+    /// Gets the statistics for backward, `[heads, queries]`.
     stats: &'a mut [[f32; 2]],
-    /// `[heads, queries, keys]`; empty if the weights are not requested.
+    /// Gets the weights, `[heads, queries, keys]`; empty if they are not requested.
     weights: &'a mut [f32],
 }
 
-/// Maximum number of scores of a block: 256 KiB. A block of 8 queries may have more.
+/// Maximum number of scores of a block, which are 256 KiB. A block of 8 queries may have more.
 const SCORES: usize = 1 << 16;
 
 impl Part<'_> {

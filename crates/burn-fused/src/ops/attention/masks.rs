@@ -54,7 +54,7 @@ impl Mask {
 const CHUNK: usize = 16;
 
 impl Masks {
-    /// Returns `None` if a mask does not fit `sizes` or is not on flex.
+    /// Reads the masks. Returns `None` if one does not fit `sizes` or is not on flex.
     pub fn from_tensors(masks: &[Tensor<3, Bool>], sizes: &Sizes) -> Option<Self> {
         masks.iter().map(|mask| Mask::from_tensor(mask.clone(), sizes)).collect::<Option<_>>().map(Self)
     }

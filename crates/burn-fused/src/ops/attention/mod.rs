@@ -47,8 +47,8 @@ pub(crate) struct Attention {
     pub quiet_softmax: bool,
     /// Probability that dropout sets a weight to zero; 0 if dropout is inactive.
     pub dropout: f64,
-    /// Each mask is `true` at the keys that it hides. Its shape is `[batch, queries, keys]`. The size of
-    /// batch or queries is 1 if the mask does not depend on them.
+    /// Each mask is `true` at the keys that it hides. Its shape is `[batch, queries, keys]`. The first or
+    /// second size is 1 if the mask is the same for all samples or all queries.
     pub masks: Vec<Tensor<3, Bool>>,
 }
 
@@ -96,7 +96,7 @@ impl Attention {
         Some(Setup { sizes, scale, fill, quiet, masks, dropout, level, split })
     }
 
-    /// Returns context and weights, composed of Burn's operators.
+    /// Computes context and weights with Burn's operators.
     fn composed(&self, [q, k, v]: [Tensor<3>; 3]) -> (Tensor<3>, Tensor<4>) {
         let [batch, queries, _] = q.dims();
         let heads = |x: Tensor<3>, heads: usize| {
@@ -137,7 +137,8 @@ struct Sizes {
 }
 
 impl Sizes {
-    /// Returns `None` if a type is not f32, shapes do not fit each other, or a tensor is empty.
+    /// Reads the sizes. Returns `None` if a type is not f32, shapes do not fit each other, or a tensor is
+    /// empty.
     fn from_tensors(tensors: [&FlexTensor; 3], heads: usize, kv_heads: usize) -> Option<Self> {
         let [[batch, queries, all], k, v] = tensors.map(|tensor| tensor.shape().dims::<3>());
         let (keys, width) = (k[1], all.checked_div(heads)?);
@@ -254,8 +255,8 @@ impl Setup {
         self.sizes.width.next_multiple_of(MAX_LANES)
     }
 
-    /// Computes `scores = rows * panels` for the block's rows and keys. `panels` are packed keys, of which
-    /// `first` is the first.
+    /// Computes `scores = rows * panels` for the block's rows and keys. `panels` are packed keys; the first
+    /// of them is the key `first`.
     fn multiply_panels(
         &self,
         block: &Block,

@@ -66,7 +66,7 @@ pub struct SoftmaxBackward<'a> {
     pub step: usize,
     /// For each row, the maximum score and the reciprocal of softmax's denominator, from [`softmax`].
     pub stats: &'a [[f32; 2]],
-    /// For each row, the sum of each weight times its gradient.
+    /// For each row, the sum of the products of each weight and its gradient.
     pub means: &'a [f32],
 }
 

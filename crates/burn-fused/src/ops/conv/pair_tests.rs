@@ -98,7 +98,8 @@ fn the_fused_pair_is_bit_identical_to_two_operators() {
 
 #[test]
 fn unsupported_shapes_fall_back_to_two_operators() {
-    // Sizes that are not multiples of 4, and too many channels.
+    // The first two cases have a height or width that is not a multiple of 4; the last two have too many
+    // channels.
     for sizes in [[3, 1, 4, 8, 10, 8], [3, 1, 4, 8, 7, 9], [2, 4, 40, 8, 8, 8], [2, 1, 16, 16, 8, 8]] {
         compare(sizes, |images| images);
     }

@@ -24,7 +24,8 @@ use crate::ops::precision::cast;
 use crate::ops::shapes::refuse;
 use crate::runtime::memory::Buffer;
 
-/// Quantizes and dequantizes each value of `x`, of any shape, with rounding half to even:
+/// Quantizes and dequantizes each value of `x`. `round` rounds ties to even, and `clamp` limits to the
+/// integers of `scheme`:
 ///
 /// (clamp(round(x · (1 / scale)) + zero point) - zero point) · scale.
 ///

@@ -126,7 +126,7 @@ pub fn weighted_cross_entropy(
     }
 }
 
-/// Returns loss and accuracy, composed of Burn's operators.
+/// Computes loss and accuracy with Burn's operators.
 fn composed(scores: Tensor<2>, labels: &[u16], smoothing: f64, weights: Option<Vec<f32>>) -> Score {
     let targets: Vec<i64> = labels.iter().map(|&label| i64::from(label)).collect();
     let targets = TensorData::new(targets, [labels.len(), 1]);

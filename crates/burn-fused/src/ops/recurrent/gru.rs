@@ -1,5 +1,5 @@
 //! GRU: Cho and others, "Learning phrase representations using RNN encoder-decoder for statistical machine
-//! translation" (2014). The reset gate applies after the product of hidden state and weights, as in the first
+//! translation" (2014). The reset gate scales the product of hidden state and weights, as in the first
 //! version of the paper and in PyTorch.
 
 use burn::backend::flex::FlexTensor;

@@ -23,8 +23,8 @@ impl Sequences {
         any.then_some(Self { batch, steps, inputs, hidden, order, clip: clip.unwrap_or(f32::INFINITY) })
     }
 
-    /// Returns whether `parameters` fit a gate: weights and bias of the input, then of the hidden state. A
-    /// tensor of shape `[0]` stands for an absent parameter.
+    /// Returns whether `parameters` fit a gate. They are the weights and bias of the input, then those of the
+    /// hidden state. A tensor of shape `[0]` stands for an absent parameter.
     pub fn has_gate(self, parameters: &[&FlexTensor]) -> bool {
         let Self { inputs, hidden, .. } = self;
         let shapes: [&[usize]; 4] = [&[inputs, hidden], &[hidden], &[hidden, hidden], &[hidden]];

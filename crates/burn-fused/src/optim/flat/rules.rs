@@ -68,9 +68,9 @@ impl AdamOptions {
     }
 }
 
-/// The constants of a step. PyTorch divides the root of the second moment by its bias correction. Here the
-/// correction is part of `step_size` and `epsilon` (section 2 of Kingma and Ba). This saves a division for
-/// each weight, and divisions take most of the time of a pass.
+/// The constants of a step. PyTorch divides the root of the second moment by the root of its bias correction.
+/// Here this root is a factor of `step_size` and `epsilon` (section 2 of Kingma and Ba). This saves a
+/// division for each weight, and divisions take most of the time of a pass.
 #[derive(Clone, Copy)]
 struct AdamRule {
     /// L2 penalty: multiplied by the weight and added to the gradient.

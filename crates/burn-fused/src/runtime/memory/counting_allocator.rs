@@ -118,10 +118,10 @@ pub(super) fn recount(layout: Layout) {
 #[derive(Debug)]
 pub struct CountingAllocator<A>(pub A);
 
-// A failed allocation is counted as well. This does not matter, because the program then ends. SAFETY: each
-// call is forwarded to `A` with its arguments, and the result is returned unchanged, so `A` keeps the
-// contract of GlobalAlloc. Counting changes a few thread-local numbers and two atomic numbers: it neither
-// allocates nor unwinds.
+// A failed allocation is counted as well. This does not matter, because the program then ends.
+// SAFETY: each call is forwarded to `A` with its arguments, and the result is returned unchanged, so `A`
+// keeps the contract of GlobalAlloc. Counting changes a few thread-local numbers and two atomic numbers: it
+// neither allocates nor unwinds.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for CountingAllocator<A> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout);

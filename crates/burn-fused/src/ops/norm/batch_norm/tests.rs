@@ -62,7 +62,7 @@ impl Case {
     fn new(sizes: [usize; 4], epilogue: Epilogue, seed: u64) -> Option<Self> {
         let shape = BatchShape::from_dims(&sizes, epilogue)?;
         let mut draw = Draw(seed);
-        // A mean far from zero, as in a network.
+        // The mean is far from zero, as in a network.
         let x = draw.values(shape.len()).iter().map(|x| x + 3.0).collect();
         let [scale, shift] = [draw.values(sizes[1]), draw.values(sizes[1])];
         // If a shift were a multiple of its scale, some outputs would be zero except for rounding.
