@@ -31,8 +31,8 @@
 //!
 //! Training computes with [fake-quantized](crate::fake_quantize) values, so that the loss includes the error
 //! of rounding. Each activation has an [`Observer`], which keeps a moving average of the activation's range
-//! from step to step. Ranges of weights are computed anew in each step. The gradients of quantized weights
-//! are those of the f32 weights, which the optimizer updates.
+//! from step to step. Ranges of weights are computed anew in each step. Gradients pass through the
+//! quantization to the f32 weights, which the optimizer updates.
 //!
 //! ```
 //! use burn::module::Param;

@@ -21,10 +21,10 @@
 //! | [`pool::MaxPool2d`] | 2x2 maxima, and the position of each maximum in one byte |
 //! | [`Lstm`], [`BiLstm`], [`Gru`], [`BiGru`] | all steps and gates; gradients of weights and inputs are one product each |
 //!
-//! `Rnn` and `BiRnn` are Burn's, with [`burn::nn::GateController`] and Burn's activations. A gate of an LSTM
-//! that the loss does not depend on has a gradient of zeros; in Burn's LSTM, such a gate has no gradient.
-//! `Linear`, `Conv2d`, `BatchNorm`, `LayerNorm` and `RmsNorm` also take inputs of 16 bits beside parameters
-//! in f32 ([mixed precision](crate::precision)).
+//! `Rnn` and `BiRnn` are Burn's, with [`burn::nn::GateController`] and Burn's activations. If the loss does
+//! not depend on a gate of an LSTM, the gradient of the gate is zeros; in Burn's LSTM, such a gate has no
+//! gradient. `Linear`, `Conv2d`, `BatchNorm`, `LayerNorm` and `RmsNorm` also take inputs of 16 bits beside
+//! parameters in f32 ([mixed precision](crate::precision)).
 //!
 //! These items have no counterpart in Burn's modules:
 //!

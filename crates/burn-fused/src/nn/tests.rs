@@ -41,7 +41,7 @@ fn compare<B: Module, O: Module + From<B>, const D: usize, const E: usize>(
     of_ours: impl Fn(&O, Tensor<D>) -> Tensor<E>,
 ) {
     let (burns, x) = (fixed(burns), [x]);
-    // Freeze no parameter, all, and every other one; finally, detach the input.
+    // The cases freeze no parameter, all, or every other one. The last case detaches the input.
     for (detached, bits) in [(false, 0), (false, !0), (false, 0x5555_5555), (false, 0xaaaa_aaaa), (true, 0)] {
         let burns = burns.clone().map(&mut Freeze(bits));
         let input = |x: &Tensor<D>| if detached { x.clone().detach() } else { x.clone() };

@@ -152,7 +152,8 @@ fn self_attention_with_hidden_blocks_of_keys() {
             let context = format!("masks {which}, weights {both}");
             let expected = burns_results(&burns, &x, &masks, both);
             assert_close(&our_results(&ours, &x, &masks, both), &expected, &context);
-            // With scores near the score of masked keys, masked keys have a weight above 0.
+            // In this layer, the score of masked keys is near the other scores, so masked keys have a weight
+            // above 0.
             let near = MultiHeadAttention { min_float: -1.0, ..ours.clone() };
             let burns_near = burns::MultiHeadAttention { min_float: -1.0, ..burns.clone() };
             let expected = burns_results(&burns_near, &x, &masks, both);

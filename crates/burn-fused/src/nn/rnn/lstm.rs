@@ -57,7 +57,7 @@ config! {
 pub struct Lstm {
     /// Input gate: the share of the candidates that enters the cells.
     pub input_gate: GateController,
-    /// Forget gate: the share of the cells that stays; `None` if `input_forget`.
+    /// Forget gate: the share of the cells that stays; `None` if `input_forget` is true.
     pub forget_gate: Option<GateController>,
     /// Output gate: the share of the cells that becomes the hidden state.
     pub output_gate: GateController,
