@@ -26,7 +26,8 @@
 //!
 //! If an operator does not support a shape, a type or a backend, it is composed of Burn's operators instead.
 //! This changes its results by rounding only. If operands do not fit each other, an operator panics before it
-//! computes anything, on every backend. The message has the format of Burn's own checks.
+//! computes anything, on every backend. If shapes do not fit, the message has the format of Burn's own
+//! checks.
 //!
 //! A module that is composed of Burn's operators logs the reason with the [`log`] crate, at level debug, once
 //! for each module and reason. With `env_logger`, `RUST_LOG=burn_fused=debug` shows these lines:
