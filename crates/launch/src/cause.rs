@@ -15,10 +15,10 @@ use rustix::io::ioctl_fionbio;
 
 use super::{explain, quirks};
 
-/// Maximum time between two lines about the same fault. The first line is an error of a rank. Other ranks
+/// Maximum time between two lines about the same fault. The first line is the error of a rank. Other ranks
 /// report the loss of this rank later: the last of them does so some 20 s after the error.
 const TOGETHER: Duration = Duration::from_secs(30);
-/// Maximum bytes of a line that are kept.
+/// Maximum number of bytes that are kept of a line.
 const LONGEST: usize = 1000;
 /// Maximum number of reads in one call. These reads together can take more bytes than a pipe holds, so one
 /// call empties the pipe.
@@ -30,7 +30,7 @@ const TAG: u8 = 0x1e;
 const TEXT: u8 = 0x1f;
 /// Maximum bytes of a tag. A longer tag, or a tag with an unknown kind, counts as text.
 const LONGEST_TAG: usize = 16;
-/// Tag of a rank's error if another process uses the run directory.
+/// The word in the tag of a line in which a rank fails because another process uses the run directory.
 pub const IN_USE: &str = "in-use";
 
 /// What a line says about the end of a job. Kinds are in ascending order: of the lines about one fault, the
@@ -50,7 +50,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Parses the text between the bytes of a tag, such as `failed: `.
+    /// Parses the text of a tag between [`TAG`] and [`TEXT`], such as `failed: `.
     fn from_tag(tag: &[u8]) -> Option<Self> {
         match str::from_utf8(tag).ok()?.strip_suffix(": ")? {
             "waits" => Some(Self::Waits),
@@ -67,7 +67,7 @@ impl Kind {
 pub struct Cause {
     /// What the line says about the end of the job.
     pub kind: Kind,
-    /// The line, without the name of the program.
+    /// The text of the line, without the name of the program and the tag.
     pub text: String,
 }
 
@@ -138,7 +138,7 @@ fn aborts(line: &str) -> bool {
     line.trim().starts_with("Primary job ") && line.contains(" terminated normally, but ")
 }
 
-/// Returns the kind of a launcher's line; `None` if it does not report the end of a job.
+/// Returns the kind of a launcher's line; `None` if the line does not report the end of a job.
 fn kind_of_launchers(line: &str) -> Option<Kind> {
     if let Some(error) = line.strip_prefix("srun: error: ") {
         return Some(if quirks::ends_task(error) { Kind::Launcher } else { Kind::Noticed });
@@ -206,8 +206,8 @@ impl Scan {
         let Some((kind, text)) = kind.map(|kind| (kind, line)).or_else(of_launcher) else { return };
         let cause = Cause { kind, text: text.to_owned() };
         if kind == Kind::Waits {
-            // A wait is not a fault, or its cause is on another rank. It is kept only until a line about a
-            // fault comes.
+            // The line of a rank that waits does not say which fault caused the wait. The line is kept only
+            // until a line about a fault comes.
             self.held.get_or_insert(cause);
             return;
         }

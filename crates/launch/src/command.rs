@@ -12,7 +12,7 @@ use super::{Hosts, Topology, quirks, quoted};
 pub enum LauncherKind {
     /// mpirun of the MPI that this binary is built for.
     Mpirun,
-    /// Slurm's srun, inside an allocation or requesting one.
+    /// Slurm's srun. Outside of an allocation, srun requests one.
     Srun,
     /// No launcher: one process.
     Alone,
@@ -28,8 +28,8 @@ pub enum MpiFlavour {
 }
 
 impl MpiFlavour {
-    /// Returns the value of the environment variable `MPI`, which a script that starts the ranks instead of
-    /// the launcher may read.
+    /// Returns the name of the library as the environment variable `MPI` has it. A script that starts the
+    /// ranks instead of the launcher may read this variable.
     pub fn name(self) -> &'static str {
         match self {
             Self::OpenMpi => "openmpi",
@@ -70,7 +70,7 @@ pub struct Launch {
     /// A command that starts the ranks instead of the launcher, called as
     /// `COMMAND NxC PROGRAM ARGS…`.
     pub by: Option<PathBuf>,
-    /// Counts the cores of this machine, and the CPUs that a job may use.
+    /// Returns two numbers: the cores of this machine, and the CPUs that a job may use.
     pub count_cores: fn() -> [usize; 2],
     /// What each rank is bound to.
     pub binding: Binding,

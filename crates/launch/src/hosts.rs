@@ -32,8 +32,8 @@ pub enum Slots {
 }
 
 impl Slots {
-    /// Returns the number of slots as both MPIs count them. A single line without a number stands for the
-    /// host's cores, so it has no limit here.
+    /// Returns the number of slots as both MPIs count them. For a single line without a number, mpirun counts
+    /// the host's cores; this function returns no limit.
     fn at_most(self) -> usize {
         match self {
             Self::Given(slots) => slots,
@@ -131,8 +131,8 @@ impl Hosts {
     }
 }
 
-/// Returns whether `make hosts` writes the file `path`, or writes another file that is then used instead of
-/// `path`.
+/// Returns whether the user can create the host file `path` with `make hosts`. `make hosts` writes to
+/// `hostfiles/local`, and a file there is used instead of the file of the same name in `hostfiles`.
 fn is_made(path: &Path) -> bool {
     path.parent().is_some_and(|folder| folder.ends_with("hostfiles") || folder.ends_with("hostfiles/local"))
 }
@@ -269,7 +269,7 @@ mod tests {
             entries(&[("root@n1.example.com", Given(2)), ("10.0.0.2", Lines(2)), ("gamma", Given(4))]);
         let text = "n1.example.com slots=2 username=root\n10.0.0.2\n10.0.0.2\ngamma max-slots=4";
         assert_eq!(read(text, OPEN_MPI), expected);
-        // As an editor on Windows writes a file, and with repeated hosts.
+        // An editor on Windows writes a byte order mark and CR LF. The hosts are repeated.
         let text = "\u{feff}beta:3\r\nalpha slots=1\r\nbeta:2 user=me\r\nalpha\r\n";
         let expected = entries(&[("beta", Given(3)), ("alpha", Given(2)), ("me@beta", Given(2))]);
         assert_eq!(read(text, MPICH), expected);

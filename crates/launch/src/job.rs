@@ -32,8 +32,8 @@ const AGAIN: Duration = Duration::from_secs(5);
 pub enum Streams {
     /// To the output of this process.
     Own,
-    /// As `Own`, but standard error is searched for the cause of a failure, and the tags of ranks are
-    /// removed.
+    /// To the output of this process. Standard error is searched for the cause of a failure, and the tags of
+    /// ranks are removed from it.
     Watched,
     /// To a file.
     Log(std::fs::File),
@@ -41,8 +41,8 @@ pub enum Streams {
 
 impl Launch {
     /// Runs the job until its launcher exits. Forwards incoming signals to the launcher, so that ranks have
-    /// time to write a checkpoint; a second signal ends most launchers. Returns how the job ended and, if its
-    /// output is watched, the line with the cause.
+    /// time to write a checkpoint; a second signal ends most launchers. Returns how the job ended and, for
+    /// [`Streams::Watched`], the line with the cause.
     ///
     /// # Errors
     /// If there is no command line for the job, or if the launcher does not start.
@@ -97,7 +97,7 @@ fn run(
         {
             let (launcher, seconds) = (&command[0], quirks::LINGER.as_secs());
             log::warn!("{launcher} is still running {seconds} s after a process of the job ended: ending it");
-            // No rank is left that could need the launcher.
+            // By now, the launcher has ended all ranks, so no rank needs it.
             let _ = child.kill();
             ended = true;
         }
@@ -109,9 +109,9 @@ fn run(
 ///
 /// srun ends the ranks at once on SIGTERM, asks the user on SIGINT, and passes SIGUSR1 on to the ranks. srun
 /// therefore gets SIGUSR1 for the first signal, and SIGTERM for a second signal. SIGHUP (the terminal was
-/// closed) and SIGQUIT (Ctrl-\\) would end every launcher, so every launcher gets SIGUSR1 or SIGTERM instead:
-/// no launcher takes SIGUSR1 as a request to end ranks at once. SIGUSR2 becomes SIGUSR1: launchers pass
-/// SIGUSR1 and SIGUSR2 on in the same way.
+/// closed) and SIGQUIT (Ctrl-\\) would end every launcher. For these two signals, every launcher therefore
+/// gets what srun gets. No launcher ends the ranks at once on SIGUSR1. SIGUSR2 becomes SIGUSR1: launchers
+/// pass SIGUSR1 and SIGUSR2 on in the same way.
 fn for_launcher(launcher: LauncherKind, signal: Signal, is_first: bool) -> Signal {
     let ends_it = launcher == LauncherKind::Srun || [Signal::HUP, Signal::QUIT].contains(&signal);
     match (ends_it, is_first) {
@@ -214,7 +214,7 @@ mod tests {
             (Srun, &[Signal::HUP], "USR1"),
             (Mpirun, &[Signal::TERM, Signal::TERM], "TERM TERM"),
         ] {
-            // No case passes SIGINT on: a shell in the background ignores SIGINT, and cannot trap it.
+            // No case forwards SIGINT: a shell in the background ignores SIGINT, and cannot trap it.
             let folder = tempfile::tempdir().unwrap();
             let (seen, stop) = (folder.path().join("seen"), StopRequest::default());
             // SIGUSR1 may be sent again, so the script notes it once.

@@ -19,11 +19,10 @@ use crate::StopRequest;
 /// machine has too few cores.
 ///
 /// # Errors
-/// The error of the first check that fails, or that `stop` interrupted.
+/// If a check fails, or if `stop` interrupts it.
 pub fn check(launch: &mut Launch, stop: &StopRequest) -> anyhow::Result<()> {
     check_command(launch)?;
-    // A script in the launcher's place has its own list of machines, and so has
-    // Slurm.
+    // A script in the launcher's place has its own list of machines, and so has Slurm.
     if launch.by.is_some() || launch.launcher != LauncherKind::Mpirun {
         return Ok(());
     }
@@ -75,8 +74,8 @@ fn check_hosts(launch: &Launch, stop: &StopRequest) -> anyhow::Result<Binding> {
             let here: Vec<IpAddr> = match addresses(host, patience) {
                 // A socket can be bound only to an address of this machine.
                 Ok(all) => all.into_iter().filter(|&ip| UdpSocket::bind((ip, 0)).is_ok()).collect(),
-                // The name has no address here, but the agent may know it: the command by which mpirun
-                // reaches other machines, usually ssh.
+                // The name has no address here, but the agent may know one. The agent is the command by which
+                // mpirun reaches other machines, usually ssh.
                 Err(_) if agent()?.may_know(host, patience) => Vec::new(),
                 Err(reason) => bail!(
                     "cannot resolve host {host} of {} ({reason}): check its spelling, or add it to /etc/hosts or \
@@ -167,8 +166,8 @@ pub fn impossible(
 }
 
 /// Returns a machine of the host file whose name cannot be resolved. The host files of a fresh checkout name
-/// such machines, as examples. Returns `None` if the file cannot be read or names too few machines: the run
-/// will report that error.
+/// such machines, as examples. Returns `None` if the file cannot be read or names too few machines, because
+/// the run reports these errors.
 fn unknown_host(topology: Topology, mpi: MpiFlavour, hostfile: &Path) -> Option<String> {
     let hosts = Hosts::read(hostfile, mpi).ok()?;
     let agent = LazyCell::new(|| Agent::for_mpi(mpi).ok());
@@ -234,7 +233,7 @@ mod tests {
         assert!(message.starts_with(start), "{message}");
     }
 
-    /// Addresses as in Debian's /etc/hosts, and as from a typing error.
+    /// The first address is in Debian's /etc/hosts; the second is a typing error.
     #[test]
     fn a_loopback_address_that_open_mpi_does_not_know_is_named() {
         for host in ["127.0.1.1", "me@127.0.0.2"] {

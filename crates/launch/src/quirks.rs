@@ -13,8 +13,8 @@ use rustix::process::{Resource, getrlimit};
 use super::command::{has_own_name, own_name, without_user};
 use super::{Hosts, MpiFlavour};
 
-// Needed until Open MPI 5: behaviour of ORTE, the launcher of Open MPI 4, observed with 4.1.4. Open MPI 5 has
-// PRRTE in its place.
+// Needed until Open MPI 5. The faults are those of ORTE, the launcher of Open MPI 4, and were observed with
+// 4.1.4. Open MPI 5 has PRRTE in its place.
 
 /// Variables of a rank's environment. If one of them is set, mpirun does not start.
 const OF_A_JOB: [&str; 2] = ["OMPI_UNIVERSE_SIZE", "OMPI_MCA_ess_base_jobid"];
@@ -108,9 +108,9 @@ pub(super) fn keeps_full_names(hosts: &[&str]) -> bool {
     hosts.iter().any(|host| host.contains('.') && !is_ip(without_user(host)) && !has_own_name(host, false))
 }
 
-/// Settings of TCP keepalives: two times in seconds, and a number of probes. They end a job within seconds if
-/// a network link is broken for good; without keepalives, mpirun's daemons would wait for minutes. A job
-/// survives an interruption of two seconds.
+/// Settings of TCP keepalives: two times in seconds, and a number of probes. Keepalives end a job within
+/// seconds if a network link is broken for good; without keepalives, mpirun's daemons would wait for minutes.
+/// A job survives an interruption of two seconds.
 pub(super) const KEEPALIVES: [(&str, &str); 3] =
     [("oob_tcp_keepalive_time", "2"), ("oob_tcp_keepalive_intvl", "1"), ("oob_tcp_keepalive_probes", "3")];
 
@@ -118,8 +118,8 @@ pub(super) const KEEPALIVES: [(&str, &str); 3] =
 /// run forever when a rank was killed while the job started.
 pub(super) const LINGER: Duration = Duration::from_secs(20);
 
-/// How mpirun's lines about a lost host begin. The first line mentions a start, but mpirun prints it at any
-/// time.
+/// How mpirun's lines about a lost host begin. The first line mentions a start, but mpirun prints the line at
+/// any time.
 pub(super) const LOST_HOST: [&str; 3] = [
     "ORTE was unable to reliably start one or more daemons",
     "ORTE has lost communication with a remote daemon",

@@ -233,7 +233,7 @@ pub(super) fn output(mut command: Command, what: &str, patience: Patience<'_>) -
 /// The agents that mpirun of both MPIs tries, in this order, if no setting names an agent.
 const DEFAULT: &str = "ssh : rsh";
 
-/// Returns the error if none of `agents` is installed.
+/// Returns the error for the case that none of `agents` is installed.
 fn not_installed(mpi: MpiFlavour, agents: &str) -> anyhow::Error {
     if agents == DEFAULT {
         return anyhow!(

@@ -120,7 +120,7 @@ struct Ended {
 enum Next {
     /// No other attempt. The line has the reason; after a success there is no line.
     End(Option<String>),
-    /// Another attempt, and the line that announces it.
+    /// Another attempt. The line announces it.
     Again(JobAttempt, String),
 }
 
@@ -209,7 +209,7 @@ impl Restarts<'_> {
         self.after_fault(attempt, ended, fault)
     }
 
-    /// Decides what follows an attempt with a fault, which `decide` has noted.
+    /// Decides what follows an attempt with a fault, after [`decide`](Self::decide) has recorded the fault.
     fn after_fault(&mut self, attempt: &JobAttempt, ended: &Ended, fault: Fault) -> Next {
         let (number, max_restarts) = (attempt.number, self.max_restarts);
         let place = if fault.began {
@@ -394,8 +394,8 @@ mod tests {
     use super::*;
     use crate::{Binding, LauncherKind};
 
-    /// Runs a training that is this shell script, with restarts. Returns the exit code, the lines, and the
-    /// number of attempts.
+    /// Runs the shell script `script` as the training, with restarts. Returns the exit code, the lines, and
+    /// the number of attempts.
     fn restarted(script: &str, max_restarts: u32) -> (i32, Vec<String>, usize) {
         let folder = tempfile::tempdir().unwrap();
         let starts = folder.path().join("starts");

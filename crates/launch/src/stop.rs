@@ -63,8 +63,8 @@ impl StopRequest {
         received(&self.first).or_else(|| received(&self.came)).map(|number| number as i32)
     }
 
-    /// Returns the number of the latest signal since the last call, which the caller then forwards; `None` if
-    /// no signal came.
+    /// Returns the number of the latest signal since the last call, for the caller to forward; `None` if no
+    /// signal came.
     pub fn take(&self) -> Option<i32> {
         let came = Some(self.came.swap(0, Ordering::Relaxed)).filter(|&number| number > 0)?;
         let _ = self.first.compare_exchange(0, came, Ordering::Relaxed, Ordering::Relaxed);
@@ -77,7 +77,7 @@ impl StopRequest {
     }
 }
 
-/// Returns whether a process with this `/proc/PID/status` ignores `signal`.
+/// Returns whether a process ignores `signal`. `status` is the content of its `/proc/PID/status`.
 fn ignores(status: &str, signal: i32) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);

@@ -52,7 +52,8 @@ pub struct SweepFile {
     pub vary: Table,
     /// Single runs: `[[runs]]`.
     pub runs: Vec<Table>,
-    /// Smaller scales by name: options and `repeats` that they change.
+    /// Smaller scales by name. Each table has the options that the scale changes, and `repeats` if the scale
+    /// changes it.
     pub scales: BTreeMap<String, Table>,
 }
 
@@ -195,7 +196,7 @@ impl Reading<'_> {
         }
     }
 
-    /// Returns the error of a key, or of a list of sections, that does not belong above the sections.
+    /// Returns the error for a key, or for a list of sections, that does not belong above the sections.
     fn misplaced(&self, name: &str, value: &Value) -> String {
         match value {
             Value::Array(values) if values.iter().any(Value::is_table) => {
@@ -327,7 +328,7 @@ fn meant(name: &str) -> Option<&'static str> {
     }
 }
 
-/// Returns the error that a section has no key of this name, with the nearest known name.
+/// Returns the error for an unknown key of a section, with the nearest known name.
 fn unknown(section: &str, key: &str, known: &[&str]) -> String {
     let small = small(key);
     let near = known.iter().map(|name| (strsim::jaro_winkler(&small, name), name));

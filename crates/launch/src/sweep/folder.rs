@@ -24,7 +24,7 @@ pub fn check_folder(folder: &Path, now: &SweepRecord) -> anyhow::Result<()> {
     }
     let before = match SweepRecord::read(folder) {
         Ok(before) => before,
-        // A damaged record is replaced.
+        // The sweep `now` replaces a damaged record.
         Err(error) if error.is_damage() => return Ok(()),
         Err(error) => return Err(error.into()),
     };
