@@ -1,8 +1,8 @@
 //! Records which operation a rank is in, and since when, so that a wait that exceeds its deadline is
 //! detected.
 //!
-//! The rank writes the record. Its reader checks deadlines: in an MPI job the guard, a thread of the rank's
-//! process; if ranks are threads, the hub, which passes their messages.
+//! The rank writes the record. In an MPI job, the guard reads the record and checks deadlines; the guard is a
+//! thread of the rank's process. If ranks are threads, the hub, which passes their messages, does this.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -44,20 +44,21 @@ pub(crate) struct State {
     pub peer: Option<usize>,
     /// The deadline of an operation.
     pub deadline: Duration,
-    /// Time in an operation after which a rank prints a warning. Without effect if it is not shorter than the
-    /// deadline.
+    /// Time in an operation after which a rank prints a warning. If it is not shorter than the deadline, no
+    /// warning is printed.
     pub stall_warning: Duration,
-    /// Number of the last collective in which a rank has announced its warning, counted from 1; 0 if no rank
-    /// has.
+    /// Number of the latest collective about which a rank has announced a warning. Collectives are numbered
+    /// from 1; the value is 0 if no rank has announced a warning.
     pub warned: u64,
-    /// Number of the last collective in which a rank below this one has announced its warning; 0 if none has.
+    /// Number of the latest collective about which a lower rank has announced a warning; 0 if there is none.
+    /// If ranks are threads, the announcements of all ranks count.
     pub warned_below: u64,
     /// The lowest other rank whose guard is about to print why the job ends; `None` if no guard is.
     pub ended_by: Option<usize>,
     /// Whether the guard is about to end the process; `None` until a transport has called
     /// [`World::is_ending`](crate::World::is_ending).
     pub ending: Option<bool>,
-    /// The exit code of this rank; `None` until the rank leaves, after which it enters no operation.
+    /// The exit code of this rank; `None` until the rank leaves. A rank that has left enters no operation.
     pub leaving: Option<i32>,
     /// Why this rank leaves; empty if unknown.
     pub reason: String,
@@ -87,7 +88,8 @@ impl Departure {
     }
 }
 
-/// A wait in an operation, which ends when this is dropped ([`World::watch`](crate::World::watch)).
+/// A rank's wait in an operation ([`World::watch`](crate::World::watch)). The wait ends when this value is
+/// dropped.
 #[must_use = "the wait ends when this is dropped"]
 pub struct Waiting(Arc<Activity>);
 
@@ -124,12 +126,12 @@ impl Activity {
         look(&mut self.state.lock())
     }
 
-    /// Records that the rank enters `operation` of `transport`. The rank leaves it when the result is
-    /// dropped. `bucket` is the operation's bucket of gradients; `None` if it has no bucket.
+    /// Records that the rank enters `operation` of `transport`. The rank leaves the operation when the result
+    /// is dropped. `bucket` is the operation's bucket of gradients; `None` if it has no bucket.
     ///
-    /// `entered` counts collectives only. It excludes messages between two ranks, and the launch of a
-    /// collective for which the rank waits in a later operation. Ranks in the same collective therefore have
-    /// the same count.
+    /// `entered` counts collectives only. The operations `send`, `receive` and `launch` are not counted. A
+    /// `launch` only starts collectives; the rank waits for their results in later operations, which are
+    /// counted. Ranks in the same collective therefore have the same count.
     pub fn enter(this: &Arc<Self>, transport: &str, operation: &str, bucket: Option<usize>) -> Waiting {
         let now = this.clock.now();
         this.with(|state| {

@@ -74,7 +74,7 @@ impl Announcement {
         }
     }
 
-    /// Names the operation that a rank is in while it waits for the comparison.
+    /// Returns the name of the operation in which a rank waits for the comparison of announcements.
     pub fn wait_of(&self, transport: &str) -> String {
         format!("{transport} comparison of {}", self.name)
     }

@@ -1,8 +1,8 @@
-//! Composes the warning and the error of a rank that waits too long: finds the ranks that it waits for, and
-//! names them.
+//! Composes the warning and the error of a rank that waits too long. Both name the ranks that it waits for.
 //!
-//! A [`Wait`] says what all ranks are doing. In an MPI job, the guard asks them: a thread of each process
-//! that checks deadlines. If ranks are threads, the hub, which passes their messages, knows the answers.
+//! A [`Wait`] says what all ranks are doing. In an MPI job, the guard asks the other ranks; the guard is a
+//! thread of each process that checks deadlines. If ranks are threads, the hub, which passes their messages,
+//! knows what they are doing.
 
 use std::cmp::Ordering;
 use std::time::Duration;
@@ -53,9 +53,11 @@ impl Wait<'_> {
         )
     }
 
-    /// Names the ranks that keep this rank waiting: the ranks that do not answer; if all answer, the ranks
-    /// that are in no operation; otherwise the first rank that is in another operation. A rank in another
-    /// operation comes last, because it may wait for the same missing ranks.
+    /// Names the ranks that keep this rank waiting:
+    /// - the ranks that do not answer, or the reason of one of them that has announced that it leaves;
+    /// - if all ranks answer, the ranks that have not entered this operation and are in no other operation;
+    /// - if there are none, the first rank that is in another operation. Such a rank comes last, because it
+    ///   may wait for the same missing ranks.
     fn cause(&self) -> String {
         let Self { seen, answers, .. } = *self;
         let others = || (0..answers.len()).filter(|&rank| rank != self.member.rank);

@@ -164,7 +164,7 @@ mod tests {
             std::fs::create_dir_all(&topology).unwrap();
             std::fs::write(topology.join("thread_siblings_list"), siblings).unwrap();
         }
-        // A CPU that is offline, and a folder that is not a CPU.
+        // `cpu4` is a CPU that is offline, and `cpufreq` is not a CPU.
         std::fs::create_dir(folder.join("cpu4")).unwrap();
         std::fs::create_dir(folder.join("cpufreq")).unwrap();
         let found = cores_in(&folder);

@@ -81,8 +81,8 @@ fn left_behind(
     }
 }
 
-/// Returns whether the process manager that the environment names still exists: an open PMI socket, or a
-/// server of PMI or PMIx that listens.
+/// Returns whether the process manager that the environment names still exists. It exists if the PMI socket
+/// is open, or if a server of PMI or PMIx listens.
 fn manager_answers() -> bool {
     let socket = std::env::var(MANAGER).ok().and_then(|text| text.parse::<RawFd>().ok());
     // SAFETY: fcntl accepts any number, and F_GETFD changes nothing. It fails if the number is not an open

@@ -130,8 +130,8 @@ impl Launcher {
     /// Rejects a world of one process if the launcher may have started several.
     ///
     /// # Errors
-    /// [`CommError::ForeignLauncher`] if the launcher may have started several processes, and MPI
-    /// reports one.
+    /// [`CommError::ForeignLauncher`] if the launcher may have started several processes, and MPI reports
+    /// one.
     pub fn check(&self, world_size: usize, mpi_library: &str) -> Result<(), CommError> {
         // If the launcher sets no size, trust the world size of 1 that its own MPI reports to rank 0.
         let is_alone = self.size.is_none() && self.rank == 0 && self.is_of(mpi_library);

@@ -24,8 +24,8 @@ impl Member {
         Self { rank, size, host, yields: false, activity: Arc::new(activity) }
     }
 
-    /// Records that the rank enters `operation` of `transport`. The rank leaves it when the result is
-    /// dropped. `bucket` is the operation's bucket of gradients; `None` if it has no bucket.
+    /// Records that the rank enters `operation` of `transport`. The rank leaves the operation when the result
+    /// is dropped. `bucket` is the operation's bucket of gradients; `None` if it has no bucket.
     pub fn enter(&self, transport: &str, operation: &str, bucket: Option<usize>) -> Waiting {
         Activity::enter(&self.activity, transport, operation, bucket)
     }

@@ -82,7 +82,8 @@ fn agree_on_module(world: &World, unsupported: Option<String>) -> Result<(), Com
     world.agree(unsupported.map_or(Ok(()), |reason| Err(CommError::Module(reason))))
 }
 
-/// Checks that all ranks have the same tensors, one description each, and the same fields.
+/// Checks that all ranks have the same tensors and the same fields. `tensors` has one description for each
+/// tensor. An error begins with `when`.
 fn compare(world: &World, tensors: Vec<String>, fields: Vec<String>, when: &str) -> Result<(), CommError> {
     let ranks: Vec<[Vec<String>; 2]> = world.gather(&[tensors, fields])?;
     for (at, what) in ["parameter", "field"].into_iter().enumerate() {

@@ -1,7 +1,8 @@
 //! A module's float parameters as one flat buffer of f32.
 //!
-//! Across ranks and in files, a parameter is identified by its PyTorch name and by its index in visit order,
-//! the order in which Burn visits a module's parameters: Burn's ids are random per process.
+//! Burn's ids of parameters are random per process. Across ranks and in files, a parameter is therefore
+//! identified by its PyTorch name, and by its index in visit order: the order in which Burn visits a module's
+//! parameters.
 //!
 //! Optimizers, checkpoints and hashes use the flat buffer. It keeps Burn's order of dimensions: a linear
 //! weight is `[inputs, outputs]`, in PyTorch `[outputs, inputs]`. A weight with `LinearLayout::Col` is also
@@ -116,10 +117,10 @@ impl ParamLayout {
         Self { specs, tied, fields }
     }
 
-    /// Returns the layout with the parameters renamed to `names`, in visit order.
+    /// Returns the layout with the parameters and buffers renamed to `names`, in visit order.
     ///
     /// # Panics
-    /// If the number of names differs from the number of parameters.
+    /// If the number of names differs from the number of parameters and buffers.
     #[must_use]
     pub fn with_names(mut self, names: Vec<String>) -> Self {
         assert_eq!(names.len(), self.specs.len(), "with_names requires one name for each parameter");

@@ -21,8 +21,8 @@ pub(crate) static ACTIVITY: LazyLock<Arc<Activity>> =
     LazyLock::new(|| Arc::new(Activity::new(Clock::system(), DEFAULT_DEADLINE, DEFAULT_STALL)));
 
 /// Sets the program's name. The lines that this library prints on standard error begin with it, such as
-/// `trainer: rank 1 on alpha panicked: aborting the job`. The default is the file name of the executable. Call
-/// it once, before [`World::init`](crate::World::init); later calls have no effect.
+/// `trainer: rank 1 on alpha panicked: aborting the job`. The default is the file name of the executable.
+/// Call it once, before [`World::init`](crate::World::init); later calls have no effect.
 ///
 /// ```
 /// burn_mpi::name_program("trainer");
@@ -78,8 +78,8 @@ pub(crate) fn deadline_setting() -> &'static str {
     DEADLINE.get_or_init(|| "Transport::timeout".to_owned())
 }
 
-/// Returns the name of the option that sets the deadline of MPI's start. The default is a function, because
-/// no transport has options yet.
+/// Returns the name of the option that sets the deadline of MPI's start. The default is the name of the
+/// function [`set_deadline`], because `Transport::timeout` applies only after the start.
 #[cfg(feature = "mpi")]
 pub(crate) fn start_setting() -> &'static str {
     DEADLINE.get().map_or("burn_mpi::set_deadline", String::as_str)

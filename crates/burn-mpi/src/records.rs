@@ -120,8 +120,8 @@ fn file_of(path: &Path) -> PathBuf {
     }
 }
 
-/// Writes the record and its digest. The old digest is removed first. Until the new digest is written, the
-/// record therefore has no digest, which [`load_record`] accepts, rather than a wrong one.
+/// Writes the record and its digest. The old digest is removed first, so the record never has a wrong digest.
+/// Until the new digest is written, the record has none; [`load_record`] accepts such a record.
 fn save<R: Record>(record: R, path: &Path) -> Result<(), RecordError> {
     remove_digest(path)?;
     record.save(path)?;

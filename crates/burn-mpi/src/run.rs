@@ -281,7 +281,7 @@ const END: &str = r#"
 "#;
 
 /// Makes mpirun end after some seconds, if it is MPICH's mpirun and runs on this host. A child process ends
-/// it, because this rank exits first.
+/// mpirun, because this rank exits before.
 pub(crate) fn end_mpirun() {
     let Some(mpirun) = mpirun() else { return };
     // If no child process starts, mpirun goes on waiting. The error cannot be reported.

@@ -63,7 +63,7 @@ impl Visitor<'_, '_> {
         if dtype.is_float() {
             self.floats += shape.iter().product::<usize>();
         }
-        // The type of the layer identifies a linear weight, not the name of the layer's field.
+        // The type of the layer identifies a linear weight; the name of the layer's field does not.
         let is_weight =
             self.path.last().is_some_and(|(name, module)| name == "weight" && module == "Struct:Linear");
         let spec = ParamSpec {

@@ -24,10 +24,11 @@ use crate::{CommError, Primitives, SharedError, Wire};
 
 /// All ranks of the job, from the perspective of one of them.
 ///
-/// A handle: clones are cheap and refer to the same job, so a type can hold a world without a lifetime
-/// parameter. Dropping the last handle does not finalize MPI. An exit handler of the process does, after
-/// every value that uses MPI. The exit handler gets the exit code: if the `main` of a rank returns an
-/// error while other ranks go on, the handler aborts the job instead of waiting for them.
+/// A world is a handle: clones are cheap and refer to the same job, so a type can hold a world without a
+/// lifetime parameter. Dropping the last handle does not finalize MPI. An exit handler finalizes MPI at the
+/// end of the process, after `main` has returned, so no value in `main` that uses MPI can outlive MPI. The
+/// exit handler gets the exit code: if the `main` of a rank returns an error while other ranks go on, the
+/// handler aborts the job instead of waiting for them.
 ///
 /// MPI is called only from the thread that started it. A world, and any type that holds one, is therefore
 /// `!Send` and `!Sync`:
@@ -141,12 +142,12 @@ impl World {
         self.member().enter(transport, operation, bucket)
     }
 
-    /// Returns whether the job has failed and the guard, the thread that ends hanging processes, is about to end
-    /// this process.
+    /// Returns whether the job has failed and the guard is about to end this process. The guard is a thread
+    /// of this process that ends the process if a rank hangs.
     ///
-    /// A transport whose operations must be aborted, such as operations on a GPU, calls this while it waits.
-    /// If `is_ending` has been called at least once, the guard waits one second before it ends the process, so that
-    /// the transport can abort its operations.
+    /// A transport whose operations must be aborted, such as operations on a GPU, calls `is_ending` while it
+    /// waits. If `is_ending` has been called at least once, the guard waits one second before it ends the
+    /// process, so that the transport can abort its operations.
     pub fn is_ending(&self) -> bool {
         self.member().activity.with(|state| *state.ending.get_or_insert(false))
     }
@@ -171,7 +172,7 @@ impl World {
     /// Returns the error of an operation after its connection broke for `reason`.
     ///
     /// A connection breaks when the peer exits. If a peer announces within 3 seconds that it leaves, the
-    /// peer's own error is returned. Ranks that are threads announce nothing.
+    /// result is [`CommError::Left`] with the peer's reason. Ranks that are threads announce nothing.
     pub fn broken(&self, started: &Started, reason: String) -> CommError {
         self.member().broken(started, Member::PEER_REASON_TIMEOUT, reason)
     }
@@ -224,9 +225,8 @@ impl World {
     pub(crate) fn mpi(&self) -> Mpi {
         assert!(self.seat().is_none(), "ranks that are threads have no MPI");
         // SAFETY: a world without a seat is made by `World::init`, after MPI has started and on the thread
-        // that started it. A world is not `Send`, so the current thread is the
-        // one that started MPI. Only the exit handler finalizes
-        // MPI.
+        // that started it. A world is not `Send`, so the current thread is the one that started MPI. Only the
+        // exit handler finalizes MPI.
         unsafe { Mpi::new(Rc::clone(self.member())) }
     }
 
@@ -362,7 +362,7 @@ impl World {
         Ok(())
     }
 
-    /// Waits until every rank has called it (a barrier).
+    /// Barrier: waits until every rank has called `barrier`.
     ///
     /// # Errors
     /// If the transport fails.
@@ -449,8 +449,8 @@ impl World {
         self.places()[rank].host.clone()
     }
 
-    /// Checks that a data set of `samples` samples has at least one sample for each rank. `samples` is equal on
-    /// all ranks.
+    /// Checks that a data set of `samples` samples has at least one sample for each rank. `samples` is equal
+    /// on all ranks.
     #[cfg(feature = "data")]
     pub(crate) fn check_samples(&self, samples: usize) -> Result<(), CommError> {
         if samples >= self.size() {
@@ -484,8 +484,8 @@ impl World {
     }
 }
 
-/// Encodes `value`, or the reason why it cannot be serialized. The reason is sent in place of the value:
-/// if this rank returned without sending, the other ranks would wait for it.
+/// Encodes `value`, or the reason why it cannot be serialized. The reason is sent in place of the value: if
+/// this rank returned without sending, the other ranks would wait for it.
 fn written<T: Serialize>(value: &T) -> Vec<u8> {
     let mut bytes = Vec::new();
     if let Err(error) = ciborium::into_writer(&Ok::<_, String>(value), &mut bytes) {

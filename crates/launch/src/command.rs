@@ -67,8 +67,7 @@ pub struct Launch {
     pub mpi: MpiFlavour,
     /// The machines; `None` is this machine.
     pub hosts: Option<Hosts>,
-    /// A command that starts the ranks instead of the launcher, called as
-    /// `COMMAND NxC PROGRAM ARGS…`.
+    /// A command that starts the ranks instead of the launcher, called as `COMMAND NxC PROGRAM ARGS…`.
     pub by: Option<PathBuf>,
     /// Returns two numbers: the cores of this machine, and the CPUs that a job may use.
     pub count_cores: fn() -> [usize; 2],

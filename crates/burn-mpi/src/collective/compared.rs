@@ -138,9 +138,10 @@ impl<L: Link> Checked<L> {
     /// Returns whether a comparison is complete, without waiting.
     ///
     /// # Errors
-    /// If the transport fails; on all ranks, if their calls differ. If `anew` is true and all ranks have made
-    /// the same number of calls, no rank has sent any data of the differing calls. The remembered calls are
-    /// then cleared, and ranks may make further calls. If not, every later call returns the error.
+    /// If the transport fails; on all ranks, if their calls differ. After differing calls, ranks can go on
+    /// only if no rank has sent any data of these calls: if `anew` is true and all ranks have made the same
+    /// number of calls. The remembered calls are then cleared, and ranks may make further calls. Otherwise,
+    /// every later call returns the error.
     pub(super) fn is_compared(&mut self, request: &mut L::Request, anew: bool) -> Result<bool, CommError> {
         let Some((_, all)) = self.link.test(request)? else { return Ok(false) };
         let compared = Announcement::compare(all.bytes());
@@ -248,7 +249,7 @@ mod tests {
         let odd =
             (0..1000).map(|number| if number % 250 == 249 { 1000 + number } else { step[number % 250 % 8] });
         assert!(compared(odd).len() < 60);
-        // More calls than are remembered.
+        // There are more calls than are remembered.
         assert_eq!(compared((0..3 * MEMORY).map(|number| number / 2000)).len(), 7);
         assert_eq!(compared(0..2 * MEMORY).len(), 2 * MEMORY);
     }

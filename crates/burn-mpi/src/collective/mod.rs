@@ -1,9 +1,8 @@
 //! [`Collective`]: the operations that all ranks of a job perform together, such as sums of gradients. The
 //! submodules implement them over MPI and gloo.
 //!
-//! A buffer in flight belongs to the collective: [`Collective::start`] takes it,
-//! [`Collective::wait`] gives it back. No other code can touch or free memory that the
-//! transport still reads or writes.
+//! A buffer in flight belongs to the collective: [`Collective::start`] takes it, [`Collective::wait`] gives
+//! it back. No other code can touch or free memory that the transport still reads or writes.
 
 pub(crate) mod compared;
 pub(crate) mod connect;
@@ -133,8 +132,8 @@ pub trait Collective {
     /// The transport's name in errors, tables and records, such as `mpi`.
     fn transport(&self) -> &str;
 
-    /// How this rank is connected to the others, such as `tcp over eth0 (10.0.0.1)`, for records
-    /// of a run; `None` if the transport does not know.
+    /// How this rank is connected to the others, such as `tcp over eth0 (10.0.0.1)`, for records of a run;
+    /// `None` if the transport does not know.
     fn connection(&self) -> Option<String> {
         None
     }
@@ -160,8 +159,7 @@ pub trait Collective {
     /// If the transport fails, or the operations of the ranks differ.
     fn poll(&mut self) -> Result<usize, CommError>;
 
-    /// Whether [`wait`](Self::wait) for `bucket` would return at once, as of the last
-    /// [`poll`](Self::poll).
+    /// Whether [`wait`](Self::wait) for `bucket` would return at once, as of the last [`poll`](Self::poll).
     fn is_done(&self, bucket: usize) -> bool;
 
     /// Waits for `bucket` and returns the result of its [`Operation`].

@@ -50,8 +50,8 @@ impl Call {
         }
     }
 
-    /// Returns the length in bytes of one rank's part of the buffers, in a call of `size` ranks in which this
-    /// rank reads `from` bytes and writes `to` bytes.
+    /// Returns the length in bytes of one rank's part of the buffers. The call has `size` ranks; this rank
+    /// reads `from` bytes and writes `to` bytes.
     ///
     /// # Panics
     /// If `size` is 0.

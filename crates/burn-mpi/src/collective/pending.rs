@@ -78,7 +78,7 @@ pub trait Link {
     /// This rank.
     fn member(&self) -> &Member;
 
-    /// As [`Collective::connection`].
+    /// Returns what [`Collective::connection`] returns.
     fn connection(&self) -> Option<String> {
         None
     }
@@ -182,7 +182,7 @@ impl<Q> PendingOp<Q> {
 
     /// Makes progress on the operation, without waiting. All-gathers start in the order of the operations. An
     /// operation that has not yet started its all-gather sets `gathers` to false, so that no later operation
-    /// starts its all-gather.
+    /// starts one.
     fn advance<L: Link<Request = Q>>(&mut self, link: &mut L, gathers: &mut bool) -> Result<(), CommError> {
         match &mut self.stage {
             Stage::Whole(request) => {
@@ -375,7 +375,8 @@ impl<L: Link> Collective for PendingOps<L> {
         if how == Reduction::Native {
             // Earlier operations that wait for a comparison have to begin first.
             if self.ops.iter().any(PendingOp::is_announced) {
-                // As "launch", this wait is not counted as a collective: another rank may not have to wait.
+                // A wait with the name "launch" is not counted as a collective. It must not be counted,
+                // because another rank may not have to wait here.
                 let _waiting = self.link().member().enter(&self.checked.label, "launch", None);
                 while self.ops.iter().any(PendingOp::is_announced) {
                     self.checked.link.pause()?;
@@ -389,7 +390,8 @@ impl<L: Link> Collective for PendingOps<L> {
         self.link().check_buffer(operation, buffer)?;
         self.start(operation, std::mem::replace(buffer, Wire::Bytes(Vec::new())))?;
         let reduced = self.complete(BLOCKING);
-        // If the operation has failed, it is still in the list. No call waits for it again.
+        // An operation that has failed is still in the list. It is removed, because no call waits for it
+        // again.
         self.ops.retain(|op| op.operation.bucket != Some(BLOCKING));
         *buffer = reduced?;
         Ok(())

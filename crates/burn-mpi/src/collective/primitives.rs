@@ -11,8 +11,8 @@ use crate::{CommError, Wire};
 /// Only [`send`](Self::send) and [`receive`](Self::receive) are called by two ranks; a transport has both of
 /// them or neither.
 ///
-/// A transport implements [`call`](Self::call), which returns [`CommError::Unsupported`] for
-/// operations that it does not have.
+/// A transport implements [`call`](Self::call), which returns [`CommError::Unsupported`] for operations that
+/// it does not have.
 ///
 /// ```no_run
 /// # use burn_mpi::lab::connect_primitives;
@@ -78,15 +78,15 @@ pub trait Primitives {
         self.call(Call::AllGather, Element::Byte, mine, all)
     }
 
-    /// Gathers every rank's `mine` into rank `root`'s `all`, in rank order. On other
-    /// ranks `all` may be empty.
+    /// Gathers every rank's `mine` into rank `root`'s `all`, in rank order. On other ranks `all` may be
+    /// empty.
     fn gather(&mut self, mine: &[u8], all: &mut [u8], root: usize) -> Result<(), CommError> {
         let all = if self.rank() == root { all } else { &mut [] };
         self.call(Call::Gather { root }, Element::Byte, mine, all)
     }
 
-    /// Scatters rank `root`'s `all` in equal parts, one to each rank's `mine`. On other
-    /// ranks `all` may be empty.
+    /// Scatters rank `root`'s `all` in equal parts, one to each rank's `mine`. On other ranks `all` may be
+    /// empty.
     fn scatter(&mut self, all: &[u8], mine: &mut [u8], root: usize) -> Result<(), CommError> {
         let all = if self.rank() == root { all } else { &[] };
         self.call(Call::Scatter { root }, Element::Byte, all, mine)

@@ -258,8 +258,7 @@ mod tests {
         sum.sum_of_chunks(&Wire::F32(vec![1e8, 1.0, -1e8, 2.0, 1.0, 3.0]));
         assert_eq!(sum, Wire::F32(vec![1.0, 6.0]));
 
-        // 256 + 1 + 1 in bf16, which has 8 bits of mantissa: rounding after
-        // each addition would stay at 256.
+        // 256 + 1 + 1 in bf16, which has 8 bits of mantissa: rounding after each addition would stay at 256.
         let terms = [256.0, 1.0, 1.0].map(bf16::from_f32).to_vec();
         let mut sum = Wire::Bf16(vec![bf16::ZERO]);
         sum.sum_of_chunks(&Wire::Bf16(terms));

@@ -70,7 +70,7 @@ pub(crate) struct Step {
     sealed: Vec<bool>,
     /// Number of backward calls in this step.
     backwards: usize,
-    /// Factor that scales the gradients of the current backward: its share of the step's samples.
+    /// Factor that scales the gradients of the current backward: the backward's share of the step's samples.
     weight: f32,
     /// Sum of the weights of all backward calls. It is an f64, because a step may have thousands of calls,
     /// whose rounding errors would add up in f32.
@@ -177,8 +177,8 @@ impl Buckets {
         self.step.backwards += 1;
     }
 
-    /// Adds to the gradient of `param`. A gradient that comes after its bucket has
-    /// started is kept aside, and reduced at the end of the step.
+    /// Adds to the gradient of `param`. A gradient that comes after its bucket has started is kept aside, and
+    /// reduced at the end of the step.
     pub fn add(&mut self, param: usize, gradient: &[f32]) {
         let fits = |(_, range): &(usize, Range<usize>)| range.len() == gradient.len();
         let Some((bucket, range)) = self.plan.place(param).filter(fits) else {

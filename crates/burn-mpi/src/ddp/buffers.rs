@@ -142,10 +142,11 @@ impl Memory {
 
 /// A buffer for each bucket of a plan.
 pub(super) struct Buffers {
-    /// The f32 buffers. If gradients are sent as f32, the transport owns a buffer that is in flight, and it
-    /// is `None` here.
+    /// The f32 buffers. If gradients are sent as f32, a buffer is `None` while it is in flight, because the
+    /// transport owns it.
     wide: Vec<Option<Memory>>,
-    /// The 16-bit copies. A copy is `None` while it is in flight, and if gradients are sent as f32.
+    /// The 16-bit copies. A copy is `None` while it is in flight. If gradients are sent as f32, all copies
+    /// are `None`.
     narrow: Vec<Option<Wire>>,
 }
 

@@ -122,8 +122,9 @@ impl GradientSync {
         Self::new(world, collective, &ParamLayout::of_module(module), options)
     }
 
-    /// Runs a whole step of one micro-batch: backward from the mean `loss` over this rank's `own` of the
-    /// step's `total` samples, then [`finish`](Self::finish). If `own` is 0, the loss is not used.
+    /// Runs a whole step of one micro-batch: [`backward`](Self::backward) from `loss`, and then
+    /// [`finish`](Self::finish). `loss` is the mean over `own` samples of this rank. The step has `total`
+    /// samples on all ranks together. If `own` is 0, the loss is not used.
     ///
     /// # Errors
     /// As [`backward`](Self::backward) and [`finish`](Self::finish).
@@ -320,10 +321,10 @@ impl GradientSync {
         self.buckets.as_deref_mut().ok_or(PANICKED)
     }
 
-    /// Adds `gradients`, which Burn's `backward` has returned for the mean loss over `own` of the step's
-    /// `total` samples. `gradients` must be the last gradients of this rank in the step. Unlike in
-    /// [`backward`](Self::backward), no bucket is sent while the gradients are computed. If `own` is 0,
-    /// `gradients` is not used.
+    /// Adds `gradients`, which Burn's `backward` has returned. Their loss is the mean over `own` samples of
+    /// this rank. The step has `total` samples on all ranks together. `gradients` must be the last gradients
+    /// of this rank in the step. Unlike in [`backward`](Self::backward), no bucket is sent while the
+    /// gradients are computed. If `own` is 0, `gradients` is not used.
     ///
     /// ```no_run
     /// # use burn::{module::Module, optim::GradientsParams, tensor::Tensor};
@@ -404,8 +405,8 @@ impl GradientSync {
         self.end_backward(MicroBatch::Last)
     }
 
-    /// Begins a step, unless one is in progress, and then a backward over `own` of the step's `total`
-    /// samples. Returns `false` if `own` is 0.
+    /// Begins a step, unless one is in progress, and then a backward over `own` samples of this rank. The
+    /// step has `total` samples on all ranks together. If `own` is 0, begins no backward and returns `false`.
     pub(crate) fn begin_share(&mut self, own: usize, total: usize) -> Result<bool, CommError> {
         self.begin()?;
         self.samples = (self.samples.0.saturating_add(own), total);
@@ -566,8 +567,7 @@ impl GradientSync {
         Ok(())
     }
 
-    /// Sets whether buckets are reduced during backward. Call it between steps, on all
-    /// ranks.
+    /// Sets whether buckets are reduced during backward. Call it between steps, on all ranks.
     ///
     /// # Errors
     /// [`CommError::Interrupted`] after a backward that panicked.

@@ -11,7 +11,7 @@
 
 #![cfg_attr(
     any(feature = "ndarray", feature = "tch"),
-    allow(deprecated, reason = "deprecated upstream, and asked for by users")
+    allow(deprecated, reason = "ndarray and tch are deprecated upstream, and users ask for them")
 )]
 
 use std::borrow::Cow;

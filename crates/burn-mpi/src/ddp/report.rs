@@ -110,8 +110,7 @@ impl SyncReport {
     }
 }
 
-/// One line, such as `3 buckets of 40.1 KB together, overlap active; per step 0.020 ms
-/// copied, …`.
+/// One line, such as `3 buckets of 40.1 KB together, overlap active; per step 0.020 ms copied, …`.
 impl fmt::Display for SyncReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let count = self.buckets.len();
@@ -152,9 +151,9 @@ pub enum SyncEvent {
     BackwardEnd,
     /// All gradients are in buckets.
     CollectEnd,
-    /// Copying gradients into buckets, or out of messages, begins.
+    /// This rank begins to copy gradients into buckets, or to convert them for sending or after receiving.
     CopyBegin,
-    /// Copying ends.
+    /// The copy or the conversion has ended.
     CopyEnd,
     /// This thread begins a call that starts an all-reduce or waits for one. The number is the bucket's index
     /// in [`SyncReport::buckets`](crate::SyncReport::buckets).

@@ -44,8 +44,8 @@ struct Arranged {
     communicator: ffi::MPI_Comm,
 }
 
-// SAFETY: the communicator is a handle of an object inside MPI, and not thread-local.
-// Only the exit handler uses it, while no other thread is inside MPI.
+// SAFETY: the communicator is a handle of an object inside MPI, and not thread-local. Only the exit handler
+// uses it, while no other thread is inside MPI.
 unsafe impl Send for Arranged {}
 
 static ARRANGED: Mutex<Option<Arranged>> = Mutex::new(None);
@@ -62,12 +62,10 @@ pub(crate) fn arrange(mpi: &Mpi) -> Result<(), crate::CommError> {
     let arranged = Arranged { member: Member::clone(mpi), communicator };
     *ARRANGED.lock() = Some(arranged);
     #[cfg(target_env = "gnu")]
-    // SAFETY: the handler has a static lifetime and does not unwind: it calls nothing
-    // that panics.
+    // SAFETY: the handler has a static lifetime and does not unwind: it calls nothing that panics.
     let refused = unsafe { on_exit(with_status, std::ptr::null_mut()) };
     #[cfg(not(target_env = "gnu"))]
-    // SAFETY: the handler has a static lifetime and does not unwind: it calls nothing
-    // that panics.
+    // SAFETY: the handler has a static lifetime and does not unwind: it calls nothing that panics.
     let refused = unsafe { libc::atexit(without_status) };
     if refused != 0 {
         let (rank, host) = (mpi.rank, mpi.host.clone());
@@ -114,8 +112,8 @@ fn finalize(status: i32) {
     mpi.activity.with(|state| state.leaving = Some(status));
     if mpi.size > 1 && !everyone_leaves(&mpi, communicator, status) {
         tell("while other ranks are still running");
-        // SAFETY: MPI runs, and no other thread is inside it. MPI_Abort may return or
-        // call `exit`, which would run this handler again: `_exit` does not.
+        // SAFETY: MPI runs, and no other thread is inside it. MPI_Abort may return or call `exit`, which
+        // would run this handler again: `_exit` does not.
         unsafe {
             ffi::MPI_Abort(ffi::RSMPI_COMM_WORLD, status);
             libc::_exit(status)

@@ -50,8 +50,8 @@ const FAILED: Duration = Duration::from_secs(10);
 /// While a rank waits to leave, it aborts the job if another rank is silent for longer than the deadline. If
 /// the deadline is shorter than this time, this time applies instead.
 const SILENCE: Duration = Duration::from_secs(6);
-/// How long a rank that announced the last line waits before it prints the line, so that a lower rank can
-/// announce that it prints the line instead.
+/// How long a rank waits after it has announced that it prints why the job ends, before it prints the line.
+/// In this time, a lower rank can announce that it prints the line instead.
 const CLAIM: Duration = Duration::from_secs(1);
 /// How long a rank waits for another rank to print why the job ends. The exit of the printing rank ends all
 /// ranks. If this rank exited earlier, the launcher would end the job before the line is printed.
@@ -223,8 +223,8 @@ impl Guard {
         if self.exits.silent(limit).is_empty() {
             return;
         }
-        // Perhaps this rank itself was stopped, and has not yet read the messages of the others. Reads them
-        // now.
+        // Perhaps this rank itself was stopped, and has not yet read the messages of the others. `query_all`
+        // reads them.
         self.query_all(&self.member.activity.now());
         if let Some(&rank) = self.exits.silent(limit).first() {
             let line = format!(

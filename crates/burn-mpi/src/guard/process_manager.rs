@@ -18,7 +18,7 @@ use std::os::fd::{FromRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// How long the process manager may take to answer this rank's question.
+/// How long the process manager may take to answer a command of this rank.
 const ANSWER: Duration = Duration::from_secs(30);
 
 /// How long one read from the socket waits for an answer.
@@ -30,8 +30,8 @@ pub(super) struct ProcessManager {
 }
 
 impl ProcessManager {
-    /// Returns the process manager of this job, if the MPI library with the version string `library` must not
-    /// call `MPI_Finalize` and `PMI_FD` names an open descriptor. Returns `None` if not.
+    /// Returns the process manager of this job. Returns `None` if [`may_never_finalize`] is false for
+    /// `library`, the version string of the MPI library, or if `PMI_FD` names no open descriptor.
     ///
     /// # Safety
     /// MPI has been initialized, its library no longer uses the socket, and nothing else in this process owns

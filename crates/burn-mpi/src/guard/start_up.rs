@@ -16,9 +16,10 @@ use crate::host::Place;
 use crate::launcher::stat;
 use crate::process::{self, print_line};
 
-/// Starts a thread that ends this process, and with it the job, unless the returned sender is dropped before
-/// the deadline. If the job has no other ranks, starts no thread.
-#[must_use = "the start ends when this is dropped"]
+/// Starts a thread that ends this process, and with it the job, at the deadline. If the returned sender is
+/// dropped before the deadline, the thread ends and does nothing. If the job has no other ranks, starts no
+/// thread.
+#[must_use = "the watch ends when this is dropped"]
 pub(crate) fn watch(launcher: Option<&Launcher>) -> Sender<()> {
     let (starting, started) = mpsc::channel();
     let Some(launcher) = launcher.filter(|launcher| launcher.has_peers()).cloned() else { return starting };

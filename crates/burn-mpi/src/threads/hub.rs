@@ -257,7 +257,7 @@ impl Hub {
             Departure { rank, host, status, entered, reason: reason.clone(), since: member.now() };
         if status != 0 && state.cause.is_none() {
             let whose = format!("rank {rank} on {}", self.hosts[rank]);
-            // Errors between ranks already name their rank.
+            // The error of an exchange already names a rank.
             let names = |(rank, host): (usize, &String)| {
                 reason.contains(&format!("rank {rank} on {host}"))
                     || reason.contains(&format!("rank {rank} ({host})"))
@@ -446,7 +446,7 @@ impl Hub {
             let line = wait.stall(waited);
             print_line(&line);
             state.lines.push(line);
-            // The other ranks do not report the same collective again.
+            // Record the warning on all ranks, so that no other rank warns about the same collective.
             for member in &self.members {
                 member.activity.with(|state| state.warned_below = state.warned_below.max(seen.entered));
             }
@@ -466,7 +466,7 @@ mod tests {
                 let hub = &hub;
                 scope.spawn(move || {
                     hub.begin(rank);
-                    // The rank that has the turn keeps it until the other rank has reported it.
+                    // The rank that has the turn keeps it until the other rank has reported the long turn.
                     while hub.outcome().1.is_empty() {
                         std::thread::yield_now();
                     }

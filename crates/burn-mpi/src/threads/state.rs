@@ -20,8 +20,8 @@ pub(super) struct HubState {
     pub turn: usize,
     /// Number of turns so far.
     pub turns: u64,
-    /// A rank that is held back: it runs only while no other rank can run. If no rank is held back, the
-    /// value is `ranks.len()`.
+    /// A rank that is held back: it runs only while no other rank can run. If no rank is held back, the value
+    /// is `ranks.len()`.
     pub held: usize,
     pub calls: BTreeMap<Ticket, Rendezvous>,
     /// Messages, by sender and receiver.
@@ -66,9 +66,9 @@ pub(super) struct Rank {
 }
 
 pub(super) enum Phase {
-    /// Has not begun to wait for its first turn.
+    /// The rank has not begun to wait for its first turn.
     Absent,
-    /// It runs, or can run.
+    /// The rank runs, or can run.
     Ready,
     Waiting(Wanted),
     Sleeping(Duration),
@@ -84,7 +84,7 @@ pub(crate) enum Wanted {
     Message {
         from: usize,
     },
-    /// For rank `to` to receive the first `number` messages of this rank.
+    /// The receipt of this rank's first `number` messages by rank `to`.
     Received {
         to: usize,
         number: usize,
@@ -114,8 +114,8 @@ impl HubState {
         !self.ranks.iter().any(|rank| matches!(rank.phase, Phase::Absent))
     }
 
-    /// Returns the ranks that have not yet posted an input that `rank` needs for a call. Empty if `rank` has not
-    /// posted the call itself.
+    /// Returns the ranks that have not yet posted an input that `rank` needs for a call. Empty if `rank` has
+    /// not posted the call itself.
     pub fn missing(&self, rank: usize, ticket: Ticket) -> impl Iterator<Item = usize> {
         let rendezvous = self.calls.get(&ticket);
         let call = rendezvous.and_then(|rendezvous| Some(rendezvous.inputs[rank].as_ref()?.operation.call));
@@ -216,8 +216,8 @@ pub(super) fn needs(call: Call, rank: usize, other: usize) -> bool {
     }
 }
 
-/// Sums in reverse rank order, rounding after each addition. Tests thus notice code that relies on rank order,
-/// in which MPI and gloo do not sum.
+/// Sums in reverse rank order, rounding after each addition. MPI and gloo do not sum in rank order either.
+/// Tests thus notice code that relies on rank order.
 fn sum(element: Element, terms: &[&[u8]], to: &mut [u8]) {
     let wires = terms.iter().rev().map(|bytes| {
         let mut wire = Wire::zeros(element, bytes.len() / element.width());

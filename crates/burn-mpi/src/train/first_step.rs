@@ -19,17 +19,17 @@ struct BatchSize {
 }
 
 impl BatchSize {
-    /// Returns the bounds from the samples of the first two batches of a shard of `items` samples. 0 means
-    /// that there is no such batch.
+    /// Returns the bounds from the numbers of samples in the first two batches; 0 means that there is no such
+    /// batch. `items` is the number of samples in the shard.
     fn from_batches([first, second]: [usize; 2], items: usize) -> Self {
         let (whole, other) = (first.max(second), first.min(second));
         match other {
-            // The shard is one batch.
+            // The shard has only one batch, which may be shorter than the batch size.
             0 if whole == items => Self { least: whole, most: usize::MAX },
             _ if other > 0 && (other == whole || items % whole == other) => {
                 Self { least: whole, most: whole }
             }
-            // Batches of several sizes, as a batch strategy of the program may make them.
+            // The batches have several sizes. A batch strategy of the program may make such batches.
             _ => Self { least: 0, most: usize::MAX },
         }
     }

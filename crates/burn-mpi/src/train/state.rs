@@ -44,11 +44,11 @@ fn bytes_of<M: LearnerModel>(
         AsyncCheckpointer::new(MemoryCheckpointer(Arc::clone(&model))),
         AsyncCheckpointer::new(MemoryCheckpointer(Arc::clone(&optimizer))),
         AsyncCheckpointer::new(MemoryCheckpointer(Arc::clone(&scheduler))),
-        // This strategy saves at every call, and deletes nothing at the first.
+        // This strategy saves at every call, and deletes nothing at the first call.
         Box::new(KeepLastNCheckpoints::new(1)),
     )
     .checkpoint(learner, 0, store);
-    // The checkpointer was dropped above, which waited for its threads.
+    // The checkpointer above has been dropped, and its drop has waited for its threads.
     Ok([into_bytes(&model)?, into_bytes(&optimizer)?, into_bytes(&scheduler)?])
 }
 

@@ -16,8 +16,8 @@ namespace {
 
 // Threads that are created during the lifetime of this object do not preempt another thread when they wake.
 // Without this class, gloo's thread can preempt a thread that is still inside send and holds the connection's
-// lock. gloo's thread then spins on that lock. If the two threads share a core, as under `mpirun --bind-to
-// core`, the sending thread continues only at the next scheduler tick: 4 ms per message.
+// lock. gloo's thread then spins on that lock. If the two threads share a core, as under
+// `mpirun --bind-to core`, the sending thread continues only at the next scheduler tick: 4 ms per message.
 class PoliteThreads {
  public:
   PoliteThreads() : changed_(sched_getscheduler(0) == SCHED_OTHER && set(SCHED_BATCH)) {}

@@ -307,8 +307,8 @@ impl GlooThread {
     }
 }
 
-/// A request is the slot for the result of an operation. The thread runs each operation to its end without
-/// further calls.
+/// A request is the slot for the result of an operation. The thread runs each operation to its end, whether
+/// or not `test` is called.
 impl Link for GlooThread {
     type Request = Finished;
 

@@ -121,8 +121,8 @@ int burn_mpi_gloo_call(burn_mpi_gloo* self, const burn_mpi_gloo_run* run, char* 
     const auto& mesh = self->mesh;
     char* from = bytes_of(run->from);
     char* to = bytes_of(run->to);
-    // Calls `body` with a zero of the unsigned type that is as wide as the values: gloo only needs their
-    // width, because `add` does the arithmetic.
+    // Calls `body` with a zero of the unsigned type that is as wide as the values. gloo needs only the width
+    // of the values, because `add` does the arithmetic.
     const auto of_width = [&](auto body) {
       run->width == 2 ? body(uint16_t{}) : run->width == 4 ? body(uint32_t{}) : body(uint64_t{});
     };

@@ -207,8 +207,7 @@ mod tests {
     fn sum_of<T: Sum>(a: &[T], b: &[T]) -> [Vec<T>; 3] {
         let (mut into_a, mut into_b, mut apart) = (a.to_vec(), b.to_vec(), a.to_vec());
         let (out_a, out_b) = (into_a.as_mut_ptr(), into_b.as_mut_ptr());
-        // SAFETY: all have length `a.len()`; `out` is the same pointer as a
-        // term or does not overlap them.
+        // SAFETY: all have length `a.len()`; `out` is the same pointer as a term or does not overlap them.
         unsafe {
             add::<T>(out_a.cast(), out_a.cast_const().cast(), b.as_ptr().cast(), a.len());
             add::<T>(out_b.cast(), a.as_ptr().cast(), out_b.cast_const().cast(), a.len());

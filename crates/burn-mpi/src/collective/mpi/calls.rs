@@ -20,8 +20,7 @@ unsafe extern "C" {
 /// Tag of every message. MPI delivers messages between two ranks in the order sent, so one tag is enough.
 const TAG: c_int = 0;
 
-/// Maximum bytes of one broadcast: MPI counts are C ints, so larger buffers are sent in
-/// pieces.
+/// Maximum bytes of one broadcast: MPI counts are C ints, so larger buffers are sent in pieces.
 const PIECE: usize = 1 << 30;
 
 /// MPI as a transport. Each channel, an independent sequence of calls, has its own communicator. Each

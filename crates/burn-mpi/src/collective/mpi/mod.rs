@@ -1,8 +1,8 @@
 //! A safe layer over the MPI calls that this crate needs.
 //!
-//! rsmpi starts MPI and provides the bindings. Its own collectives discard return codes,
-//! support neither `MPI_IN_PLACE` nor 16-bit floats, and tie requests to scopes; so the
-//! calls here use the bindings directly, set `MPI_ERRORS_RETURN`, and check every code.
+//! rsmpi starts MPI and provides the bindings. Its own collectives discard return codes, support neither
+//! `MPI_IN_PLACE` nor 16-bit floats, and tie requests to scopes. The calls here therefore use the bindings,
+//! set `MPI_ERRORS_RETURN`, and check every code.
 
 pub(crate) mod calls;
 
@@ -108,8 +108,8 @@ impl Mpi {
     /// Whether an operation in flight is complete.
     pub fn test(&self, request: &mut ffi::MPI_Request, started: &Started) -> Result<bool, CommError> {
         let mut done = 0;
-        // SAFETY: the handle came from MPI and is not used after completion: MPI then sets it
-        // to the null request, for which this call is valid.
+        // SAFETY: the handle came from MPI and is not used after completion: MPI then sets it to the null
+        // request, for which this call is valid.
         let code = unsafe { ffi::MPI_Test(request, &mut done, ffi::RSMPI_STATUS_IGNORE) };
         self.check_code(code, started)?;
         Ok(done != 0)
@@ -176,8 +176,7 @@ pub(crate) fn library_text() -> String {
     // SAFETY: a constant that MPI's library defines.
     let mut text = vec![0u8; unsafe { ffi::RSMPI_MAX_LIBRARY_VERSION_STRING } as usize + 1];
     text_of(&mut text, |buffer, length| {
-        // SAFETY: may be called at any time; the buffer has the size that the standard
-        // requires.
+        // SAFETY: may be called at any time; the buffer has the size that the standard requires.
         unsafe { ffi::MPI_Get_library_version(buffer, length) }
     })
 }

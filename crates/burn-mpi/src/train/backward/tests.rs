@@ -52,9 +52,10 @@ enum StepKind {
     Plain,
     /// One loss, whose gradients are sent during backward.
     One,
-    /// Two losses in two calls. An accumulator adds their gradients.
+    /// Two losses in two calls of `burn_mpi::backward`. An accumulator adds their gradients.
     Two,
-    /// As `Two`, but with Burn's backward for the first loss.
+    /// Two losses in two calls: Burn's backward for the first loss, and `burn_mpi::backward` for the second.
+    /// An accumulator adds their gradients.
     PlainThenOne,
     /// Two losses. The output has the gradients of the second loss only.
     SecondOnly,
@@ -162,8 +163,8 @@ fn samples(turn: usize, rank: usize, own: usize) -> Tensor<2> {
     Tensor::from_data(TensorData::new::<f32, _>(values, [own, 3]), &Device::default().autodiff())
 }
 
-/// Returns the expected gradients of a step: the sum over ranks of the gradients that the rank computes alone,
-/// times its share of the samples.
+/// Returns the expected gradients of a step: the sum over ranks of the gradients that the rank computes
+/// alone, times its share of the samples.
 fn expected(net: &Net, steps: &[(StepKind, usize)], turn: usize) -> Values {
     let total: usize = steps.iter().map(|(_, own)| own).sum();
     let mut sums = Values::new();
@@ -213,7 +214,7 @@ fn steps_are_averaged(world: &World, options: SyncOptions, seed: u64, turns: usi
 #[test]
 fn what_the_output_of_a_step_holds_is_averaged() {
     for (ranks, seed) in (1..=4).flat_map(|ranks| (0..60).map(move |seed| (ranks, seed))) {
-        // A bucket for each layer, or one bucket for all layers except the first; in 32 or 16 bits.
+        // All buckets are small, or all except the first are large. Gradients are sent in 32 or 16 bits.
         let options = SyncOptions {
             bucket_bytes: if seed % 4 == 3 { 1 << 20 } else { 64 },
             first_bucket_bytes: 64,
