@@ -32,7 +32,7 @@ pub(crate) struct Activity {
 #[derive(Debug, Default)]
 #[cfg_attr(not(feature = "mpi"), expect(dead_code, reason = "guards of processes read some of it"))]
 pub(crate) struct State {
-    /// Collectives entered so far.
+    /// Number of collectives that the rank has entered so far.
     pub entered: u64,
     /// The current or last operation, such as `mpi all-reduce of bucket 2`.
     pub what: String,
@@ -102,7 +102,7 @@ impl Drop for Waiting {
 /// A copy of what a rank is doing, as ranks send it to each other.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Status {
-    /// Collectives entered so far.
+    /// Number of collectives that the rank has entered so far.
     pub entered: u64,
     /// The current or last operation of the rank.
     pub what: String,

@@ -12,7 +12,7 @@ use crate::{Backend, CommError, Transport, World};
 /// Source of a rank's time: the system clock, or the virtual time of a simulation.
 #[derive(Debug, Clone)]
 pub(crate) enum Clock {
-    /// The system's clock, which counts from this moment.
+    /// The system's clock, which counts from this `Instant`.
     System(Instant),
     /// Virtual time in ns, set by the scheduler of the simulation.
     Simulated(Arc<AtomicU64>),

@@ -229,9 +229,9 @@ pub enum MissingGradient {
     /// No rank's loss depends on the parameter in this step.
     #[error("no rank's loss depends on it in this step")]
     Unused,
-    /// The parameter was frozen when the `GradientSync` was made, or is a buffer.
+    /// The parameter is a buffer, or was frozen when the `GradientSync` was made.
     #[error(
-        "it was frozen, or is a buffer, when this GradientSync was made; after unfreezing it, make another GradientSync"
+        "it is a buffer, or was frozen when this GradientSync was made; after unfreezing it, make another GradientSync"
     )]
     Frozen,
     /// The parameter had another shape when the `GradientSync` was made.

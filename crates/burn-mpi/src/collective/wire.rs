@@ -61,7 +61,7 @@ impl Element {
     }
 }
 
-/// Expands one expression for the vector of each type.
+/// Expands the expression `$result` for the vector of each type.
 macro_rules! each {
     ($wire:expr, $vector:ident => $result:expr) => {
         match $wire {

@@ -266,7 +266,7 @@ impl ModuleVisitor for NodeVisitor {
 
 /// Returns the graph node of a parameter; `None` if its backend has no hook.
 fn node_of<const D: usize>(value: Tensor<D>) -> Option<u64> {
-    /// Returns the node from `node_of` if the tensor is on this backend.
+    /// Returns from `node_of` with the graph node, if the tensor is on `$backend`.
     macro_rules! on {
         ($backend:ident) => {
             if let Ok(primitive) = value.clone().try_into_primitive::<Autodiff<$backend>>() {

@@ -80,7 +80,7 @@ pub struct BucketReport {
 /// ```
 #[derive(Debug, Clone)]
 pub struct SyncReport {
-    /// Steps finished.
+    /// Number of steps finished.
     pub steps: usize,
     /// The buckets, in the order in which they start.
     pub buckets: Vec<BucketReport>,
@@ -90,11 +90,11 @@ pub struct SyncReport {
     pub overlap: Overlap,
     /// Times, summed over steps.
     pub times: CommTimes,
-    /// Steps in which, on at least one rank, a gradient was added or changed after its bucket had started.
-    /// Such a step needs a second all-reduce.
+    /// Number of steps in which, on at least one rank, a gradient was added or changed after its bucket had
+    /// started. Such a step needs a second all-reduce.
     pub late_steps: usize,
-    /// Steps in which at least one rank with samples did not use a parameter. Such a step needs a short
-    /// second all-reduce. Steps that `late_steps` counts are not counted here.
+    /// Number of steps in which at least one rank with samples did not use a parameter. Such a step needs a
+    /// short second all-reduce. Steps that `late_steps` counts are not counted here.
     pub incomplete_steps: usize,
 }
 

@@ -134,7 +134,7 @@ impl Guard {
         let limit = if receives { Duration::MAX } else { self.exits.linger };
         self.exits.wait_until(limit, |state| state.all, || tell(Message::Finalized));
         if !receives {
-            // Tells all ranks that they need not wait for this rank's acknowledgement.
+            // Rank 0's messages do not arrive here. Tell all ranks that they need not wait for this rank.
             self.announce(&Message::Acknowledged);
         }
         self.exits.wait_until(self.exits.linger, |state| state.confirmed, || tell(Message::Acknowledged));

@@ -33,9 +33,9 @@ pub(crate) struct Hub {
     /// Virtual time in ns; `None` without turns.
     time: Option<Arc<AtomicU64>>,
     state: Mutex<HubState>,
-    /// Maximum real time of a turn. A line reports a turn that takes longer.
+    /// Real time of a turn after which a line reports the turn.
     long_turn: Duration,
-    /// Wakes a rank: one condition variable for each rank.
+    /// For each rank, the condition variable that wakes it.
     changed: Vec<Condvar>,
 }
 
@@ -216,10 +216,10 @@ impl Hub {
         Ok(())
     }
 
-    /// Waits until `rank` has what it wants.
+    /// Waits until `rank` has what `wanted` describes.
     ///
     /// # Errors
-    /// If `rank` will never have what it wants.
+    /// If `rank` will never have what `wanted` describes.
     pub fn wait(&self, rank: usize, wanted: Wanted) -> Result<(), CommError> {
         let mut state = self.at_exchange(rank);
         loop {
