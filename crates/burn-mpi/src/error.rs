@@ -243,8 +243,8 @@ pub enum MissingGradient {
 }
 
 impl CommError {
-    /// Returns whether rank 0 prints this error of [`World::init`](crate::World::init), so that this rank
-    /// does not.
+    /// Returns whether rank 0 prints this error of [`World::init`](crate::World::init). If so, this rank need
+    /// not print it.
     #[cfg(feature = "mpi")]
     pub fn is_rank_0s(&self) -> bool {
         match self {

@@ -120,9 +120,9 @@ impl Launcher {
         daemon().is_some()
     }
 
-    /// Returns whether rank 0 prints an error that all ranks have, so that this process does not. True for a
-    /// rank above 0 that the launcher started. A process that inherited the variables from a shell has no
-    /// rank 0, and prints its errors itself.
+    /// Returns whether rank 0 prints an error that all ranks have. If so, this process need not print it.
+    /// True for a rank above 0 that the launcher started. A process that inherited the variables from a shell
+    /// has no rank 0, and prints its errors itself.
     pub fn leaves_printing_to_rank_0(&self) -> bool {
         self.rank > 0 && self.has_started_this_process()
     }

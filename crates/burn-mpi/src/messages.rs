@@ -3,7 +3,7 @@
 //!
 //! After [`tag_lines`], a line consists of the program's name, a tag and the text. The tag is the byte 0x1E,
 //! the [kind](FAILED) of the line, a colon, a space, and the byte 0x1F. The reading program removes the tag.
-//! If a script between the launcher and the ranks writes the lines to a log, the tag stays in the log, where
+//! If a script between the launcher and the ranks writes the lines to a log, the tag stays in the log. There,
 //! the kind reads as a word of the line. A launcher's prefix may precede the name.
 
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -192,7 +192,7 @@ impl ParamLayout {
     /// are unchanged, such as the running statistics of batch norm, which the module updates itself.
     ///
     /// # Panics
-    /// As [`write`](Self::write).
+    /// In the same cases as [`write`](Self::write).
     pub fn write_trainable<M: Module>(&self, module: M, flat: &[f32]) -> M {
         self.write_if(module, flat, |spec| spec.trainable)
     }

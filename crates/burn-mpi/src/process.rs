@@ -1,5 +1,5 @@
-//! State of the process rather than of a [`World`](crate::World): its name in printed lines, its deadlines,
-//! and which rank it is.
+//! State that belongs to the process and not to a [`World`](crate::World): its name in printed lines, its
+//! deadlines, and which rank it is.
 //!
 //! Panic hooks, log lines and exit handlers need this state, and have no access to a `World`.
 

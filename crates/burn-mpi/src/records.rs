@@ -104,7 +104,7 @@ pub fn load_record<R: Record>(world: &World, path: impl AsRef<Path>) -> Result<R
 /// must call it.
 ///
 /// # Errors
-/// As [`load_record`], and if the record does not fit the `module` of a rank.
+/// The errors of [`load_record`]. Also an error if the record does not fit the `module` of a rank.
 pub fn load_module<M: Module>(world: &World, path: impl AsRef<Path>, module: M) -> Result<M, CommError> {
     let (path, _calling) = (&file_of(path.as_ref()), calling("load_module"));
     let record = load_record::<ModuleRecord>(world, path)?;

@@ -1,8 +1,8 @@
 //! Starts a process as one rank of a job, and ends the whole job from one rank.
 //!
 //! A launcher reads its ranks' output through pipes. MPICH's launcher ends the job as soon as one rank asks
-//! for it, and may drop output that is still in a pipe, often the line that says why. A rank therefore waits
-//! until its output has been read before it ends the job.
+//! for it, and may drop output that is still in a pipe. This output is often the line that says why the job
+//! ends. A rank therefore waits until its output has been read before it ends the job.
 //!
 //! When a rank asks for the end, MPICH's mpirun (Hydra) ends the other ranks and waits for each host to
 //! confirm. It sets no keepalives, so it waits indefinitely for a host that is cut off. A rank on mpirun's
@@ -45,9 +45,9 @@ impl World {
     ///
     /// The call sets variables for Open MPI. With `OMPI_MCA_ess_singleton_isolated=1`, a process without a
     /// launcher needs no daemon and no ssh, but cannot spawn other processes; a program that spawns sets it
-    /// to 0. `OMPI_MCA_mpi_yield_when_idle=1` is set if there are more ranks than cores. In a single process
-    /// that a shell inside another job started, the call removes the job's variables with which Open MPI or
-    /// MPICH would end the process.
+    /// to 0. `OMPI_MCA_mpi_yield_when_idle=1` is set if this host has more ranks than cores. If a shell
+    /// inside another job has started this process alone, the process has variables of that job. Open MPI or
+    /// MPICH would end the process because of these variables, so the call removes them.
     ///
     /// This crate starts threads that do not call MPI: one for the deadline of the start, one for each
     /// transport that is connected over gloo, and the guard, which checks deadlines and exchanges UDP

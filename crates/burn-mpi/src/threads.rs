@@ -166,10 +166,10 @@ pub fn run<T: Send, E: fmt::Display>(
 /// Runs `body` as [`run`] does; also returns the lines that ranks have printed: warnings of stalls.
 ///
 /// # Errors
-/// As [`run`].
+/// The errors of [`run`].
 ///
 /// # Panics
-/// As [`run`].
+/// In the same cases as [`run`].
 pub fn run_with_lines<T: Send, E: fmt::Display>(
     ranks: usize,
     options: &Options,

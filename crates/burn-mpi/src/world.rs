@@ -302,8 +302,8 @@ impl World {
     /// [`gather`](Self::gather).
     ///
     /// # Errors
-    /// If the transport fails. If rank 0's value cannot be serialized or deserialized, the same error as
-    /// [`gather`](Self::gather). [`CommError::OnRank`] if rank 0 is in another call of this crate.
+    /// If the transport fails. If rank 0's value cannot be serialized or deserialized, the error is the same
+    /// as that of [`gather`](Self::gather). [`CommError::OnRank`] if rank 0 is in another call of this crate.
     pub fn broadcast<T: Serialize + DeserializeOwned>(&self, value: &T) -> Result<T, CommError> {
         let bytes = self.broadcast_bytes(if self.is_root() { written(value) } else { Vec::new() })?;
         self.read(0, &bytes)

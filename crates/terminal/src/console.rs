@@ -15,17 +15,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::table::shortened;
 
-/// Like `std::print!`, but ignores a closed pipe.
+/// Prints as `std::print!` does, but ignores a closed pipe.
 #[macro_export]
 macro_rules! print {
     ($($words:tt)*) => { $crate::console::out(format_args!($($words)*)) };
 }
-/// Like `std::println!`, but ignores a closed pipe.
+/// Prints as `std::println!` does, but ignores a closed pipe.
 #[macro_export]
 macro_rules! println {
     ($($words:tt)*) => { $crate::console::out(format_args!("{}\n", format_args!($($words)*))) };
 }
-/// Like `std::eprintln!`, but ignores a closed pipe.
+/// Prints as `std::eprintln!` does, but ignores a closed pipe.
 #[macro_export]
 macro_rules! eprintln {
     ($($words:tt)*) => { $crate::console::err(format_args!("{}\n", format_args!($($words)*))) };

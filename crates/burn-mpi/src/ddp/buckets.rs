@@ -51,7 +51,7 @@ pub(crate) struct Buckets {
     /// Number of times that the model uses each parameter. Autodiff registers a parameter's gradient once for
     /// each use, and the gradient is final after the last registration.
     pub uses: Vec<usize>,
-    /// For each parameter, whether no rank had a gradient in the last step.
+    /// For each parameter, true if no rank had a gradient of it in the last step.
     pub absent: Vec<bool>,
     buffers: Buffers,
     /// The step in progress, or the last one.
@@ -505,10 +505,10 @@ fn share_tolerance(wire: WireType) -> f32 {
 /// Deviations of a step from what the buckets expect. They are the same on every rank.
 ///
 /// A bucket starts when the gradient of each of its parameters has been registered as often as
-/// [`Buckets::uses`] says. If a rank uses a parameter more often, or runs another backward after the one that
-/// it declared the last, the additional gradient is kept aside, and reduced on all ranks at the end of the
-/// step. If a program changes a gradient on one rank after its bucket has started, all gradients are reduced
-/// again.
+/// [`Buckets::uses`] says. If a rank uses a parameter more often, or runs another backward after its
+/// [`MicroBatch::Last`](super::gradient_sync::MicroBatch::Last), the additional gradient is kept aside, and
+/// reduced on all ranks at the end of the step. If a program changes a gradient on one rank after its bucket
+/// has started, all gradients are reduced again.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Irregular {
     /// Parameters with a late gradient on at least one rank.

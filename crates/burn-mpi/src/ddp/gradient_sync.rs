@@ -127,7 +127,7 @@ impl GradientSync {
     /// samples on all ranks together. If `own` is 0, the loss is not used.
     ///
     /// # Errors
-    /// As [`backward`](Self::backward) and [`finish`](Self::finish).
+    /// The errors of [`backward`](Self::backward) and [`finish`](Self::finish).
     pub fn average<M: Module>(
         &mut self,
         loss: &Tensor<1>,
@@ -266,7 +266,7 @@ impl GradientSync {
     /// all-reduce.
     ///
     /// # Errors
-    /// As [`reduce`](Self::reduce).
+    /// The errors of [`reduce`](Self::reduce).
     ///
     /// # Panics
     /// If there are more values than [`carry`](Self::carry) reserved.
@@ -338,7 +338,7 @@ impl GradientSync {
     /// ```
     ///
     /// # Errors
-    /// As [`backward`](Self::backward).
+    /// The errors of [`backward`](Self::backward).
     pub fn contribute<M: Module>(
         &mut self,
         gradients: GradientsParams,
@@ -447,7 +447,7 @@ impl GradientSync {
     /// Returns the averaged gradient as [`gradient`](Self::gradient) does, mutable.
     ///
     /// # Errors
-    /// As [`gradient`](Self::gradient).
+    /// The errors of [`gradient`](Self::gradient).
     pub fn gradient_mut(&mut self, param: usize) -> Result<&mut [f32], CommError> {
         self.finished(param)?;
         let slots = self.buckets.as_mut().and_then(|buckets| buckets.gradient_mut(param));

@@ -9,7 +9,7 @@
 //! the rank has not entered the operation. The guard prints a line that names the missing ranks, and aborts
 //! the job.
 //!
-//! A rank that exits while other ranks may wait for it announces its exit, so that the others need not wait
+//! If a rank exits while other ranks may wait for it, it announces its exit. The others then need not wait
 //! for the deadline.
 
 mod exit_barrier;

@@ -296,8 +296,8 @@ impl Hub {
         owner
     }
 
-    /// Fails if `rank` waits for something that will never come. If a rank that left without an error is the
-    /// reason, that rank is recorded as the cause of the failure.
+    /// Fails if `rank` waits for something that will never come. If the reason is that a rank left without an
+    /// error, that rank is recorded as the cause of the failure.
     fn check_lost(&self, state: &mut HubState, rank: usize, wanted: Wanted) -> Result<(), CommError> {
         let Some(error) = state.lost(rank, wanted) else { return Ok(()) };
         if let (None, Some(left)) = (&state.ended, state.leaver(rank, wanted).map(|left| left.rank)) {

@@ -127,7 +127,7 @@ pub(super) fn shard_range(world: &World, items: usize) -> Range<usize> {
 }
 
 /// Returns the range of `rank`'s part of `items` items. Multiplies in u128, because a data set that computes
-/// its items may have so many that the product overflows a usize.
+/// its items may have so many items that the product overflows a usize.
 fn range_of(items: usize, size: usize, rank: usize) -> Range<usize> {
     let before = |rank: usize| (items as u128 * rank as u128 / size as u128) as usize;
     before(rank)..before(rank + 1)

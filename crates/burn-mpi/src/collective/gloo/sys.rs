@@ -128,7 +128,7 @@ impl Mesh {
 pub fn gloo_version() -> String {
     // SAFETY: returns a constant and has no preconditions.
     let number = unsafe { burn_mpi_gloo_version() };
-    // As in gloo/config.h: two decimal digits for each part after the first.
+    // gloo/config.h has two decimal digits for each part after the first.
     format!("{}.{}.{}", number / 10_000, number / 100 % 100, number % 100)
 }
 
