@@ -141,9 +141,9 @@ pub struct PendingOps<L: Link> {
     // Dropped before `checked`, which owns the transport of these requests.
     ops: Vec<PendingOp<L::Request>>,
     checked: Checked<L>,
-    /// Whether the job is two ranks on two machines. In a non-blocking all-reduce, they then exchange halves
-    /// of the buffer and sum them. Open MPI's own algorithm (coll/libnbc, in place) sends the whole buffer to
-    /// one rank and back, so one direction of the network link is always idle.
+    /// Whether the job is two ranks on two machines. Such ranks make a non-blocking all-reduce by exchanging
+    /// halves of the buffer and summing them. Open MPI's own algorithm (coll/libnbc, in place) sends the
+    /// whole buffer to one rank and back, so one direction of the network link is always idle.
     halves: bool,
 }
 

@@ -37,13 +37,13 @@ thread_local! {
 /// it out), all ranks send all gradients again. So choose the call by what the step does:
 ///
 /// - Several losses: `burn_mpi::backward(&(first + second))` sends gradients while it runs. If a step makes
-///   several calls, only the first call does so; the later calls run Burn's backward.
+///   several calls, only the first call sends gradients while it runs; the later calls run Burn's backward.
 /// - Gradients that are changed in every step: `loss.backward()` sends each gradient once, at the end of the
 ///   step.
 /// - Gradients that are rarely changed, as by clipping: `burn_mpi::backward`.
 pub fn backward(loss: &Tensor<1>) -> Gradients {
-    // `take` leaves `None` behind, so only the first call of a step runs the closure. A module may call
-    // `backward` itself inside this call, and a step may have a second loss.
+    // `take` leaves `None` behind, so only the first call of a step runs the closure. A step may call
+    // `backward` again: in the module, while this call runs, or for a second loss.
     let gradients = CURRENT.take().and_then(|run| run(loss));
     gradients.unwrap_or_else(|| loss.backward())
 }
