@@ -28,7 +28,8 @@ const PORT: &str = "PMI_PORT";
 /// Prepares the environment for the start of `library` in a process that `launcher` started.
 ///
 /// # Errors
-/// [`CommError::Inherited`] if MPI would end this process.
+/// [`CommError::Inherited`] if MPI would end this process, and the process may be one of several ranks. In a
+/// single process, the variables because of which MPI would end it are removed.
 ///
 /// # Safety
 /// MPI has not started, and no other thread uses the environment.

@@ -45,9 +45,9 @@ impl World {
     ///
     /// The call sets variables for Open MPI. With `OMPI_MCA_ess_singleton_isolated=1`, a process without a
     /// launcher needs no daemon and no ssh, but cannot spawn other processes; a program that spawns sets it
-    /// to 0. `OMPI_MCA_mpi_yield_when_idle=1` is set if this host has more ranks than cores. If a shell
-    /// inside another job has started this process alone, the process has variables of that job. Open MPI or
-    /// MPICH would end the process because of these variables, so the call removes them.
+    /// to 0. `OMPI_MCA_mpi_yield_when_idle=1` is set if this host has more ranks than cores. A process
+    /// without other ranks may have inherited variables of a job whose process manager no longer answers.
+    /// Open MPI or MPICH would end the process because of these variables, so the call removes them.
     ///
     /// This crate starts threads that do not call MPI: one for the deadline of the start, one for each
     /// transport that is connected over gloo, and the guard, which checks deadlines and exchanges UDP
