@@ -35,8 +35,8 @@ pub(super) fn check_environment() -> anyhow::Result<()> {
 /// Free space in MB that a job's temporary files need. Two ranks need 6 to 10 MB.
 const SPACE_MB: f64 = 16.0;
 
-/// Lowest limit of file sizes, in MB, that suffices for a job's temporary files. The files of PMIx, a library
-/// of mpirun, and of shared memory have 4 MB each.
+/// Lowest limit of file sizes, in MB, that suffices for a job's temporary files. Files of PMIx (a library of
+/// mpirun) and files of shared memory have 4 MB each.
 const FILE_MB: u64 = 5;
 
 /// Checks the limit of file sizes, in bytes. With a lower limit, mpirun prints lines of PMIx and never ends.

@@ -81,8 +81,8 @@ pub struct GradientSync {
 }
 
 impl GradientSync {
-    /// Prepares to average the gradients of a module with this layout over `collective`. All ranks must call
-    /// it. If their layouts or options differ, the first step returns the error.
+    /// Prepares to average the gradients of a module over `collective`. `layout` is the layout of the module.
+    /// All ranks must call `new`. If their layouts or options differ, the first step returns the error.
     pub fn new(
         world: &World,
         collective: Box<dyn Collective>,
@@ -471,7 +471,7 @@ impl GradientSync {
         CommError::NoGradient { parameter: name.unwrap_or_else(|| format!("number {param}")), reason }
     }
 
-    /// Returns the error of a gradient that does not have the length of its place in the buckets.
+    /// Returns the error for a gradient whose length differs from the length of its place in the buckets.
     fn other_module(&self, param: usize) -> CommError {
         let frozen = self.layout.specs().get(param).is_some_and(|spec| !spec.trainable);
         self.missing(param, if frozen { MissingGradient::Frozen } else { MissingGradient::OtherShape })

@@ -9,8 +9,7 @@
 //! the rank has not entered the operation. The guard prints a line that names the missing ranks, and aborts
 //! the job.
 //!
-//! If a rank exits while other ranks may wait for it, it announces its exit. The others then need not wait
-//! for the deadline.
+//! A rank announces its exit if other ranks may wait for it. The others then need not wait for the deadline.
 
 mod exit_barrier;
 pub(crate) mod finalize;
