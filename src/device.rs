@@ -43,7 +43,7 @@ impl FromStr for DeviceKind {
     fn from_str(text: &str) -> Result<Self, String> {
         let unknown = || "choose flex, ndarray, tch, tch-cuda:N, cuda or cuda:N".to_owned();
         let (name, index) = text.split_once(':').map_or((text, None), |(name, index)| (name, Some(index)));
-        // A number must be written as it is printed, for example without a sign or leading zeros.
+        // An index is accepted only as Rust prints it: without a sign and without leading zeros.
         let number = |index: &str| index.parse::<usize>().ok().filter(|number| number.to_string() == index);
         let index = index.map(|index| number(index).ok_or_else(unknown)).transpose()?;
         match (name, index) {
@@ -75,7 +75,8 @@ impl DeviceKind {
     /// Checks that this build includes the device.
     ///
     /// # Errors
-    /// If the device is missing. The error names the feature and the command to build it.
+    /// If the build does not include the device. The error names the missing feature and the command to build
+    /// it.
     pub fn check_built(self) -> Result<(), String> {
         let (built, feature) = match self {
             Self::Flex => (true, "flex"),
@@ -98,8 +99,9 @@ impl DeviceKind {
         matches!(self, Self::Flex | Self::NdArray | Self::Tch)
     }
 
-    /// Returns the index of the GPU: the index in the device's name. For `cuda` without an index, returns the
-    /// index that [`use_gpu`] has set. `None` for a CPU, or if `use_gpu` has not been called.
+    /// Returns the index of the GPU, which is the index in the device's name. For `cuda` without an index,
+    /// returns the index that [`use_gpu`] has set, or `None` if `use_gpu` has not been called. Returns `None`
+    /// for a CPU.
     pub fn gpu(self) -> Option<usize> {
         match self {
             Self::TchCuda(index) => Some(index),

@@ -1,16 +1,16 @@
 //! Data-parallel training of Burn models over MPI.
 //!
-//! Every process of a job takes its rank from `MPI_COMM_WORLD`, trains on its shard
-//! of a data set, and averages gradients with the other ranks.
+//! Every process of a job takes its rank from `MPI_COMM_WORLD`, trains on its shard of a data set, and
+//! averages gradients with the other ranks.
 //!
 //! # Modules
 //!
 //! | module | what it does |
 //! | --- | --- |
 //! | [`options`] | the command line, and checks of options against each other |
-//! | [`commands`] | one file per subcommand; combines the other modules |
+//! | [`commands`] | the subcommands, one file each; they combine the other modules |
 //! | [`train`] | training loop, step and optimizer; options and state of a training |
-//! | [`spans`], [`profile`] | recorder of time and memory per operator, and the tables made of it |
+//! | [`spans`], [`profile`] | records of each operator's time and memory, and the tables made from them |
 //! | [`model`] | the networks |
 //! | [`quant`] | 8-bit quantization of the networks |
 //! | [`export`] | networks as ONNX files |

@@ -42,7 +42,8 @@ pub fn usable_memory(host: &str) -> (u64, bool) {
     (limit.unwrap_or(all), limit.is_some())
 }
 
-/// Returns the value of the first line of the form `name: value`, with `mark` as the separator.
+/// Finds the first line that consists of `name`, the separator `mark` and a value, and returns the value.
+/// Ignores spaces around the name and the value.
 fn field<'t>(text: &'t str, name: &str, mark: char) -> Option<&'t str> {
     let mut lines = text.lines().filter_map(|line| line.split_once(mark));
     lines.find(|(key, _)| key.trim() == name).map(|(_, value)| value.trim())
@@ -78,7 +79,8 @@ impl CpuTime {
     }
 
     fn parse(machine: &str, process: &str) -> Option<Self> {
-        // The columns are user nice system idle iowait irq softirq steal. Guest time is part of user.
+        // The columns are user nice system idle iowait irq softirq steal. Guest time, a later column, is
+        // already part of user.
         let ticks = machine.lines().next()?.strip_prefix("cpu ")?.split_whitespace().take(8);
         let ticks: Vec<u64> = ticks.map(|word| word.parse().ok()).collect::<Option<_>>()?;
         let idle = ticks.get(3)? + ticks.get(4)?;
@@ -107,8 +109,9 @@ pub fn others_percent(ranks: &[CpuTime]) -> Option<f64> {
     (longest.all > 0).then(|| 100.0 * others as f64 / longest.all as f64)
 }
 
-/// Returns a field of `/proc/PID/stat`, numbered as in proc(5). Skips the second field, the program's name,
-/// which may contain spaces.
+/// Returns field `number` of `text`, the contents of `/proc/PID/stat`. Fields are numbered from 1, as in
+/// proc(5). The second field is the program's name in parentheses, and may contain spaces, so fields are
+/// counted from its end.
 fn stat(text: &str, number: usize) -> Option<u64> {
     text.rsplit_once(')')?.1.split_whitespace().nth(number - 3)?.parse().ok()
 }
@@ -133,7 +136,8 @@ pub fn peak_rss_mb() -> f64 {
     kilobytes.map_or(0.0, |kilobytes: f64| kilobytes / 1024.0)
 }
 
-/// Returns the number of page faults of this process: minor (first touch) and major (read from disk).
+/// Returns the number of page faults of this process: minor faults (first touch) plus major faults (read from
+/// disk).
 pub fn page_faults() -> u64 {
     let process = fs::read_to_string("/proc/self/stat").unwrap_or_default();
     [10, 12].into_iter().filter_map(|number| stat(&process, number)).sum()
@@ -180,7 +184,8 @@ mod tests {
     #[test]
     fn touching_new_memory_is_a_page_fault() {
         let before = page_faults();
-        // This is more than an allocator keeps cached, and more than one huge page.
+        // The vector is larger than what an allocator keeps cached and larger than a huge page, so touching
+        // it causes page faults.
         let memory = std::hint::black_box(vec![1u8; 64 << 20]);
         assert!(before > 0 && page_faults() > before, "{}", memory.len());
     }

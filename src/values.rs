@@ -11,13 +11,13 @@ use clap::{Arg, ValueEnum};
 use run_record::Takes;
 use serde::de::{Deserialize, Deserializer, Error};
 
-/// An option whose value may be `none`, which cancels a value that was typed earlier. The alias makes clap
-/// pass the whole type to the parser. For a plain `Option`, clap would set `None` only if the option is
-/// missing, and could not parse `none`.
+/// An option whose value may be `none`, which cancels a value that was typed earlier. clap does not see
+/// through the alias, so the parser returns the whole value: `None` or `Some`. For a plain `Option`, clap
+/// would set `None` only if the option is missing, and could not parse `none`.
 pub type Optional<T> = Option<T>;
 
-/// An option that is `on` or `off`. The alias makes clap expect a value; clap would make a plain `bool` a
-/// flag.
+/// An option that is `on` or `off`. Because of the alias, clap expects a value. It would make a plain `bool`
+/// a flag.
 pub type Switch = bool;
 
 /// Defines number types with bounds. Typed and stored values are checked alike. Code of this crate may
@@ -133,7 +133,8 @@ pub fn one_of<T: ValueEnum + Clone + Send + Sync + 'static>() -> impl TypedValue
         .try_map(|name| T::from_str(&name, false))
 }
 
-/// Returns a parser of one of `names`, for a type `T` that does not depend on clap.
+/// Returns a parser that accepts one of `names`, and converts it to a `T` by `FromStr`. It suits types of
+/// crates that do not depend on clap, and so do not implement `ValueEnum`.
 pub fn named<T, N>(names: N) -> impl TypedValueParser<Value = T>
 where
     T: FromStr<Err = String> + Clone + Send + Sync + 'static,
@@ -221,8 +222,8 @@ pub fn up_to(most: usize, reason: &'static str) -> impl Fn(&str) -> Result<usize
     }
 }
 
-/// Parses a whole number from `low` to `high`. The error for a text that is not a number, or for a number
-/// below `low`, does not mention `high` if `high` is the largest 64-bit number.
+/// Parses a whole number from `low` to `high`. If `high` is the largest 64-bit number, only the error for a
+/// number above `high` mentions it.
 fn whole<T: TryFrom<u64>>(text: &str, low: u64, high: u64) -> Result<T, String> {
     let digits = text.strip_prefix('+').unwrap_or(text);
     let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
