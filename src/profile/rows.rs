@@ -49,8 +49,9 @@ fn ms(time: Duration) -> f64 {
 }
 
 impl MeasuredProfile {
-    /// Makes the rows from the sums of `recorder`. `buckets` are the buckets (buffers of gradients, each with
-    /// its own all-reduce) of a training on `ranks` ranks with `steps` steps.
+    /// Makes the rows from the sums of `recorder`. For a training on `ranks` ranks with `steps` steps,
+    /// `buckets` are its buckets (buffers of gradients, each with its own all-reduce). For an inference,
+    /// `buckets` is empty.
     pub fn new(recorder: &SpanRecorder, buckets: &[BucketReport], ranks: usize, steps: usize) -> Self {
         let wall_ms = recorder.sums().next().map_or(0.0, |rest| ms(rest.total));
         let mut operators: Vec<ProfileRow> = recorder
@@ -84,7 +85,8 @@ impl MeasuredProfile {
         sorted(self.operators.clone(), |row| key.value(row))
     }
 
-    /// Returns a row for the operators of each kind and phase (sums; the maximum of `peak_memory_bytes`), sorted by `key`. The row `rest` is last.
+    /// Returns one row for each kind and phase, sorted by `key`. A row has the sums over the operators of its
+    /// kind and phase, except `peak_memory_bytes`, which is their maximum. The row `rest` is last.
     pub fn by_kind(&self, key: SortKey) -> Vec<ProfileRow> {
         by_kind(&self.operators, |row| key.value(row))
     }

@@ -8,7 +8,7 @@
 //! **Forward.** Networks call each operator through [`layer`], which reads the clock and the allocator's
 //! counters before and after the operator.
 //!
-//! **Backward** runs inside Burn's autodiff, where nothing can be wrapped. While spans are recorded,
+//! **Backward** runs inside Burn's autodiff, where calls cannot be wrapped. While spans are recorded,
 //! [`layer`] therefore appends an identity operator to each operator ([`burn_fused::stamp_backward`]). The
 //! backward of the identity runs just before the operator's own backward. The identity's backward ends the
 //! span of the operator whose backward ran last, and begins the span of its own operator.
@@ -59,7 +59,7 @@ impl Operator {
     }
 }
 
-/// A part of a step that all networks have: its layer, kind and phase.
+/// Work that is one span for every network, such as the loss or a checkpoint: its layer, kind and phase.
 #[derive(Debug)]
 pub struct Site(&'static str, &'static str, Phase);
 
@@ -140,7 +140,8 @@ pub fn layer<const I: usize, const O: usize>(
     stamp_backward(output, backward, follow)
 }
 
-/// Ends forward. Time from here on counts as autodiff, until the loss's backward begins.
+/// Ends forward. While spans are recorded, appends an identity operator to `loss`, as [`layer`] does. Time
+/// from here on counts as autodiff, until the loss's backward begins.
 pub fn end_forward(loss: Tensor<1>) -> Tensor<1> {
     let rows = with(|recorder| [&LOSS_BACKWARD, &AUTODIFF].map(|site| recorder.row_of(site)));
     let Some([backward, graph]) = rows else { return loss };
@@ -192,7 +193,8 @@ pub fn register(operator: Operator, phase: Phase) -> usize {
     with(|recorder| recorder.register(operator, phase)).unwrap_or(REST)
 }
 
-/// Ends the span of the previous operator of a sequence, and begins the span of the operator in `row`.
+/// Begins the span of the operator in `row` as the next span of a sequence. In a sequence, each span ends
+/// when the next span begins, so this call ends the previous span.
 pub fn follow(row: usize) {
     with(|recorder| {
         recorder.end_sequence();

@@ -56,7 +56,7 @@ pub struct SpanRecorder {
     hidden: Vec<Duration>,
     /// Buckets in flight during backward, and when they started.
     pending: VecDeque<(usize, Instant)>,
-    /// Row of each site, a part of a step that all networks have.
+    /// Row of each site. A site is work that is one span for every network, such as the loss.
     sites: Vec<(&'static Site, usize)>,
     /// The operators of the network, in the order of forward. Each has a row for its forward and a row for
     /// its backward.

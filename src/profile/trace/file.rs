@@ -47,10 +47,10 @@ fn is_time_line(path: &Path) -> io::Result<bool> {
 }
 
 impl TraceFile<'_> {
-    /// Checks that a file can be written at `path`. Leaves no file there.
+    /// Checks that a file can be written at `path`. Creates no file, and leaves an existing file as it is.
     ///
     /// # Errors
-    /// If the file cannot be written, or would replace a file that is not a time line.
+    /// If the file cannot be written, or would replace a file that is neither empty nor a time line.
     pub fn check(path: &Path) -> io::Result<()> {
         let length = fs::metadata(path).map_or(0, |found| if found.is_file() { found.len() } else { 0 });
         if length > 0 && !is_time_line(path)? {
@@ -170,7 +170,7 @@ pub(super) fn computed(rank: &RankTrace) -> Vec<(String, &str, &Logged)> {
     all
 }
 
-/// Makes an event of a thread. `times` are its begin and duration in ns; the file gives them in µs.
+/// Makes an event of a thread. `times` are its start and duration in ns; the file gives them in µs.
 fn event(pid: usize, tid: usize, [name, category]: [&str; 2], times: [i64; 2], args: Value) -> Value {
     let [ts, dur] = times.map(|ns| ns as f64 / 1e3);
     json!({"name": name, "cat": category, "ph": "X", "ts": ts, "dur": dur, "pid": pid, "tid": tid, "args": args})

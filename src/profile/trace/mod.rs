@@ -25,7 +25,8 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Returns an upper bound of the error, in ns: the larger error of the two comparisons.
+    /// Returns an upper bound of the error of converted times, in ns: the larger error of the two
+    /// comparisons.
     pub fn error_ns(&self) -> u64 {
         self.start.error_ns.max(self.end.error_ns)
     }
@@ -129,8 +130,8 @@ impl RankTrace {
     }
 }
 
-/// Returns the name of an operator's events. Viewers show the name without the phase, so the name includes
-/// "backward".
+/// Returns the name of an operator's events. Viewers show the name without the phase, so the name of an event
+/// in backward includes the word "backward", except for Burn's own work.
 fn title(operator: &Operator, phase: Phase) -> String {
     match phase {
         Phase::Backward if operator.kind != AUTODIFF_KIND => format!("{} backward", operator.name()),
