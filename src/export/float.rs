@@ -55,7 +55,8 @@ pub fn float_network(network: &Network) -> OnnxFile {
     graph.into_file(&network.kind().to_string(), network.dimensions())
 }
 
-/// Returns the name of the ONNX operator. ONNX's Gelu computes the exact formula by default, as PyTorch does.
+/// Returns the name of the ONNX operator that computes `activation`. ONNX's Gelu computes the exact formula
+/// by default, as PyTorch does.
 fn operator(activation: ActivationKind) -> &'static str {
     match activation {
         ActivationKind::Relu => "Relu",

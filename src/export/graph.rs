@@ -19,7 +19,8 @@ pub struct OnnxFile {
     pub ir_version: i64,
 }
 
-/// Returns the first operator set that has `op` in the form written here (source: onnx/docs/Changelog.md).
+/// Returns the first operator set that has `op` in the form that this program writes. The versions are from
+/// onnx/docs/Changelog.md.
 fn first_opset(op: &str, attributes: &[(&str, Attribute)]) -> i64 {
     match op {
         "Gelu" => 20,

@@ -1,7 +1,7 @@
 //! The layers of networks, and forward through a list of them.
 //!
-//! Operation counts, quantization and export read the same list. Forward looks ahead in it and replaces
-//! sequences such as convolution, ReLU, pooling by one fused operator.
+//! Operation counts, quantization and export read the same list of layers as forward. Forward looks ahead in
+//! the list, and replaces a sequence such as convolution, ReLU, pooling by one fused operator.
 
 use burn::module::Module;
 use burn::nn as burns;
