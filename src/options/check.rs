@@ -222,8 +222,8 @@ impl RunConfig {
         backend.check_built().map_err(refused("backend", backend.to_string()))
     }
 
-    /// Returns the [`Quantizer`] of a quantization-aware training of `network`; `None` for other trainings.
-    /// Also checks whether the network can be quantized if the run has post-training quantization.
+    /// Returns the [`Quantizer`] of a quantization-aware training of `network`, or `None` for another
+    /// training. If the run has post-training quantization, also checks that the network can be quantized.
     ///
     /// # Errors
     /// If a layer of the network cannot be quantized.

@@ -113,7 +113,7 @@ impl RunConfig {
         let before = fields.clone();
         typed.overlay(&mut fields)?;
         if fields["schedule"] != before["schedule"] {
-            // Remove the options of the old schedule, which the new schedule does not have.
+            // Remove the options that only the old schedule has.
             let is_of_schedules = |field: &String| {
                 spec(field).is_some_and(|spec| spec.only_with.is_some_and(|(with, _)| with == "schedule"))
             };

@@ -10,7 +10,7 @@ use super::*;
 use crate::options::one_line;
 use crate::values::Positive;
 
-/// Returns these options as typed options.
+/// Parses `options` as a user types them on the command line.
 fn typed(options: &str) -> Result<Words, String> {
     let command = RunConfig::augment_args(clap::Command::new("train").no_binary_name(true));
     let mut command = command.mut_args(|arg| {
@@ -124,7 +124,8 @@ fn each_option_refuses_what_is_stored_as_what_is_typed() {
                 Err(error) => {
                     refused += 1;
                     let (stored, typed) = (read.unwrap_err().to_string(), error.to_string());
-                    // A seed has no bounds, so serde rejects a stored seed, with another text.
+                    // A seed is a plain number without bounds, so serde rejects a stored seed, and its error
+                    // ends in other words.
                     let is_same = stored == typed || field == "seed" && stored.starts_with(&typed[..10]);
                     assert!(is_same, "{stored}; typed: {typed}");
                 }
