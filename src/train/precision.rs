@@ -27,7 +27,7 @@ pub enum MixedPrecision {
     No,
     /// bf16: 8 bits of precision, the range of f32.
     Bf16,
-    /// f16: 11 bits of precision, values to 65504, with loss scaling.
+    /// f16: 11 bits of precision, values up to 65504, with loss scaling.
     Fp16,
     /// 8-bit floats. The value exists only so that an error can say that no device of this program supports
     /// it.
@@ -96,7 +96,7 @@ impl LossScale {
         if !finite {
             self.skipped_steps += 1;
             self.good_steps = 0;
-            // The inverse of the scale must stay finite too.
+            // If the scale were lower than this, its inverse could be infinite.
             self.scale = (self.scale * BACKOFF).max(f32::MIN_POSITIVE);
             return Ok(false);
         }

@@ -19,7 +19,8 @@ pub enum Scope {
     Process,
     /// Training steps: those of `train`, `profile` and `bench step`.
     Step,
-    /// `train` only: `profile` and `bench step` ignore the option.
+    /// `train` only: `profile` and `bench step` ignore the option, except that a profile of a run uses
+    /// `--data-root`.
     Training,
 }
 
@@ -36,7 +37,7 @@ pub struct OptionSpec {
     pub affects: Affects,
     /// `Ok` if a resumed run may change the option, otherwise the reason why it may not.
     pub change: Result<(), &'static str>,
-    /// The option has an effect only if this other field has this value.
+    /// Another field and a value: the option has an effect only if that field has that value.
     pub only_with: Option<(&'static str, &'static str)>,
     /// The value in effect if `config` has null.
     pub unset: Option<usize>,

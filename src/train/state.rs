@@ -34,10 +34,10 @@ pub struct Position {
     /// Each rank's tally of the int8 model in the last complete test; empty without quantization.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub int8_tallies: Vec<Tally>,
-    /// Each rank's tally of the current epoch's steps since the last point of the training curve.
+    /// Each rank's tally of a window: the current epoch's steps since the last point of the training curve.
     pub window_tallies: Vec<Tally>,
-    /// Steps of the current epoch before the first step in `window_tallies`. `None` in checkpoints of older
-    /// versions, in which a window could go on over the end of an epoch.
+    /// Number of steps of the current epoch before the window. `None` in checkpoints of older versions: their
+    /// windows could begin in one epoch and end in the next.
     #[serde(default)]
     pub window_begin: Option<usize>,
     /// Order in which gradients become final. It decides which gradients share a bucket, and so an

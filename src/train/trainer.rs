@@ -100,8 +100,8 @@ pub struct Setup {
 }
 
 /// Checks that all ranks also have the same samples beyond the limits `--train-samples` and `--test-samples`,
-/// because the next run may use these samples. The check passes if all ranks fail to read the samples with
-/// the same error.
+/// because the next run may use these samples. This run does not use them, so the check also passes if no
+/// rank can read them, as long as all ranks have the same error.
 fn check_unused(world: &World, source: &SampleSource, options: &RunConfig) -> Result<(), TrainError> {
     for split in Split::ALL {
         let available = source.len(split);
@@ -115,7 +115,7 @@ fn check_unused(world: &World, source: &SampleSource, options: &RunConfig) -> Re
     Ok(())
 }
 
-/// Returns the advice in errors about NaN and infinite values: what the run can still change.
+/// Returns the advice in errors about NaN and infinite values: the options of `recipe` to lower or to set.
 fn remedy(recipe: &Recipe) -> String {
     let penalties = [("--l1", recipe.l1), ("--l2", recipe.l2)];
     let given = penalties.into_iter().filter(|(_, penalty)| penalty.get() > 0.0).map(|(option, _)| option);
@@ -363,8 +363,8 @@ impl<'w> Trainer<'w> {
     /// Returns the epoch's results over all ranks.
     ///
     /// `epoch_seconds` becomes the mean over ranks, because the waits for gradients are reported as a mean
-    /// over ranks. If `epoch_seconds` were the time of one rank that came late, the mean wait could be
-    /// longer.
+    /// over ranks. If `epoch_seconds` were the time of one rank that came late, the mean wait could exceed
+    /// it.
     fn epoch_row(&mut self, test: &[Tally], int8: &[Tally]) -> Result<EpochRow, TrainError> {
         let ranks: Vec<(Tally, f64)> = self.world.gather(&(self.epoch_tally, self.position.epoch_seconds))?;
         let (tallies, seconds): (Vec<Tally>, Vec<f64>) = ranks.into_iter().unzip();
@@ -389,7 +389,7 @@ impl<'w> Trainer<'w> {
         self.position.step_in_epoch = 0;
         self.position.epoch_seconds = 0.0;
         (self.window_tally, self.window_begin) = (Tally::default(), 0);
-        // The results need the tally of the last epoch.
+        // After the last epoch, keep its tally: the results need it.
         if !self.is_done() {
             self.epoch_tally = Tally::default();
         }

@@ -41,9 +41,9 @@ impl Trainer<'_> {
         let own = |tallies: &[Tally]| tallies.get(rank).copied().unwrap_or_default();
         self.epoch_tally = own(&self.position.epoch_tallies);
         // The window is the steps since the last log line. Discard its tally if the window began before the
-        // last line was due: the checkpoint was written with another `--log-every`. Also discard it if the
-        // window's beginning is unknown: an older version wrote the checkpoint, in which a window could go on
-        // over the end of an epoch.
+        // last line was due: the checkpoint was written with another `--log-every`. Also discard the tally if
+        // the window's beginning is unknown: the checkpoint is from an older version, whose windows could
+        // begin in one epoch and end in the next.
         let log_every = self.learner.options.log_every.get();
         let last_line = self.position.step_in_epoch / log_every * log_every;
         (self.window_tally, self.window_begin) =
