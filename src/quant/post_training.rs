@@ -20,7 +20,7 @@ const BATCH: usize = 128;
 /// Options of post-training quantization.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PostTraining {
-    /// Granularity of the weight scales.
+    /// Which weights of a layer share a scale.
     pub scheme: WeightScheme,
     /// Number of calibration samples.
     pub calibration: usize,
@@ -77,8 +77,8 @@ impl PostQuantizer {
 
 impl Ranges {
     /// Runs `samples` `[batch, channels, height, width]` through the float network, and extends the ranges of
-    /// the input and of each group's output by the values that occur, as PyTorch's `MinMaxObserver` does. The
-    /// order of batches has no effect.
+    /// the input and of each group's output so that they contain all values, as PyTorch's `MinMaxObserver`
+    /// does. The order of batches has no effect.
     ///
     /// The network must be on a device without autodiff, so that batch norms use their running statistics.
     /// The output of a group with max pooling is observed after the pooling. Quantization before or after the

@@ -5,10 +5,11 @@
 //! with a QuantStub. The output of a group with max pooling is quantized after the pooling. Quantization
 //! before the pooling would give the same values, because max pooling is monotonic.
 //!
-//! Ranges are moving averages, updated before use. Weights are observed once per step on every rank. All
-//! ranks have equal weights and therefore equal ranges of weights, except if a batch norm is folded in,
-//! because its running statistics differ between ranks. Activations are observed in every batch and differ
-//! between ranks. The caller averages over ranks the ranges that may differ.
+//! Ranges are moving averages. A batch updates a range before values are quantized with the range. Weights
+//! are observed once per step on every rank. All ranks have equal weights and therefore equal ranges of
+//! weights, except if a batch norm is folded in, because its running statistics differ between ranks.
+//! Activations are observed in every batch and differ between ranks. The caller averages over ranks the
+//! ranges that may differ.
 //!
 //! NaN and infinite values are not quantized, so that they reach the loss.
 
@@ -79,8 +80,8 @@ impl Quantizer {
         self.ranges = ranges;
     }
 
-    /// Begins or resumes `epoch`, counted from 0: sets whether ranges are frozen and batch norms folded in
-    /// this epoch.
+    /// Begins or resumes `epoch`, counted from 0: sets whether, in this epoch, ranges are frozen and batch
+    /// norms are folded into the weights.
     pub fn set_epoch(&mut self, epoch: usize) {
         let past = |after: Option<Positive>| after.is_some_and(|after| epoch >= after.get());
         self.frozen = past(self.options.freeze_after);
@@ -202,8 +203,8 @@ impl Quantizer {
         averaged
     }
 
-    /// Takes over the averages that the caller has written into the slice from
-    /// [`averaged_mut`](Self::averaged_mut).
+    /// Sets the ranges to the averages that the caller has written into the slice from
+    /// [`averaged_mut`](Self::averaged_mut). Frozen ranges stay as they are.
     pub fn adopt_averages(&mut self) {
         // Frozen ranges are already equal on all ranks, and averaging could round them.
         if self.frozen {

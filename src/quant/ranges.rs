@@ -10,14 +10,14 @@ use crate::values::{Optional, Positive, display_names, one_of, one_of_or_none, o
 /// Minimum and maximum.
 pub type Range = [f32; 2];
 
-/// Granularity of weight scales.
+/// Which weights of a layer share a scale.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum WeightScheme {
-    /// One per output channel.
+    /// One scale for each output channel.
     #[default]
     Channel,
-    /// One per tensor.
+    /// One scale for all weights of a layer.
     Tensor,
 }
 
@@ -92,8 +92,8 @@ pub struct Quantization {
     /// Freeze the ranges of weights and activations after this many epochs of qat.
     #[arg(long, value_name = "EPOCHS", default_value = "none", value_parser = or_none::<Positive>)]
     pub freeze_after: Optional<Positive>,
-    /// Number of epochs of qat in which batch norm stays a layer and uses the statistics of the batch. Later
-    /// epochs use running statistics, and fold batch norm into the weights.
+    /// Number of epochs of qat in which batch norm uses the statistics of the batch. In later epochs, batch
+    /// norm is folded into the weights with its running statistics.
     #[arg(long, value_name = "EPOCHS", default_value = "none", value_parser = or_none::<Positive>)]
     pub fold_after: Optional<Positive>,
     /// Training samples that ptq observes at each epoch's end [default: 1024].
