@@ -279,7 +279,7 @@ pub fn load(path: &Path, layout: &ParamLayout) -> anyhow::Result<CheckpointWeigh
     Ok(best)
 }
 
-/// Loads the int8 model in the checkpoint's folder. The model must have been made from these weights, and for
+/// Loads the int8 model in the checkpoint's folder. The model must have been made from `weights`, and for
 /// `network`, the run's network.
 pub fn load_int8(
     weights: &CheckpointWeights,

@@ -151,8 +151,8 @@ pub fn print_header(world: &World, record: &RunRecord, plan: &ShardPlan, dimensi
 }
 
 /// Gathers the results of a finished training from all ranks. `cpu` is the CPU time of this rank and of its
-/// machine during training and tests. `total_seconds` includes the time before the checkpoint of a resumed
-/// run.
+/// machine during training and tests. If the run was resumed, `total_seconds` includes the time up to the
+/// checkpoint.
 ///
 /// # Errors
 /// If the transport fails, or no epoch was trained.

@@ -227,8 +227,8 @@ impl<'a> Sweep<'a> {
         earlier(&self.folder.join(&run.name), run, &self.configs[at])
     }
 
-    /// Marks failed runs as completed if another process has completed them since. An example is the job of a
-    /// run whose sweep was killed.
+    /// Marks failed runs as completed if another process has completed them since. For example, the job of a
+    /// run may have gone on after its sweep was killed.
     fn count_others(&self, record: &mut SweepRecord) -> anyhow::Result<()> {
         for at in 0..self.runs.len() {
             if record.runs[at].state == RunState::Failed

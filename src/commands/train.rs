@@ -335,7 +335,7 @@ fn few_steps(epochs: usize, plan: &ShardPlan, batch_size: usize) -> Option<Strin
 }
 
 /// Warns if the learning rate becomes so low that epochs change next to nothing. Epochs before `epoch` do not
-/// count. `first` is the rate of the run's first epoch, 0 in a new run.
+/// count. In a resumed run, `first` is the learning rate of the run's first epoch; in a new run, it is 0.
 fn warn_of_negligible_rates(schedule: &Schedule, epoch: usize, first: f64) {
     let initial = schedule.rate(0, 0).lr.max(first);
     let Some(from) = schedule.negligible_from(epoch, initial) else { return };

@@ -18,8 +18,8 @@ use run_report::allreduce::latency_plot;
 use run_report::plots::Plot;
 use run_report::{LatencyRow, benchmarks};
 
-/// Largest message, in bytes, that is timed in 1,000 iterations by default. Larger messages get 100. The
-/// calls of small messages are short, and many of them are needed to measure their spread.
+/// Messages of up to this number of bytes are timed 1,000 times by default, larger messages 100 times. Calls
+/// with small messages are short, and many of them are needed to measure their spread.
 const SMALL: usize = 64 << 10;
 
 /// An all-reduce method to time: a backend and its order of summation.
@@ -160,7 +160,7 @@ fn warm_up(iterations: usize) -> usize {
     (iterations / 10).max(5)
 }
 
-/// Returns the value that every rank contributes at index `i` of the first sum.
+/// Returns the value that every rank contributes at index `i` to the first call, whose sum is checked.
 fn term(i: usize) -> f32 {
     (i % 7 + 1) as f32
 }
@@ -175,8 +175,8 @@ fn wire(dtype: WireType, length: usize, value: impl Fn(usize) -> f32) -> Wire {
     }
 }
 
-/// Checks the first sum. The tolerance is one rounding error of the type for each rank, because a sum may be
-/// rounded after each addition.
+/// Checks the sum of the first call. The tolerance is one rounding error of the type for each rank, because a
+/// sum may be rounded after each addition.
 fn check(method: &AllReduceMethod, sum: &Wire, ranks: usize) -> Result<(), String> {
     let right = |rounding: f32| {
         move |(i, value): (usize, f32)| {

@@ -24,9 +24,9 @@ const BYTES: usize = 1024;
 /// How long the last rank sleeps before it enters the barrier that is checked.
 ///
 /// The barrier is wrong if a rank leaves it before another rank has entered it. Clocks of ranks differ, so
-/// the time between leaving and entering must exceed half of this delay plus the errors of the two ranks'
-/// clocks. A rank that is late for another reason may hide a wrong barrier, but cannot make a correct barrier
-/// look wrong.
+/// the barrier counts as wrong only if the rank leaves much earlier: by more than half of this delay plus the
+/// errors of the two ranks' clocks. A rank that is late for another reason may hide a wrong barrier, but
+/// cannot make a correct barrier look wrong.
 const LATE: Duration = Duration::from_millis(100);
 
 /// Calls one operation of [`Primitives`]; the last argument is the root rank. Returns the time of the call
@@ -174,7 +174,7 @@ fn attempt(
             Err(error) => return Err(error),
         }
     }
-    // The first calls set up connections.
+    // Leave out the first calls, which set up connections.
     times.drain(..times.len().min(iterations.div_ceil(10)));
     Ok(problem.map_or(Ok(times), |problem| Err(problem.to_owned())))
 }

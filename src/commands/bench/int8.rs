@@ -24,7 +24,7 @@ use terminal::table::table;
 
 /// The batch sizes to time: numbers of images in one inference.
 const BATCHES: [usize; 3] = [1, 32, 128];
-/// Number of rounds of a batch size that the time limit [`MOST`] does not prevent. A round is one timed
+/// Number of rounds of a batch size that run even after the time limit [`MOST`]. A round is one timed
 /// inference of each model.
 const LEAST: usize = 5;
 /// Time limit of a batch size. After it, no round starts, except the first [`LEAST`] rounds.
@@ -42,7 +42,7 @@ struct Int8Row {
     median_ms: f64,
     bytes_allocated: u64,
     checkpoint_bytes: usize,
-    /// In percent; `None` without a checkpoint.
+    /// Share of correct test samples in percent; `None` without a checkpoint.
     test_accuracy: Option<f64>,
 }
 

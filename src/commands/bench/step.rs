@@ -194,8 +194,9 @@ fn select_level(name: &str) -> Result<(), ConfigError> {
 }
 
 /// Returns the milliseconds per step of one mode: first the median over the steps of a rank, then the mean
-/// over ranks. The exception is `mean`: it is the mean over the steps too. If the phases were means over
-/// steps, one slow step in thirty without overlap would count as hidden communication.
+/// over ranks. Only [`Timing::mean`] is a mean over steps too. The phases are medians over steps. If they
+/// were means, one slow step among thirty steps without overlap would make these steps seem slower, and the
+/// difference would count as hidden communication.
 fn timing(world: &World, steps: &TimedSteps) -> anyhow::Result<Timing> {
     let parts = std::array::from_fn(|phase| {
         median_ms(&steps.phases.iter().map(|times| times[phase]).collect::<Vec<Duration>>())

@@ -98,7 +98,8 @@ pub fn note_failure(dir: &RunDir, error: &anyhow::Error) {
 }
 
 /// Sends rank 0's checkpoint to every rank: moments as floats, the rest as JSON. The weights are left out:
-/// rank 0's network has them, and the trainer sends them to all ranks. `values` is the number of parameters.
+/// rank 0's network has them, and the trainer sends them to all ranks. `values` is the length of each moment:
+/// the number of values in all parameters and buffers.
 pub fn share(
     world: &World,
     checkpoint: Option<Checkpoint<Position>>,

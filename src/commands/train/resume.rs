@@ -192,8 +192,8 @@ fn say_changes(changed: &[Change], typed: &Words) {
 }
 
 /// Returns the typed options. Leaves out `--num-classes`, `--train-samples` or `--hidden` if the option only
-/// confirms what the run already has. Without this, such an option would look like a change, because
-/// `run.json` may record no value for it, or another limit.
+/// confirms what the run already has. Otherwise, such an option would look like a change, because `run.json`
+/// may have no value for the option, or another limit.
 ///
 /// # Errors
 /// If `--num-classes` differs from the run's number of classes.
@@ -272,8 +272,8 @@ fn ends_wrongly(
     ))
 }
 
-/// Logs how the learning rate continues if the schedule changes. A larger number of epochs is enough to
-/// change the learning rate.
+/// Logs how the learning rate continues, if an option of the schedule has changed. The number of epochs is
+/// such an option, because cosine and onecycle end with the last epoch.
 fn say_learning_rate(position: &Position, before: &RunConfig, after: &RunConfig, steps: usize) {
     let schedule = |config: &RunConfig| config.rates(steps);
     let (before, after) = (schedule(before), schedule(after));
