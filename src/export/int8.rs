@@ -17,7 +17,8 @@ use crate::quant::int8_file::{LayerValues, StoredLayer};
 /// Makes the ONNX file of `network`.
 ///
 /// # Panics
-/// If `network` is not valid.
+/// If scales and zero points are missing, or if a layer's weights have too few dimensions. [`Int8File::read`]
+/// rejects such files.
 pub fn int8_network(network: &Int8File) -> OnnxFile {
     let mut graph = Graph::new();
     let mut activations = network.activations.iter().copied();

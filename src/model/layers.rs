@@ -87,8 +87,9 @@ fn epilogue(layers: &[&Layer]) -> (Epilogue, &'static str, usize) {
 /// there is a `place`, which says where in the training the batch is.
 ///
 /// With `fused`, layers are operators of `burn_fused`, and the operator of a convolution or a batch norm
-/// includes a ReLU and a pooling that directly follow. Without `fused`, all layers are Burn's, except batch
-/// norms, dropout, and linear layers on 16-bit features. Average pooling is always Burn's.
+/// includes a ReLU and a pooling that directly follow. If two convolutions follow each other, each with ReLU
+/// and pooling, one operator computes both. Without `fused`, all layers are Burn's, except batch norms,
+/// dropout, and linear layers on 16-bit features. Average pooling is always Burn's.
 pub(super) fn apply(
     layers: &[NamedLayer<'_>],
     images: Tensor<4>,

@@ -191,7 +191,7 @@ impl Int8File {
             Linear { .. } => Vec::new(),
         });
         if let Some(size) = sizes.chain(self.input_shape).find(|&size| size > LARGEST) {
-            return Err(format!("has a size of {size}, above the limit of {LARGEST}"));
+            return Err(format!("a size of the input or of a layer is {size}, above the limit of {LARGEST}"));
         }
         let mut known = 0;
         for layer in &mut self.layers {
