@@ -59,7 +59,7 @@ fn cpu_model(cpuinfo: &str) -> String {
     named.or_else(numbers).unwrap_or_else(|| "unknown".into())
 }
 
-/// CPU time up to one moment, in the kernel's ticks.
+/// CPU times from the start of the machine or of the process up to one moment, in the kernel's ticks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CpuTime {
     /// Time of all cores of the machine, including idle time.

@@ -214,7 +214,7 @@ fn first_difference(found: &[String], expected: &[String]) -> Option<(usize, [St
     Some((place, [found, expected].map(|name| shortened(name, MOST))))
 }
 
-/// What a run directory contains, apart from weights.
+/// What a run directory says about its run, apart from the weights: options and data set.
 #[derive(Serialize, Deserialize)]
 pub struct StoredRun {
     pub config: RunConfig,

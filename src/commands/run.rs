@@ -61,8 +61,7 @@ pub(super) fn log_listening(stop: StopRequest) -> StopRequest {
 }
 
 /// Runs a subcommand that runs in one process. If a launcher started several processes, they end with an
-/// error. A shell may have inherited a launcher's environment variables from another job. They do not count
-/// as a launcher.
+/// error. Environment variables of a launcher that a shell has inherited from another job do not count.
 fn run_alone(cli: &Cli, program: Option<Fingerprint>) -> Result<u8, CommandError> {
     if let Some(launcher) = Launcher::detect().filter(Launcher::has_peers) {
         match World::init() {
@@ -110,7 +109,7 @@ fn run_alone(cli: &Cli, program: Option<Fingerprint>) -> Result<u8, CommandError
 /// `run.json` stores them. If a run is resumed or profiled, only the typed options are included.
 ///
 /// # Errors
-/// If an option of a training is wrong, which may be the case on only one rank.
+/// If an option is wrong, which may be the case on only one rank.
 fn does(cli: &Cli) -> Result<Does, String> {
     let (config, typed, changes) = match &cli.command {
         Command::Train(args) => (&args.config, &args.typed, args.resume.is_some()),

@@ -81,7 +81,8 @@ impl<'a> Sweep<'a> {
             bail!(Refused(format!("--only {text}: {problem}")));
         }
         // A scale is a section of options that `--scale` selects, such as [quick]. Any unknown section counts
-        // as a scale, but it may be misspelt. So the log mentions each unknown section.
+        // as a scale, but it may be misspelt. So the log mentions each unknown section that this sweep does
+        // not use.
         for name in file.scales.keys().filter(|name| **name != args.scale && *name != "quick") {
             log::info!("[{name}] in {} is a scale, used only with --scale {name}", args.file.display());
         }

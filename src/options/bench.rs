@@ -50,7 +50,7 @@ pub struct StepArgs {
     /// Steps before the first measured step.
     #[arg(long, value_name = "N", default_value = "3", value_parser = range::<usize>(0, MOST))]
     pub warm_up: usize,
-    /// Matrix products to time before and after the steps, for comparison; none if 0.
+    /// Matrix products to time before the steps and again after them, for comparison; none if 0.
     #[arg(long, value_name = "N", default_value = "5", value_parser = range::<usize>(0, MOST))]
     pub products: usize,
     /// SIMD level of the operators, not of Burn's matrix products [default: the widest that all ranks support].

@@ -208,7 +208,7 @@ pub fn end_sequence() {
     with(SpanRecorder::end_sequence);
 }
 
-/// Returns the callback for a `GradientSync`; `None` if nothing is recorded.
+/// Returns the callback that records the events of a `GradientSync`; `None` if nothing is recorded.
 pub fn watcher() -> Option<fn(SyncEvent)> {
     with(|_| on_sync as fn(SyncEvent))
 }

@@ -28,7 +28,7 @@ impl<'w> Recorder<'w> {
     }
 
     /// Writes a checkpoint, and the int8 model of its weights if there is one. No rank continues before the
-    /// checkpoint is complete. Returns whether it is written.
+    /// checkpoint is complete. Returns whether the checkpoint is written.
     ///
     /// If a checkpoint cannot be written, the run goes on, unless the checkpoint is the `last` one. A warning
     /// and `run.json` report the failure.

@@ -233,7 +233,7 @@ pub struct StepReport {
     pub precision: MixedPrecision,
     /// Whether convolution, ReLU and pooling are fused.
     pub fused: bool,
-    /// Algorithm of fused convolutions with many channels.
+    /// Algorithm of fused convolutions with many channels; `None` if `fused` is false.
     pub conv: Option<Algorithm>,
     /// Number of threads per rank.
     pub threads: usize,

@@ -23,9 +23,9 @@ use burn_fused::simd::Level;
 use data::Split;
 use run_report::write_csv;
 
-/// Number of batches before the first measured batch. The first training step learns the order of gradients.
-/// The second step groups the gradients into buckets by this order. The first two steps are therefore not
-/// like later steps.
+/// Number of pairs of batches before the first measured pair. A pair is a batch with profiling and a batch
+/// without profiling. The first training step learns the order of gradients. The second step groups the
+/// gradients into buckets by this order. The first two steps are therefore not like later steps.
 const WARM_UP: usize = 3;
 
 /// Times of whole batches: first with profiling, then without profiling.
