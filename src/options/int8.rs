@@ -20,8 +20,8 @@ pub struct QuantizeArgs {
     /// The run: its folder, its run.json, or one of its checkpoints.
     #[arg(value_name = "RUN")]
     pub run: PathBuf,
-    /// How to quantize: ptq takes the scales from calibration samples, qat the ranges of a run with
-    /// --quantize qat.
+    /// How to quantize: ptq takes the ranges of activations from calibration samples; qat takes all ranges
+    /// from a run with --quantize qat.
     #[arg(long, value_name = "KIND", default_value = "ptq", value_parser = one_of::<QuantizeKind>())]
     pub kind: QuantizeKind,
     /// Take the ranges of activations from the first N training samples [default: 1024].

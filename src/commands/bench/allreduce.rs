@@ -2,7 +2,7 @@
 //! backend. It follows the method of the OSU micro-benchmarks.
 //!
 //! Each iteration times one call with every method, so that other load on the machine affects all methods
-//! alike. A method is a backend and its order of summation. An untimed barrier before each call starts the
+//! alike. A method is a backend and an order of summation. An untimed barrier before each call starts the
 //! ranks together. The latency of a call is the mean over ranks, as in OSU's benchmarks.
 
 use clap::ValueEnum;
@@ -22,7 +22,7 @@ use run_report::{LatencyRow, benchmarks};
 /// with small messages are short, and many of them are needed to measure their spread.
 const SMALL: usize = 64 << 10;
 
-/// An all-reduce method to time: a backend and its order of summation.
+/// An all-reduce method to time: a backend and an order of summation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct AllReduceMethod {
     name: &'static str,

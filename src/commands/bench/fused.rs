@@ -1,7 +1,7 @@
 //! `mpiburn bench fused`: compares this project's fused convolution and ReLU with Burn's two separate
 //! operators. The fused operator runs on Burn's backend flex. Burn's operators run on each compute backend of
-//! this build. The benchmark trains a small network with each of them, and prints step times and test
-//! accuracies.
+//! this build. The benchmark trains a small network with each of these implementations, and prints step times
+//! and test accuracies.
 
 use std::time::{Duration, Instant};
 
@@ -126,9 +126,9 @@ fn measure(
 /// The network: ReLU(Conv2d(C→C, 3x3, pad 1)) `layers` times with the same weights, then Linear(C·28·28→10).
 /// Its input is `[batch, 1, 28, 28]`.
 ///
-/// The benchmark reproduces a report that applied one convolution N times. Therefore the convolution's input
-/// and output have the same shape. If C is more than 1, each channel of the first input is a copy of the
-/// image.
+/// A published report, whose figures are in results/reference/fused.csv, applied one convolution N times.
+/// This benchmark repeats its measurements. Therefore the convolution's input and output have the same shape.
+/// If C is more than 1, each channel of the first input is a copy of the image.
 #[derive(Module, Debug)]
 struct RepeatedConv {
     conv: Conv2d,
