@@ -12,7 +12,7 @@ use crate::{DataError, Element, SampleSource, Split};
 const COLUMNS: usize = 12;
 /// Maximum number of classes in a sheet.
 const ROWS: usize = 512;
-/// Width and height, in pixels of the sheet, of one pixel of a sample.
+/// Each pixel of a sample is drawn as a square with sides of this many pixels.
 const ZOOM: usize = 2;
 /// Gap between samples, in pixels.
 const GAP: usize = 2;

@@ -45,7 +45,7 @@ pub enum DataError {
         /// The I/O error.
         reason: std::io::Error,
     },
-    /// An option of an import has an invalid value, or cannot be used with the source.
+    /// An option of an import has an invalid value, or cannot be used with the source of the import.
     #[error("--{option}{}{value}: {problem}", if value.is_empty() { "" } else { " " })]
     Option {
         /// The long name of the option, without `--`.
@@ -96,8 +96,8 @@ impl DataError {
         move |reason| Self::Read { path: path.to_owned(), reason }
     }
 
-    /// As [`Self::read`], but an unexpected end of the file or an error of a decoder becomes
-    /// [`Self::Damaged`].
+    /// Returns a function that turns the error of a reader into a [`DataError`]. An unexpected end of the
+    /// file and an error of a decoder become [`Self::Damaged`]. Any other error becomes [`Self::Read`].
     pub(crate) fn unpack(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
         move |reason| match damage(&reason) {
             Some(what) => Self::damaged(path, what),
@@ -109,8 +109,8 @@ impl DataError {
         move |reason| Self::Write { path: path.to_owned(), reason }
     }
 
-    /// Returns the error for a folder `root` that contains two data sets. `first` and `second` are names of
-    /// files, one file of each data set.
+    /// Returns the error for a folder `root` that contains two data sets. The message names both: `first` is
+    /// a file or folder of one data set, and `second` of the other.
     pub(crate) fn several(root: &Path, [first, second]: [impl Display; 2]) -> Self {
         let root = root.display();
         Self::Files(format!(

@@ -21,7 +21,7 @@ impl Split {
     /// Both splits.
     pub const ALL: [Self; 2] = [Self::Train, Self::Test];
 
-    /// `train` or `test`.
+    /// Returns `train` or `test`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Train => "train",
@@ -103,7 +103,7 @@ pub struct SampleSource {
 
 /// Reads the samples of one split. Each format implements this trait.
 pub(crate) trait SplitReader {
-    /// Number of samples.
+    /// Returns the number of samples.
     fn len(&self) -> usize;
 
     /// See [`SampleSource::for_each_sample`].

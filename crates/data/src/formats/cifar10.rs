@@ -91,8 +91,8 @@ pub(super) fn open(root: &Path) -> Result<SampleSource, DataError> {
 }
 
 impl Records {
-    /// Calls `visit` for each of the first `limit` records of the split. Passes the file that has the record,
-    /// the record's index in the file and in the split, and the record's bytes.
+    /// Calls `visit` for each of the first `limit` records of the split. The arguments of `visit` are the
+    /// file that has the record, the record's index in the file and in the split, and the record's bytes.
     fn for_each_record(
         &self,
         limit: usize,
@@ -115,7 +115,7 @@ fn open_file(path: &Path) -> Result<DataFile, DataError> {
         (_, 0) => return Ok(file),
         (found, rest) => {
             // Look for another format only if the length is wrong: a valid file may begin like a file of
-            // another format, because of dark pixels.
+            // another format, because dark pixels are small numbers.
             if let Some(kind) = files::foreign_file(path) {
                 bail!(path, "is {kind}");
             }

@@ -61,7 +61,8 @@ pub struct SplitRecord {
 }
 
 impl DataSet {
-    /// Returns the dtype and the shape of the array for `samples` samples of this shape and type.
+    /// Returns the dtype and the shape of the array that contains `samples` samples. A sample has the given
+    /// channels, height and width, and consists of `numbers`.
     pub(crate) fn array(
         samples: usize,
         [channels, height, width]: [usize; 3],

@@ -64,8 +64,8 @@ impl IdxFile {
     /// Calls `visit` with the index and the bytes of each of the first `limit` items, in file order.
     ///
     /// # Errors
-    /// When the file cannot be read, is damaged or ends before the last item, and errors that `visit`
-    /// returns. If all items of a compressed file are read, data after the last item is an error too.
+    /// When the file cannot be read, is damaged or ends before the last item, or when `visit` returns an
+    /// error. If all items of a compressed file are read, data after the last item is an error too.
     pub fn for_each_item(
         &self,
         limit: usize,

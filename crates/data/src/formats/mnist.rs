@@ -34,7 +34,7 @@ pub(super) fn file_names() -> impl Iterator<Item = String> {
 }
 
 /// Returns the four spellings of a file name: with a dash or a dot before `idx`, and with or without `.gz`.
-/// Some archives have a dot.
+/// The names in some archives have a dot.
 fn spellings(name: &str) -> [String; 4] {
     let dotted = name.replace("-idx", ".idx");
     [name.to_owned(), dotted.clone(), format!("{name}.gz"), format!("{dotted}.gz")]

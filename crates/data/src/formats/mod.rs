@@ -20,8 +20,8 @@ pub use npy::{NpyFile, write_npy};
 
 use crate::{DataError, SampleSource};
 
-/// Folders below the given folder in which torchvision and the archives of MNIST and CIFAR-10 keep their
-/// files.
+/// Folders in which torchvision and the archives of MNIST and CIFAR-10 keep their files. The paths are
+/// relative to the folder that the user names.
 const INNER: [&str; 5] = ["MNIST/raw", "FashionMNIST/raw", "KMNIST/raw", "cifar-10-batches-bin", "raw"];
 
 /// Detects the format of the data set in `root`, and opens the data set. If `root` contains no data set,

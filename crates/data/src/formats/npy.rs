@@ -244,7 +244,7 @@ impl NpyFile {
     /// rows. The file may be in Fortran order.
     ///
     /// # Errors
-    /// When the file cannot be read to its end, and errors that `visit` returns.
+    /// When a row cannot be read, or when `visit` returns an error.
     pub fn for_each_row(
         &self,
         limit: usize,

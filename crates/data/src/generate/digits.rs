@@ -31,7 +31,8 @@ const SLOPPINESS: f32 = 0.92;
 pub fn draw(seed: u64, split: Split, index: u64) -> ([u8; SIDE * SIDE], u8) {
     let mut chance = Chance::of_sample(Stream::Digits, seed, split, index);
     let digit = chance.below(10);
-    // The square makes small deviations common and large ones rare, as in handwriting.
+    // `slop` uses the square of `careless`, so that small deviations are common and large ones rare, as in
+    // handwriting.
     let careless = chance.between(0.0, 1.0);
     let slop = SLOPPINESS * (0.5 + 1.5 * careless * careless);
     let mut lines = trace(digit, 0.022 * slop, &mut chance);

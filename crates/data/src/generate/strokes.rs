@@ -185,9 +185,9 @@ struct Wave {
     phase: f32,
 }
 
-/// Scales the lines to pixels and moves them to the centre of the image. With a pen of this radius, the digit
-/// has the size of MNIST's digits. On average, its centre of mass is less than a pixel from the image's
-/// centre.
+/// Scales the lines to pixels and moves them to the centre of the image. Drawn with a pen of the radius
+/// `radius`, the digit has the size of MNIST's digits. On average, its centre of mass is less than a pixel
+/// from the image's centre.
 pub fn scale_and_centre(lines: &mut [Vec<Point>], radius: f32, chance: &mut Chance) {
     let (mut low, mut high) = ([f32::MAX; 2], [f32::MIN; 2]);
     let (mut sum, mut length) = ([0.0; 2], 1e-6);

@@ -72,7 +72,7 @@ impl Pair {
         }
     }
 
-    /// Returns the user's file with the samples, or the first such file.
+    /// Returns the user's file with the samples. If there are several such files, returns the first.
     fn path(&self) -> PathBuf {
         match &self.converted {
             None => self.samples.clone(),
@@ -338,7 +338,7 @@ impl SplitArrays {
         Ok(Self { samples, labels, files: pair.files.clone(), path: pair.path() })
     }
 
-    /// Returns the rows that are used, each with its class. `class` is the class of each label number.
+    /// Returns the rows that are used, each with its class. `class` has the class of each label number.
     fn rows(&self, class: &[u16]) -> Vec<(usize, u16)> {
         let labels = self.labels.iter().enumerate();
         labels.filter_map(|(row, label)| Some((row, class[(*label)? as usize]))).collect()

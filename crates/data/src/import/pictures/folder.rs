@@ -93,8 +93,8 @@ pub(crate) fn name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// What was left out. `endings` has, for each extension, the number of files and the first file. `loops` is
-/// the number of links to an enclosing folder.
+/// Files and links that a search for pictures left out. `endings` has, for each extension, the number of
+/// files and the first file. `loops` is the number of links to an enclosing folder.
 #[derive(Default)]
 pub(crate) struct LeftOut {
     pub(crate) endings: BTreeMap<String, (usize, PathBuf)>,
@@ -224,9 +224,9 @@ impl Classes {
 /// metadata file, the file lists the pictures and their classes. Without a metadata file, the folders in
 /// `split` are the classes.
 ///
-/// If `split` is not the training split, and the metadata file gives no picture of the split a class, the
-/// split counts as empty. In all other cases, a missing class is an error, unless `label` says to leave out
-/// pictures without a class.
+/// A split other than the training split counts as empty if none of its pictures has a class in the metadata
+/// file. In all other cases, a missing class is an error, unless `label` says to leave out pictures without a
+/// class.
 pub(crate) fn classes(
     source: &Path,
     split: &Path,

@@ -88,7 +88,8 @@ impl Listed {
         }
     }
 
-    /// Returns the only column with a known name of a column of classes, such as `label`.
+    /// Returns the column with a name that is usual for classes, such as `label`. Returns `None` if there is
+    /// no such column, or more than one.
     fn known(&self) -> Option<usize> {
         let is_known = |&column: &usize| {
             let name = self.table.column_name(column).to_lowercase();

@@ -27,8 +27,8 @@ const NAMES: [&str; 3] = ["metadata.csv", "metadata.jsonl", "metadata.parquet"];
 /// Column with the path of a picture, relative to the folder of the metadata file.
 const FILE_NAME: &str = "file_name";
 
-/// The path of a picture and its class. A missing class is `None` if `--missing-labels drop` leaves the
-/// picture out. Without this option, a missing class becomes the inner error.
+/// The path of a picture and its class. With `--missing-labels drop`, a missing class is `None`, and the
+/// picture is left out. If `--missing-labels` does not allow the missing class, the class is an error.
 pub(crate) type Classed = (PathBuf, Result<Option<String>, String>);
 
 /// A line of the file: its number, and the cells that contain text, a number or a boolean, by column.
@@ -170,7 +170,8 @@ fn without_repeats(path: &Path, lines: Vec<Classed>) -> Result<Vec<Classed>, Dat
     Ok(pictures)
 }
 
-/// Returns whether the folders in a folder, or in its splits, are the classes of pictures.
+/// Returns whether `folder`, or a split in it, contains several folders of pictures. Such folders are
+/// classes.
 fn has_class_folders(folder: &Path) -> Result<bool, DataError> {
     let (splits, others): (Vec<PathBuf>, Vec<PathBuf>) =
         inside(folder)?.0.into_iter().partition(|folder| split::of_name(&name(folder)).is_some());

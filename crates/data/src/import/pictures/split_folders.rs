@@ -163,9 +163,9 @@ fn with_classes(sides: Vec<CandidateSplit>) -> Vec<CandidateSplit> {
     with_classes
 }
 
-/// Rejects a folder of the training split that may be a class with the name of a split. The folder may be a
-/// class if folders of pictures, but no other splits, are beside it. It must also have pictures outside of
-/// folders, or only one folder of pictures.
+/// Rejects the folder of the training split if it may be a class that only has the name of a split. Two
+/// conditions make this possible. Beside the folder, there are folders of pictures and no other splits. In
+/// the folder, there are pictures outside of folders, or there is only one folder of pictures.
 fn check_train(
     train: &CandidateSplit,
     found: &Classes,
@@ -201,8 +201,8 @@ fn is_class(folder: &Path) -> bool {
     !split::is_no_class(&name(folder)) && holds_pictures(folder)
 }
 
-/// Checks a source without a training split that has folders of classes. Rejects the source if its folders
-/// are splits rather than classes.
+/// Checks a source in which no training split with folders of classes was found. The folders of such a source
+/// must be the classes. Rejects the source if its folders are splits rather than classes.
 fn check_no_split(
     source: &Path,
     sides: &[CandidateSplit],

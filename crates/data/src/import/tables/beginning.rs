@@ -429,8 +429,8 @@ fn named_separator(text: &str) -> Option<u8> {
     separator.bytes().next().filter(u8::is_ascii)
 }
 
-/// Returns why a text cannot be read if it is empty or begins like LIBSVM's sparse format, and otherwise
-/// `None`.
+/// Returns why a text cannot be read, if it is empty or begins like LIBSVM's sparse format. Returns `None`
+/// for any other text.
 fn other_text(text: &str) -> Option<String> {
     let mut words = text.trim_start().lines().next().unwrap_or_default().split_whitespace();
     let Some(label) = words.next() else { return Some("is empty".into()) };

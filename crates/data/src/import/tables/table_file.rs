@@ -274,8 +274,8 @@ impl TableFile {
         format!("leave the column out with --drop {}", run_record::quoted(self.typed(column)))
     }
 
-    /// Returns the column that has the name `wanted` or, if there is none, the number `wanted`, counted from
-    /// 1.
+    /// Returns the index of the column with the name `wanted`. If no column has this name, `wanted` is read
+    /// as the number of a column, counted from 1.
     pub(crate) fn column(&self, option: &'static str, wanted: &str) -> Result<usize, DataError> {
         let wanted = wanted.trim();
         let exact = self.called(|name| name == wanted);

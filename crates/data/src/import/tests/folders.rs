@@ -74,7 +74,7 @@ fn names_of_pictures_have_any_letters() {
 }
 
 /// Folders inside the folders of classes are reported if they are splits or data sets, or if all classes have
-/// the same ones.
+/// the same inner folders.
 #[test]
 fn splits_and_data_sets_in_the_folders_of_classes_are_named() {
     let sets =

@@ -21,7 +21,7 @@ use crate::quote::{listed, quoted, short};
 #[derive(Clone)]
 enum Cells {
     One,
-    /// Each value is a list of this many numbers. Each number gets a column of its own. The text names the
+    /// Each value is a list of this many numbers. Each number gets a column of its own. The string names the
     /// first row with such a list.
     Each(usize, String),
     /// The values are not single values. Each cell is empty.
