@@ -1,7 +1,7 @@
 //! Bounds of the numbers in `run.json`, in `epochs.csv`, in curves and in benchmark tables.
 //!
-//! Readers check the bounds, because somebody may have edited a file. Everything that this program writes is
-//! within its bounds. Times and most counts share one generous limit, 1e12. Losses, learning rates, loss
+//! Readers check the bounds, because somebody may have edited a file. Every number that this program writes
+//! is within its bounds. Times and most counts share one generous limit, 1e12. Losses, learning rates, loss
 //! scales, and means and standard deviations of features depend on data and options: they may reach the limit
 //! of their type, f32 or f64.
 
@@ -24,12 +24,12 @@ const ABOVE_0: [&str; 12] = [
 
 /// A little above `f32::MAX`, because JSON contains `f32::MAX` rounded up, as 3.4028235e38.
 const LARGEST_F32: f64 = 3.5e38;
-/// A map from host names to numbers. A host name may look like a field name.
+/// Field with a number for each host. The name of a host may look like the name of another field.
 const BY_HOST: &str = "others_cpu_percent_by_host";
 
-/// Says what is wrong with the number `text`; `None` if nothing is. `path` names the field in `run.json`,
-/// such as `per_rank[1].test_loss`, or the column of a table. If `text` is not a number, the result is also
-/// `None`: the parser of the file reports this error.
+/// Says what is wrong with the number `text`; `None` if it is within the bounds of its field. `path` names
+/// the field in `run.json`, such as `per_rank[1].test_loss`, or the column of a table. If `text` is not a
+/// number, the result is also `None`: the parser of the file reports this error.
 pub fn out_of_bounds(path: &str, text: &str) -> Option<String> {
     let number: f64 = text.parse().ok()?;
     let name = if path.starts_with(BY_HOST) {
@@ -48,7 +48,8 @@ pub fn out_of_bounds(path: &str, text: &str) -> Option<String> {
     }
     let (low, high, words) = match name {
         _ if path == "config.lr" => (0.0, f64::MAX, "0 to 1.8e308"),
-        // Other options have no bounds here: a later version of the program may allow any value.
+        // Of the options, only `lr` has bounds here: for the others, a later version of the program may allow
+        // any value.
         _ if path.starts_with("config.") || path.starts_with("schema.") => return None,
         "mean" => (-LARGEST_F32, LARGEST_F32, "-3.5e38 to 3.5e38"),
         "std" | "loss_scale" => (0.0, LARGEST_F32, "0 to 3.5e38"),

@@ -78,8 +78,8 @@ impl<P: Serialize + DeserializeOwned> Checkpoint<P> {
     /// removes the older checkpoints that `options` does not keep. Returns the checkpoint's folder.
     ///
     /// # Errors
-    /// If a file cannot be written, or a symbolic link, a pipe or a device has the name of one of the
-    /// folders. Checkpoints of other steps are then untouched.
+    /// If a file cannot be written; or if `folder`, the checkpoint's folder or its temporary folder is a
+    /// symbolic link, a pipe or a device. Checkpoints of other steps are then untouched.
     pub fn save(
         &self,
         folder: &Path,
@@ -146,8 +146,8 @@ impl<P: Serialize + DeserializeOwned> Checkpoint<P> {
     /// Reads the checkpoint in the folder `path`.
     ///
     /// # Errors
-    /// If a file is missing, damaged or unreadable; if the folder is named after another step; if the
-    /// manifest has a newer version; or if the weights belong to a different network.
+    /// If a file is missing, damaged or unreadable; if the name of the folder and `state.json` have different
+    /// steps; if the manifest has a newer version; or if the weights belong to a different network.
     pub fn load(path: &Path, layout: &Layout) -> Result<Self, RecordError> {
         let (_, [state, model, optimizer]) = read_verified(path)?;
         let damaged = |e: serde_json::Error| RecordError::damaged(&path.join(STATE), json_problem(&e));
@@ -254,8 +254,8 @@ fn read_verified(path: &Path) -> Result<(Manifest, [Vec<u8>; 3]), RecordError> {
 /// derived from the other files.
 ///
 /// # Errors
-/// If a file is missing, damaged or unreadable; if the folder is named after another step; or if the manifest
-/// has a newer version.
+/// If a file is missing, damaged or unreadable; if the name of the folder and `state.json` have different
+/// steps; or if the manifest has a newer version.
 pub fn verify(path: &Path) -> Result<Manifest, RecordError> {
     Ok(read_verified(path)?.0)
 }

@@ -49,8 +49,8 @@ impl CurveFile {
     }
 }
 
-/// Checks that the curves in the run directory `run` begin as they did when the checkpoint `of` was written.
-/// If the file of a curve is missing, only a warning is logged.
+/// Checks that the curves in the run directory `run` still begin with the content that they had when the
+/// checkpoint `of` was written. If the file of a curve is missing, only a warning is logged.
 ///
 /// # Errors
 /// If a curve is too short or changed, or cannot be read. The error names the first such curve.

@@ -189,7 +189,7 @@ impl RecordError {
         }
     }
 
-    /// Whether the error says that the file does not exist. If `false`, the file may exist or not.
+    /// Whether the error says that the file does not exist. `false` does not mean that the file exists.
     pub fn is_missing(&self) -> bool {
         matches!(self, Self::Read { reason, .. }
             if matches!(reason.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory))

@@ -21,7 +21,7 @@ pub struct FailedAttempt {
     pub ended_at: String,
     /// Step of the checkpoint that the attempt started from; 0 if it started without a checkpoint.
     pub from_step: usize,
-    /// Steps of the run that were done when the attempt failed.
+    /// Number of steps of the run that were done when the attempt failed.
     pub step: usize,
     /// Exit code of the launcher.
     pub exit_code: i32,
@@ -73,8 +73,8 @@ impl RunDirState {
 /// Finds a file or folder in `checkpoints/` that would be lost if the run in the directory `path` were
 /// replaced, such as a damaged checkpoint that was renamed.
 ///
-/// For runs that have no complete checkpoint. Unfinished checkpoints are ignored. `None` if nothing else is
-/// in the folder.
+/// The caller has found no complete checkpoint in the folder. This function ignores unfinished checkpoints,
+/// and returns `None` if the folder contains nothing else.
 ///
 /// # Errors
 /// If the folder cannot be read.
@@ -106,8 +106,8 @@ pub(super) const STEP: &str = ".step";
 /// The step file. Under `mpiburn launch --restart`, rank 0 writes the number of finished steps to this file
 /// at every step, which takes a microsecond.
 ///
-/// It tells how far a failed attempt got. It is not synced: if the machine fails, the file may be lost. Then
-/// only the step of the last checkpoint is known.
+/// The file tells how far a failed attempt got. The file is not synced, so it may be lost if the machine
+/// fails. Then only the step of the last checkpoint is known.
 #[derive(Debug)]
 pub struct StepFile {
     path: PathBuf,

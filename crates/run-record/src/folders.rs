@@ -162,7 +162,7 @@ pub(super) fn prune(
         if path == written || kept.contains(&path) {
             continue;
         }
-        // Renamed first: a checkpoint that is only partly removed would look like a damaged one.
+        // Rename the checkpoint first: if it were only partly removed, it would look like a damaged one.
         let old = hidden(&path, "old");
         let remove = || {
             fs::rename(&path, &old)?;
@@ -215,7 +215,8 @@ pub fn is_own_file(path: &Path) -> bool {
         || parent.ancestors().take(3).any(is_part)
 }
 
-/// Returns the run directory that `path` is, or that contains `path`; `None` if there is none.
+/// Returns the run directory that contains `path`. If `path` is itself a run directory, returns `path`.
+/// `None` if `path` belongs to no run.
 pub fn run_around(path: &Path) -> Option<PathBuf> {
     let path = path.canonicalize().or_else(|_| place(path)).ok()?;
     path.ancestors().find(|folder| folder.join(RUN_JSON).exists()).map(Path::to_owned)

@@ -28,7 +28,7 @@ impl NamedRun {
         let is_checkpoint = match state.try_exists() {
             // If `path` is a file, reading it as a run directory reports the error.
             Err(error) if error.kind() == ErrorKind::NotADirectory => false,
-            // The error names `path`, because `state` need not exist.
+            // The error names `path`, which the user gave. The file `state` need not exist.
             found => found.map_err(|error| RecordError::read(path, error))?,
         };
         let around = |path: &Path| path.parent().map(Path::to_owned);
@@ -99,7 +99,7 @@ pub fn product_at(path: &Path) -> Option<&'static str> {
 
 const SWEEP_JSON: &str = "sweep.json";
 
-/// Name of the file that describes an imported data set, in its folder.
+/// Name of the file that describes an imported data set. It is in the data set's folder.
 const DATA_SET: &str = "dataset.json";
 
 /// Returns the first run in `folder`, by name.

@@ -137,8 +137,8 @@ impl Profile {
         format!("{}, {} code, {}", self.cpu, self.simd, count(self.threads, "thread"))
     }
 
-    /// Returns everything that affects times, as text, except the settings that `except` names. It may name
-    /// `activation`, `fused` and `int8`.
+    /// Returns everything that affects times, as text, except the settings that `except` names. `except` may
+    /// name `activation`, `fused` and `int8`.
     pub fn settings_except(&self, except: &[&str]) -> String {
         let option = |name: &str| self.config.get(name).map(ToString::to_string).unwrap_or_default();
         let mut settings = vec![
@@ -155,7 +155,7 @@ impl Profile {
     }
 }
 
-/// Part of a batch's time that an operator belongs to.
+/// Part of the time of a batch. Each operator belongs to one part.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
@@ -181,7 +181,7 @@ pub enum Phase {
     Checkpoint,
 }
 
-/// Writes the phase's name in tables and files.
+/// Writes the name that the phase has in tables and files.
 impl fmt::Display for Phase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.serialize(f)

@@ -67,7 +67,8 @@ fn move_all(from: &Path, to: &Path, mut names: Vec<OsString>) -> Result<(), Reco
     })
 }
 
-/// Like [`put_back`], but only logs an error. For use after another error, which the caller reports.
+/// Calls [`put_back`], and only logs its error: this function is called after another error, which the caller
+/// reports.
 pub fn put_back_or_warn(run: &Path) {
     if let Err(error) = put_back(run) {
         log::warn!(

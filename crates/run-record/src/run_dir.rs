@@ -171,8 +171,8 @@ impl RunDir {
         Ok(Self { _lock: Some(Arc::new(lock(&self.path)?)), ..self })
     }
 
-    /// Checks that no file or folder that a run of `ranks` ranks writes is a symbolic link, a pipe or a
-    /// device.
+    /// Checks that `run.json`, `epochs.csv`, the curves of `ranks` ranks, and the folders of the run are not
+    /// symbolic links, pipes or devices.
     ///
     /// # Errors
     /// If there is such a path; the error names the first.

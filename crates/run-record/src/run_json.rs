@@ -131,7 +131,7 @@ pub struct Machine {
 pub struct Attempt {
     /// Start of the process: ISO 8601 in UTC.
     pub started_at: String,
-    /// Steps of the run that were done before this process.
+    /// Number of steps of the run that were done before this process.
     pub step: usize,
     /// Options that were changed when this process resumed the run.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
@@ -163,7 +163,7 @@ pub struct FailedCheckpoint {
 /// The samples of a run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct DataRecord {
-    /// SHA-256 over labels and samples of the training set that the run used, in file order.
+    /// SHA-256 over the labels and the bytes of the training samples that the run used, in file order.
     pub train_sha256: String,
     /// Training samples that the run used, of all ranks.
     pub train_samples: usize,

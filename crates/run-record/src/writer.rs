@@ -18,9 +18,9 @@ use super::{
 /// Loss and accuracy at one step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Metrics {
-    /// Mean over samples.
+    /// Loss, mean over samples.
     pub loss: f64,
-    /// In percent.
+    /// Accuracy in percent.
     pub accuracy: f64,
 }
 
@@ -47,7 +47,7 @@ pub enum Curve {
 }
 
 impl Curve {
-    /// All pairs of curves.
+    /// All kinds of curves.
     pub const ALL: [Self; 3] = [Self::Train, Self::Test, Self::Int8];
 
     /// Returns the names of the files for loss and accuracy in a rank's folder.
@@ -127,7 +127,7 @@ impl RunWriter {
         Ok(Self { dir, ranks, curves, tensorboard, origin, keep, failed: None })
     }
 
-    /// The run directory.
+    /// Returns the run directory.
     pub fn path(&self) -> &Path {
         self.dir.path()
     }

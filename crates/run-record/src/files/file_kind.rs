@@ -47,7 +47,7 @@ pub(super) fn is_pointer(beginning: &[u8]) -> bool {
     beginning.starts_with(LFS)
 }
 
-// Advice.
+// Advice for more than one kind.
 const READ_ELSEWHERE: &str = "";
 const UNPACK: &str = "unpack it";
 const PICTURE: &str = "save it as PNG or JPEG";
@@ -199,7 +199,7 @@ pub fn foreign_file(path: &Path) -> Option<FileKind> {
     foreign(&beginning)
 }
 
-/// The ISO base media format. Its brand tells HEIC, AVIF and video apart.
+/// Detects files in the ISO base media format. The brand in the file tells HEIC, AVIF and video apart.
 fn media(beginning: &[u8]) -> Option<FileKind> {
     let brand = beginning.strip_prefix(&[0, 0]).filter(|rest| rest.get(2..6) == Some(b"ftyp"))?.get(6..10)?;
     let [name, advice] = match brand {
@@ -213,7 +213,7 @@ fn media(beginning: &[u8]) -> Option<FileKind> {
     Some(FileKind { name, advice })
 }
 
-/// A zip archive, or a format that is a zip archive inside.
+/// Detects zip archives, and formats that are zip archives inside.
 fn zipped(beginning: &[u8]) -> Option<FileKind> {
     /// Offset of the length of the first entry's name. The name itself begins at `NAME`.
     const LENGTH: usize = 26;
@@ -229,15 +229,15 @@ fn zipped(beginning: &[u8]) -> Option<FileKind> {
     Some(FileKind { name, advice })
 }
 
-/// A BMP. Its magic is two letters, which a table may begin with too. So this also checks that the reserved
-/// bytes are zero and that the header has one of the known lengths.
+/// Detects BMP pictures. Their magic number is two letters, which a table may begin with too. The reserved
+/// bytes must therefore be zero, and the header must have one of the known lengths.
 fn bitmap(beginning: &[u8]) -> Option<FileKind> {
     let is_header = matches!(beginning.get(14), Some(12 | 16 | 40 | 52 | 56 | 64 | 108 | 124));
     (beginning.starts_with(b"BM") && beginning.get(6..10) == Some(&[0; 4]) && is_header)
         .then_some(FileKind { name: "a picture (BMP)", advice: READ_ELSEWHERE })
 }
 
-/// A pickle of Python's protocols 2 to 5.
+/// Detects pickles of Python's protocols 2 to 5.
 fn pickle(beginning: &[u8]) -> Option<FileKind> {
     matches!(beginning, [0x80, 2..=5, ..]).then_some(FileKind {
         name: "a Python pickle",
@@ -245,7 +245,7 @@ fn pickle(beginning: &[u8]) -> Option<FileKind> {
     })
 }
 
-/// HTML, SVG, other XML, JSON and ARFF.
+/// Detects HTML, SVG, other XML, JSON and ARFF.
 fn markup(text: &str) -> Option<FileKind> {
     let small = text.to_ascii_lowercase();
     let begins = |tags: &[&str]| tags.iter().any(|tag| small.starts_with(tag));

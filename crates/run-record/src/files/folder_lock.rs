@@ -42,8 +42,8 @@ pub fn lock(folder: &Path) -> Result<FolderLock, RecordError> {
             return Ok(FolderLock { _file: None });
         }
     }
-    // If the file was removed between opening and locking, another process may have created and locked a new
-    // one.
+    // If the lock file was removed after it was opened here, another process may have created and locked a
+    // new lock file. The folder counts as in use.
     if file.metadata().is_ok_and(|found| found.nlink() == 0) {
         return Err(RecordError::InUse { folder: folder.to_owned(), holder: "another process".into() });
     }

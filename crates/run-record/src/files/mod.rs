@@ -23,12 +23,12 @@ pub use whole_file::{WholeFile, replace_file, replace_json, sync_folder};
 /// Placeholder for a digest inside a file while that digest is computed.
 pub const NO_DIGEST: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
-/// `digest` in hexadecimal, in `sha256sum`'s format.
+/// Returns `digest` in hexadecimal, as `sha256sum` writes it.
 pub fn hex(digest: impl AsRef<[u8]>) -> String {
     digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// SHA-256 of `bytes`, in hexadecimal.
+/// Returns the SHA-256 of `bytes`, in hexadecimal.
 pub fn sha256(bytes: &[u8]) -> String {
     hex(Sha256::digest(bytes))
 }
@@ -47,7 +47,7 @@ pub fn sha256_with(bytes: &[u8], mut rest: impl Read) -> io::Result<String> {
     }
 }
 
-/// SHA-256 of `values` as little-endian f32, in hexadecimal.
+/// Returns the SHA-256 of `values` as little-endian f32, in hexadecimal.
 pub fn sha256_of_f32(values: &[f32]) -> String {
     sha256(bytemuck::cast_slice(values))
 }
@@ -122,7 +122,7 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
 /// Reads a regular file.
 ///
 /// # Errors
-/// Those of [`open_regular`], and if the file cannot be read.
+/// If [`open_regular`] returns an error, or the file cannot be read.
 pub fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     open_regular(path)?.read_to_end(&mut bytes)?;
@@ -132,7 +132,7 @@ pub fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
 /// Reads a regular file as text.
 ///
 /// # Errors
-/// Those of [`read_regular`], and if the file is not UTF-8.
+/// If [`read_regular`] returns an error, or the file is not UTF-8.
 pub fn read_text(path: &Path) -> io::Result<String> {
     String::from_utf8(read_regular(path)?)
         .map_err(|_| io::Error::new(ErrorKind::InvalidData, "it is not UTF-8 text"))
@@ -161,7 +161,7 @@ pub fn place(path: &Path) -> io::Result<PathBuf> {
 mod tests {
     use super::*;
 
-    /// FIPS 180-2, appendix B.1.
+    /// The digest is from FIPS 180-2, appendix B.1.
     #[test]
     fn the_digest_of_abc_is_that_of_the_standard() {
         let expected = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";

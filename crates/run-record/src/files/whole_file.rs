@@ -47,7 +47,7 @@ impl WholeFile {
     /// Creates the file `path`, like [`create`](Self::create).
     ///
     /// # Errors
-    /// Those of [`create`](Self::create), and if the folder does not exist.
+    /// If [`create`](Self::create) returns an error, or the folder does not exist.
     pub fn at(path: &Path) -> io::Result<Self> {
         let invalid = |what: String| io::Error::new(io::ErrorKind::InvalidInput, what);
         // `file_name` returns a name for `file/` and `file/.`, although both paths mean a folder.
