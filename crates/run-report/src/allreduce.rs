@@ -1,5 +1,5 @@
-//! The table of `mpiburn bench allreduce`: latency and bus bandwidth by message size and backend. Also
-//! medians and percentiles for other modules.
+//! The table of `mpiburn bench allreduce`: latency and bus bandwidth by message size and backend. This module
+//! also computes medians and percentiles for other modules.
 
 use itertools::Itertools;
 use std::path::Path;
@@ -105,7 +105,8 @@ impl Benchmark for LatencyRow {
         Some(Picture { name: format!("allreduce-{number}-{stem}"), caption, plot })
     }
 
-    /// A line for each backend: latencies of the smallest and the largest message, and the highest bandwidth.
+    /// Returns a line for each backend: the latencies of the smallest and the largest message, and the
+    /// highest bandwidth.
     fn findings(rows: &[Self]) -> Vec<String> {
         let line = |backend: &str| {
             let own = || rows.iter().filter(|row| row.backend == backend);
@@ -125,7 +126,7 @@ impl Benchmark for LatencyRow {
         rows.iter().map(|row| row.backend.as_str()).unique().filter_map(line).collect()
     }
 
-    /// A table with a row for each message size and columns for each backend.
+    /// Makes a table with a row for each message size and columns for each backend.
     fn sheets(name: &str, part: &str, path: &Path, rows: &[Self], _: Option<&Figures>) -> Vec<Sheet> {
         type Read = fn(&LatencyRow) -> f64;
         let measures: [(&str, &str, &str, u8, usize, Read); 4] = [

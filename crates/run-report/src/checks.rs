@@ -186,8 +186,8 @@ fn agree(run: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// Smaller differences are not reported. The unit is percent for accuracies, precision and recall, and MB for
-/// memory.
+/// Minimum difference between two values that is reported. The unit is percent for accuracies, precision,
+/// recall and CPU time, and MB for memory.
 const LEAST_SHARE: f64 = 0.01;
 
 /// Whether two percentages are equal within [`LEAST_SHARE`]. NaN is the percentage of zero samples, and

@@ -76,7 +76,8 @@ impl Benchmark for CollectiveRow {
     const TITLE: &'static str = "Collectives";
     const FIGURES: Option<&'static str> = Some("collectives");
 
-    /// A line for each backend that was tried: which operations it does not support, or computes wrongly.
+    /// Returns a line for each backend that was tried: how many operations had the correct result, and which
+    /// operations the backend does not support or computes wrongly.
     fn findings(rows: &[Self]) -> Vec<String> {
         let of_backend = |backend: &str| {
             let own: Vec<&Self> = rows.iter().filter(|row| row.backend == backend).collect();

@@ -76,8 +76,8 @@ fn log_every(run: &Run) -> u64 {
     run.option("log_every").as_u64().unwrap_or(1).max(1)
 }
 
-/// Returns the step after which the mean that was logged at `step` begins. `before` is the step of the
-/// previous logged mean.
+/// The mean that was logged at `step` is over several steps. Returns the step before the first of them.
+/// `before` is the step at which the previous mean was logged.
 ///
 /// Each epoch begins a new mean. Older versions counted `--log-every` over the whole run, so a mean could
 /// span several epochs.

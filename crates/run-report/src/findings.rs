@@ -123,7 +123,8 @@ pub fn answers<'a, P>(
 }
 
 /// Returns all findings of a table: the findings of each job, and the result at a glance, which only the card
-/// shows. If there are several jobs, a job of a single row is not compared with anything.
+/// shows. If there are several jobs, a job of a single row is not compared with anything. If the table has a
+/// single row, findings about its test and its curves are included.
 pub fn findings(rows: &[Row<'_>], baseline: &str) -> Vec<Finding> {
     let mut found = match rows {
         [] => return vec!["no finished run".into()],
@@ -142,8 +143,8 @@ pub fn findings(rows: &[Row<'_>], baseline: &str) -> Vec<Finding> {
     found
 }
 
-/// Efficiency of the fastest row that is not on the topology `baseline` and has an efficiency in the table.
-/// Rows with reliable times, in which ranks do not share cores, are preferred.
+/// Returns the efficiency of the fastest row that is not on the topology `baseline` and has an efficiency in
+/// the table. Rows in which ranks do not share cores are preferred.
 fn efficiency(rows: &[Row<'_>], baseline: &str) -> Option<Finding> {
     let sped_up = |row: &Row<'_>| speed_up(row, row.baseline(rows, baseline)?);
     let has = |row: &&Row<'_>| row.setting("topology") != baseline && sped_up(row).is_some();
@@ -154,7 +155,8 @@ fn efficiency(rows: &[Row<'_>], baseline: &str) -> Option<Finding> {
     Some(Finding::of_card(Question::Efficiency, "efficiency", format!("{:.0}%", sped_up(row)?.1), text))
 }
 
-/// Memory of a rank in the fastest row, and in the row on the topology `baseline` with the same settings.
+/// Returns the memory of a rank in the fastest row, and in the row on the topology `baseline` with the same
+/// settings. If no row has reliable times, takes the first row instead of the fastest.
 fn memory(rows: &[Row<'_>], baseline: &str) -> Option<Finding> {
     let peak = |row: &Row<'_>| row.spread(|run| run.results.peak_rss_mb).median;
     let place = |row: &Row<'_>| row.place(&varied(rows));

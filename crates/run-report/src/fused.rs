@@ -61,7 +61,7 @@ impl Benchmark for FusedRow {
     const TITLE: &'static str = "Fused operator";
     const FIGURES: Option<&'static str> = Some("fused");
 
-    /// A line for each number of layers: the fused operator's time relative to separate operators.
+    /// Returns a line for each number of layers: the fused operator's time relative to separate operators.
     fn findings(rows: &[Self]) -> Vec<String> {
         let fused = rows.iter().filter(|row| row.operator == "fused" && row.total() > 0.0);
         let line = |row: &Self| {

@@ -20,7 +20,7 @@ use terminal::digits::seconds;
 /// Maximum number of data sets for which the card shows the highest accuracy.
 const MOST_SETS: usize = 3;
 
-/// Answers on the page's card about the only configuration of a table.
+/// Returns the answers on the page's card about the only configuration of a table.
 pub fn of_row(row: &Row<'_>) -> Vec<Finding> {
     let accuracy = tested(row).map(|(percent, text)| {
         let balanced = row.spread(balanced_accuracy);
@@ -37,9 +37,9 @@ pub fn of_row(row: &Row<'_>) -> Vec<Finding> {
     accuracy.into_iter().chain(largest_class(row)).chain([data(row), network(row), time(row)]).collect()
 }
 
-/// Answers about several configurations: the highest test accuracy on each data set, and the share of the
-/// data set's largest class. If all rows have the same data set and numbers of samples, the data set is
-/// described too.
+/// Returns the answers about several configurations: for each of the first `MOST_SETS` data sets, the highest
+/// test accuracy and the share of the largest class. If all rows have the same data set and numbers of
+/// samples, the data set is described too.
 pub fn of_rows(rows: &[Row<'_>]) -> Vec<Finding> {
     let set = |row: &Row<'_>| data_name(row.first());
     let sets: Vec<String> = rows.iter().map(set).unique().collect();
@@ -68,7 +68,7 @@ pub fn of_rows(rows: &[Row<'_>]) -> Vec<Finding> {
     found
 }
 
-/// Findings about the test and the curves of one configuration, each as one line.
+/// Returns the findings about the test and the curves of one configuration, each as one line.
 pub fn of_test(row: &Row<'_>) -> Vec<String> {
     // Repeats with different weights also differ in their recalls, so no class is named for them.
     let is_of_all = row.runs.len() == 1 || row.same_weights() == Some(true);
@@ -129,7 +129,7 @@ fn tested(row: &Row<'_>) -> Option<(String, String)> {
     Some((format!("{:.2}%", accuracy(row)), text))
 }
 
-/// Accuracy of a model that always predicts the largest class.
+/// Returns the answer about the accuracy of a model that always predicts the largest class.
 fn largest_class(row: &Row<'_>) -> Option<Finding> {
     let run = row.first();
     let samples = run.record.data.test_largest_class;

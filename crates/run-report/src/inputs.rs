@@ -346,8 +346,8 @@ fn is_data_set(path: &Path) -> String {
     format!("{} is a data set: name a run that was trained on it", path.display())
 }
 
-/// Sort key of a section. Sweeps of topologies and backends come first, then other sweeps of topologies, then
-/// the rest. Sections with equal keys stay in the order in which they were found.
+/// Returns the sort key of a section. Sweeps of topologies and backends come first, then other sweeps of
+/// topologies, then the rest. Sections with equal keys stay in the order in which they were found.
 fn place(section: &Section) -> (bool, bool) {
     let differ = |of: fn(&Run) -> &str| section.runs.iter().map(of).unique().count() > 1;
     let topologies = differ(|run| run.record.topology.as_str());

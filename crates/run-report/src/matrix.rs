@@ -14,12 +14,12 @@ use terminal::table::shortened;
 
 /// Maximum number of classes for which cells contain numbers, and rows and columns are named.
 const MOST_NAMED: usize = 30;
-/// Minimum side of a cell with a number, and of the whole grid, in pixels.
+/// Minimum side of a cell with a number, in pixels. `CELLS` is the minimum side of the whole grid.
 const CELL: i32 = 26;
 const CELLS: i32 = 240;
 /// Maximum length of the names beside and below the grid, in pixels.
 const NAMES: i32 = 110;
-/// Height of the title, and margin, in pixels.
+/// Height of the title in pixels. `MARGIN` is the margin in pixels.
 const LINE: i32 = 22;
 const MARGIN: i32 = 8;
 
@@ -40,7 +40,7 @@ impl Matrix {
         (is_square && names.len() > 1).then(|| Self { title: title.into(), names, counts })
     }
 
-    /// Side of the grid in pixels.
+    /// Returns the side of the grid in pixels.
     fn cells(&self) -> i32 {
         let widest = self.counts.iter().flatten().map(|count| width_of(&count.to_string(), TEXT)).max();
         let cell = (widest.unwrap_or(0) + 8).max(CELL);
@@ -48,14 +48,15 @@ impl Matrix {
         if self.has_names() { (cell * self.names.len() as i32).max(CELLS) } else { most }
     }
 
-    /// Space for the names beside the grid, in pixels. Also the space below the grid, unless the names there
-    /// are horizontal.
+    /// Returns the space for the names beside the grid, in pixels. The space below the grid is the same,
+    /// unless the names there are horizontal.
     fn room(&self) -> i32 {
         let widest = self.names.iter().map(|name| width_of(name, TEXT)).max().unwrap_or(0);
         if self.has_names() { widest.min(NAMES) + 6 } else { 0 }
     }
 
-    /// Space for the names below the grid, in pixels. Names that are narrower than a cell are horizontal.
+    /// Returns the space for the names below the grid, in pixels. Names that are narrower than a cell are
+    /// horizontal.
     fn below(&self) -> i32 {
         if self.has_names() && self.is_upright() { LINE } else { self.room() }
     }
@@ -69,7 +70,7 @@ impl Matrix {
         self.names.len() <= MOST_NAMED
     }
 
-    /// Position of the grid's upper left corner, in pixels.
+    /// Returns the position of the grid's upper left corner, in pixels.
     fn corner(&self) -> (i32, i32) {
         let title = if self.title.is_empty() { 0 } else { LINE + MARGIN };
         (MARGIN + LINE + self.room(), MARGIN + title)

@@ -19,7 +19,8 @@ use terminal::digits::seconds as shown;
 /// Answer on the page's card if nothing differs.
 const NONE: &str = "none beyond noise";
 /// Whether rows that differ in this setting are different jobs, whose times cannot be compared. Such settings
-/// are the seed, the samples, the number of epochs, the processor and the sweep.
+/// are the seed, the number of epochs, the network, the samples, the processor, its vector instructions and
+/// the sweep.
 fn is_of_job(row: &Row<'_>, name: &str) -> bool {
     let is_of_run = row.part(name) == Some(Part::Run) || row.is_of_samples(name);
     is_of_run || ["data", "epochs_run", "processor", "simd_level", "sweep"].contains(&name)
@@ -42,16 +43,17 @@ pub fn jobs<'a>(rows: &[Row<'a>]) -> Vec<(String, Vec<Row<'a>>)> {
     groups(rows, is_of_job)
 }
 
-/// Findings about a job of a single row, if the table has other jobs. The row is not compared with rows of
-/// other jobs.
+/// Returns the findings about a job of a single row, if the table has other jobs. The row is not compared
+/// with rows of other jobs.
 pub fn of_lone_row(rows: &[Row<'_>]) -> Vec<Finding> {
     let int8 = smaller(rows, |row| row.place(&[])).map(|found| Finding { is_listed: false, ..found });
     unlearned(rows, "").into_iter().map(Finding::from).chain(int8).collect()
 }
 
-/// Findings about the rows of one job: the fastest topology compared with `baseline`, mpi against other
-/// backends, and accuracy and waiting of many ranks. If no topology can be compared with `baseline`, the
-/// fastest and the slowest row, and the most accurate row of each recipe.
+/// Returns the findings about the rows of one job: the fastest topology compared with `baseline`, mpi against
+/// other backends, accuracy and waiting of many ranks, and the size of the int8 model. If no topology can be
+/// compared with `baseline`, the findings name the fastest and the slowest row, and the most accurate row of
+/// each recipe.
 pub fn of_job(rows: &[Row<'_>], baseline: &str) -> Vec<Finding> {
     let (mut found, mut recipes) = (Vec::new(), Vec::new());
     let lost = lost_accuracy(rows, baseline);
@@ -83,7 +85,7 @@ pub fn of_job(rows: &[Row<'_>], baseline: &str) -> Vec<Finding> {
     found.extend(lost);
     found.extend(representative(rows, |rows| waiting(rows, place)));
     found.extend(smaller(rows, place));
-    // These come last, because there may be many.
+    // The most accurate row of each recipe comes last, because there may be many recipes.
     found.extend(recipes.iter().filter_map(|(heading, rows)| highest(heading, rows)).map(Finding::from));
     found
 }

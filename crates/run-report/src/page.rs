@@ -25,7 +25,7 @@ pub struct PagePart {
     pub title: String,
     /// Anchor of the heading.
     pub name: String,
-    /// Findings about its tables.
+    /// Findings about the tables of the part.
     pub findings: Vec<Finding>,
     /// Whether the part shows a single configuration. Nothing is compared then, and pictures come before
     /// tables.
@@ -191,7 +191,8 @@ fn pictures(part: &PagePart, svgs: &BTreeMap<&str, String>) -> Markup {
     }
 }
 
-/// Returns the class of a picture that needs more than one column for its text to be legible.
+/// Returns the CSS class of a picture that needs more than one column for its text to be legible. `None` if
+/// one column is enough.
 fn columns(picture: &Picture) -> Option<&'static str> {
     match picture.plot.least_width() {
         0..=COLUMN => None,
@@ -370,7 +371,7 @@ pub fn publish(parts: &[PagePart], folder: &Path, name: &str, read: &[PathBuf]) 
     sheets().flat_map(files).try_for_each(|file| check_kept("out", &file, read))?;
     let list = folder.join(list_of(name));
     if !list.exists() {
-        // Written before the first file, so that an interrupted report has a list too.
+        // Write the list before the first file, so that an interrupted report has a list too.
         write_file(&list, b"")?;
     }
     let mut written = Vec::new();

@@ -123,7 +123,7 @@ pub fn ratios(section: &Section, rows: &[Row<'_>]) -> Option<Sheet> {
 /// Makes the table of quantized rows, each beside the row that differs from it in quantization only.
 pub fn joint(section: &Section, rows: &[Row<'_>]) -> Option<Sheet> {
     let (quantized, float): (Vec<&Row<'_>>, Vec<&Row<'_>>) = rows.iter().partition(|row| is_quantized(row));
-    // Settings of quantization, which have no effect on the row without quantization.
+    // Settings of quantization may differ: they have no effect on the row without quantization.
     let is_quantization = |name: &str| rows[0].part(name) == Some(Part::Quantization);
     let of_float =
         |other: &&Row<'_>| float.iter().find(|row| row.equals_except(other, is_quantization)).copied();

@@ -127,7 +127,8 @@ const COLOURS: [RGBColor; 10] = [
     RGBColor(51, 34, 136),
 ];
 
-/// Returns the colour with this number. After the last of the colours, they repeat in a darker shade.
+/// Returns the colour with this number. Numbers beyond the last of `COLOURS` get the same colours in a darker
+/// shade.
 pub fn colour(number: usize) -> RGBColor {
     let RGBColor(r, g, b) = COLOURS[number % COLOURS.len()];
     let darker = |part: u8| (f64::from(part) * 0.6f64.powi((number / COLOURS.len()) as i32)) as u8;
@@ -174,7 +175,7 @@ pub(super) const WIDTH: i32 = 348;
 pub(super) const TEXT: u32 = 17;
 const TITLE: u32 = 19;
 const SIZE_PER_PIXEL: f64 = 1.24;
-/// Height of a line of text, and margin, in pixels.
+/// Height of a line of text in pixels. `MARGIN` is the margin in pixels.
 const LINE: i32 = 21;
 const MARGIN: i32 = 10;
 

@@ -231,12 +231,14 @@ impl Figures {
         self.header.iter().any(|column| column == name)
     }
 
-    /// Returns the first line that has the `wanted` values, as pairs of column and value.
+    /// Returns the first line with the wanted values. Each pair in `wanted` is a column, and the value that
+    /// the line must have there.
     pub fn find(&self, wanted: &[(&str, &str)]) -> Option<&FigureLine> {
         self.lines.iter().find(|line| has(line, wanted))
     }
 
-    /// Makes the remark below a table that names the published hardware and ours.
+    /// Makes the remark below a table that names the published hardware and ours. `wanted` selects lines as
+    /// in [`find`](Self::find), and the remark names the hardware of these lines.
     pub fn remark(&self, wanted: &[(&str, &str)], ours: &str) -> String {
         format!(
             "Published: {}. Ours: {ours}. The hardware differs, so ratios of the two are not meaningful.",
@@ -244,7 +246,8 @@ impl Figures {
         )
     }
 
-    /// Returns the hardware of the lines that have the `wanted` values.
+    /// Returns the hardware that is named in the lines with the wanted values. `wanted` selects lines as in
+    /// [`find`](Self::find).
     pub fn hardware(&self, wanted: &[(&str, &str)]) -> String {
         let lines = self.lines.iter().filter(|line| has(line, wanted));
         lines.filter_map(|line| line.get(HARDWARE)).sorted().dedup().join("; ")
@@ -266,7 +269,7 @@ impl Figures {
                 match (line.get(*name).map_or("", String::as_str), is_known) {
                     ("" | NOT_STATED, _) => true,
                     // The column is a feature that our program does not have. Our runs match only experiments
-                    // that did not use it.
+                    // that did not use the feature.
                     (value, false) => value != "true",
                     (value, true) => compare(row.setting(name), value).is_eq(),
                 }
@@ -274,7 +277,8 @@ impl Figures {
     }
 }
 
-/// Whether a line has the `wanted` values, as pairs of column and value.
+/// Whether a line has the wanted values. Each pair in `wanted` is a column, and the value that the line must
+/// have there.
 fn has(line: &FigureLine, wanted: &[(&str, &str)]) -> bool {
     wanted.iter().all(|(name, value)| line.get(*name).is_some_and(|found| found == value))
 }

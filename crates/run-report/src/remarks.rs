@@ -260,8 +260,8 @@ pub fn warnings(row: &Row<'_>, rows: &[Row<'_>]) -> impl Iterator<Item = &'stati
     WARNINGS.iter().filter(move |warning| (warning.is_of)(row, rows))
 }
 
-/// Whether the row's times are reliable, so that ratios of them are meaningful. They are not if the row is
-/// too short, disturbed or unsteady.
+/// Whether the row's times are reliable, so that ratios of them are meaningful. Times are unreliable if the
+/// row is too short, disturbed or unsteady.
 pub fn is_sound(row: &Row<'_>) -> bool {
     warnings(row, &[]).next().is_none()
 }
@@ -335,8 +335,8 @@ fn attempt(failed: &FailedAttempt) -> String {
     }
 }
 
-/// Describes the changed options of a run that affect results or times. Used as a setting that distinguishes
-/// runs; `None` if no such option was changed.
+/// Describes the changed options of a run that affect results or times. The text is a setting that
+/// distinguishes runs. `None` if no such option was changed.
 pub fn changed_setting(run: &Run) -> Option<String> {
     let is_nothing =
         |field: &str| run.record.schema.row(field).is_some_and(|row| row.affects == Affects::Nothing);

@@ -1,4 +1,5 @@
-//! Rows of the tables: each is a configuration with its repeats. Also decides whether two rows differ.
+//! Rows of the tables: each is a configuration with its repeats. This module also decides whether two rows
+//! differ.
 //!
 //! A difference of times is a finding only if it is larger than the spread of repeats. A difference of
 //! accuracies is a finding only if their binomial confidence intervals do not overlap.

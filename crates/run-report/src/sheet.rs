@@ -305,8 +305,8 @@ pub fn significant(number: f64, digits: usize) -> String {
 }
 
 impl Sheet {
-    /// Returns the table without the columns for which `left_out` returns true. The function also gets the
-    /// column's cells.
+    /// Returns the table without the columns for which `left_out` returns true. The arguments of `left_out`
+    /// are a column and its cells.
     pub fn without(&self, left_out: impl Fn(&Column, &[&Cell]) -> bool) -> Self {
         let is_kept = |&n: &usize| {
             let cells: Vec<&Cell> = self.rows.iter().map(|row| &row[n]).collect();
@@ -364,9 +364,9 @@ impl Sheet {
     /// Returns the table in at most `limit` characters, if possible, and a second table with the columns that
     /// were left out.
     ///
-    /// Both tables lack the columns without any value, and the columns in which all rows have the same text.
-    /// These texts are in `common`. If the columns of text at the beginning need more than `labels`
-    /// characters, they are joined into one column, so that the measurements stay in view.
+    /// Both tables lack the columns without any value, and the columns that `without_alike` moves to
+    /// `common`. If the columns of text at the beginning need more than `labels` characters, they are joined
+    /// into one column, so that the measurements stay in view.
     pub fn narrow(&self, limit: usize, labels: usize) -> (Self, Option<Self>) {
         let mut all = self.for_readers().without_alike();
         let has = |key: &str| self.columns.iter().any(|column| column.key == key);
@@ -427,13 +427,14 @@ impl Sheet {
         self.select(&(0..labels).chain(first.iter().copied()).chain(others).collect::<Vec<_>>())
     }
 
-    /// Removes columns in which all rows are equal, and puts their values into `common`.
+    /// Removes columns without any value. Also removes columns in which several rows are all equal, and puts
+    /// their values into `common`.
     fn without_alike(&self) -> Self {
         let equal = |column: usize| {
             let first = self.rows.first().map(|row| row[column].shown());
             let empty =
                 first.is_some() && self.rows.iter().all(|row| row[column].value == CellValue::Nothing);
-            // Measurements stay, even if they happen to be equal.
+            // Columns with a range over repeats stay, even if their numbers happen to be equal.
             let differs = self.columns[column].spread
                 || self.rows.len() < 2
                 || self.rows.iter().any(|row| Some(row[column].shown()) != first);

@@ -23,7 +23,7 @@ use super::page::PagePart;
 use super::published::Figures;
 use super::sheet::Sheet;
 
-/// Names of files, without extension, in `results/reference/`. These files have figures that others published.
+/// Names, without extension, of the files in `results/reference/` that have figures published by others.
 pub const REFERENCES: [&str; 3] = ["profile-kinds", "mlp-activations", "profile-int8"];
 
 /// The profiles of one folder.
