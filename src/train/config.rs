@@ -336,8 +336,8 @@ pub struct Communication {
     /// Overlap the all-reduce of gradients with backward.
     #[arg(long, value_name = "on|off", default_value = "on", value_parser = on_off())]
     pub overlap: Switch,
-    /// Maximum size of a gradient bucket in MB; 1 MB for the first bucket. If all gradients together have
-    /// less than 8 times SIZE, the maximum is an eighth of their size, but at least 1 MB.
+    /// Maximum size of a gradient bucket in MB; the first bucket has at most 1 MB. Small models have smaller
+    /// buckets: at most an eighth of all gradients, but up to 1 MB.
     #[arg(long, value_name = "SIZE", default_value = "25")]
     pub bucket_mb: Above0,
     /// Abort the job if a collective takes longer than this many seconds.

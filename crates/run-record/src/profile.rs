@@ -72,7 +72,7 @@ impl Profile {
         let found = std::fs::metadata(path).map_err(unreadable)?;
         // Reading a FIFO would wait for a writer.
         if !found.is_file() || found.len() > LARGEST {
-            return Err(format!("{shown}: is not a profile, which is a file of a few KB: leave it out"));
+            return Err(format!("{shown}: is not a profile, a JSON file of a few KB: leave it out"));
         }
         let bytes = std::fs::read(path).map_err(unreadable)?;
         let damaged = |what: &str| {

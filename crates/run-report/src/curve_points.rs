@@ -146,8 +146,8 @@ fn of_ranks(
     Ok(values.split_off(&begin))
 }
 
-/// Reads the steps and values of one file; an empty list if there is no such file. `quantity` is `loss` or
-/// `accuracy`, and selects the bounds.
+/// Reads the steps and values of one file; an empty list if the file is missing or cannot be read. `quantity`
+/// is `loss` or `accuracy`, and selects the bounds.
 fn of_rank(file: &Path, quantity: &str) -> Result<Vec<(u64, f64)>, String> {
     let bytes = read_regular(file).unwrap_or_default();
     let mut points: Vec<(u64, f64)> = Vec::new();

@@ -102,7 +102,8 @@ pub struct Column {
     pub spread: bool,
     /// Definition of the column, shown as a tooltip of the title.
     pub definition: String,
-    /// Which columns a narrow table leaves out: the column with the highest value first, a column with 0 never.
+    /// Order in which a narrow table leaves out columns. The column with the highest value is left out first.
+    /// A column with 0 is never left out.
     pub hide_order: u8,
     /// Whether the column is only in files for programs.
     pub for_programs: bool,

@@ -126,8 +126,8 @@ fn knots(stroke: Stroke, jitter: f32, chance: &mut Chance) -> Vec<Point> {
 }
 
 /// Computes a Catmull-Rom spline through the knots, as a polyline. Between two knots, the spline already
-/// bends towards the third. If the second knot is a corner, which is a repeated knot, the third knot equals
-/// the second. The curve therefore does not bend before it reaches a corner.
+/// bends towards the knot that follows them. If the second of them is a corner, which is a repeated knot, the
+/// knot that follows is the corner again. The curve therefore does not bend before it reaches a corner.
 fn line(knots: &[Point]) -> Vec<Point> {
     let mut out = vec![knots[0]];
     for i in 1..knots.len() {

@@ -57,7 +57,8 @@ pub(crate) fn twin<T: Copy + Eq + Hash>(names: impl IntoIterator<Item = T>) -> O
 /// Returns the name of the class that a label stands for, or `None` if the sample must be left out.
 ///
 /// `number` is the value of a label that is a number, and `None` for a word. For an integer, `None` is
-/// allowed too. Errors begin with `place`, which says where the label is.
+/// allowed too, because its text is already the name of a class. Errors begin with `place`, which says where
+/// the label is.
 pub(crate) fn class_name(
     place: impl Display,
     label: &str,
@@ -134,7 +135,8 @@ impl Labels {
     /// number.
     ///
     /// `value` is the value of a label that is a number, and `None` for a word. For an integer, `None` is
-    /// allowed too. Errors begin with `place`, which says where the label is.
+    /// allowed too, because its text is already the name of a class. Errors begin with `place`, which says
+    /// where the label is.
     pub(crate) fn number(
         &mut self,
         place: impl Display,

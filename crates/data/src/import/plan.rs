@@ -58,8 +58,8 @@ pub(crate) fn splits<T>(
 /// Says for the log which samples became the test split.
 fn describe(test: usize, all: usize, share: f64) -> String {
     format!(
-        "the test split takes {test} of {all} samples: {share} of each class, and at least one sample; a class with \
-         one sample keeps it for training"
+        "the test split takes {test} of {all} samples: {share} of each class, at least one sample; one sample of each \
+         class is always kept for training"
     )
 }
 

@@ -154,7 +154,8 @@ impl Candidates<'_> {
 
     /// Returns the samples and labels of `split`, or of the arrays that name no split if `split` is `None`.
     /// Returns `None` if there are neither samples nor labels. The inner error says that samples or labels
-    /// are missing, or that several arrays may be the samples.
+    /// are missing, or that several arrays may be the samples. The outer error says that several arrays may
+    /// be the labels.
     fn pair(&self, split: Option<SplitKind>) -> Result<Option<Result<Pair, DataError>>, DataError> {
         let of_split = self.paths.iter().copied().filter(|path| split_of(path) == split);
         let labels: Vec<&PathBuf> = of_split.clone().filter(|path| self.is_label(path)).collect();
@@ -184,8 +185,8 @@ impl Candidates<'_> {
             _ => Ok(Some(Err(DataError::source(
                 self.source,
                 format!(
-                    "contains the arrays {}: required are an array of samples such as x_train and an array of \
-                     labels such as y_train (or named with --label), and the same for the test split if there is one",
+                    "contains the arrays {}: an array of samples such as x_train and an array of labels such as \
+                     y_train (or named with --label) are required, and the same for the test split if there is one",
                     self.listed
                 ),
             )))),
@@ -278,8 +279,8 @@ fn labels_file(pair: &Pair) -> Result<NpyFile, DataError> {
     NpyFile::open(&pair.labels, &[&numbers()[..], &NpyFile::STRINGS].concat())
 }
 
-/// Calls `visit` with each label as text. Also passes the number that the label stands for, or `None` if the
-/// label is a word or an integer. The text of an integer is already the name of a class.
+/// Calls `visit` with each label as text. Also passes the number that the label stands for. Passes `None` for
+/// a word, and for a number of an integer dtype, whose text is already the name of a class.
 fn for_each_label(
     file: &NpyFile,
     mut visit: impl FnMut(&str, Option<f64>) -> Result<(), DataError>,

@@ -159,7 +159,7 @@ pub(crate) fn below(source: &Path) -> Result<PathBuf, DataError> {
 }
 
 /// Returns whether `only`, the only folder in `folder`, belongs to tables in `folder`. This is so if there
-/// are tables, and `only` has nothing to import or the tables list its pictures.
+/// are tables, and either `only` has nothing to import, or the tables list its pictures.
 fn belongs(only: &Path, folder: &Path, files: &[PathBuf]) -> bool {
     files.iter().any(|file| is_table(file)) && (recognised(only).is_none() || listing::is_in(folder))
 }

@@ -51,8 +51,8 @@ pub(crate) fn check(root: &Path) -> Result<(), DataError> {
     let mut classes = Vec::new();
     for folder in inside(root)?.0.iter().filter(|folder| holds_pictures(folder)) {
         let (folders, files) = inside(folder)?;
-        // Nearly all folders of classes have pictures directly in them. If this folder has pictures directly
-        // in it, return early, so that the other folders are not read once more.
+        // Nearly all folders of classes have pictures directly in them. Return early at the first such
+        // folder, so that the other folders are not read once more.
         if files.iter().any(|file| is_picture(file)) {
             return Ok(());
         }

@@ -42,7 +42,8 @@ struct SplitFolder {
 
 /// Looks for tables that list the pictures below `source`, and reads their classes.
 pub(crate) fn find(source: &Path, args: &ImportArgs) -> Result<Listing, DataError> {
-    // `--drop` and `--header` apply only to tables of features.
+    // `--drop` and `--header` apply only to tables of features: with these options, no table is read as a
+    // list of pictures.
     if !args.drop.is_empty() || args.header.is_some() {
         return Ok(Listing::None);
     }

@@ -39,9 +39,9 @@ impl PictureNames {
         Ok(Self { root: root.to_owned(), files, places })
     }
 
-    /// Returns the picture with this name in the folder `within`. The name may be without folders, or may
-    /// begin with the last folders or all folders of the picture's path. Further folders may come before
-    /// them, as in an absolute path on another machine.
+    /// Returns the picture with this name in the folder `within`. The name may have no folders, or the last
+    /// folders of the picture's path, or all of them. Before these, it may have further folders, as in an
+    /// absolute path on another machine.
     pub(crate) fn find(&self, wanted: &str, within: &Path) -> Named {
         let path = wanted.replace('\\', "/");
         let parts = path.split('/').filter(|part| !["", "."].contains(part));

@@ -333,8 +333,9 @@ fn say_parts(folder: &Path, files: &[PathBuf]) {
     }
 }
 
-/// Returns the only folder in `folders` that has tables, or `None` if no folder has tables. Several folders
-/// with tables are an error, for example the configurations of a Hugging Face data set.
+/// Returns the only folder in `folders` that has tables, in itself or in an inner folder. Returns `None` if
+/// no folder has tables. Several folders with tables are an error, for example the configurations of a
+/// Hugging Face data set.
 fn data_set_in<'f>(
     folder: &Path,
     folders: &'f [PathBuf],
