@@ -2,7 +2,7 @@
 //! set, network and time.
 //!
 //! The page of a single configuration begins with these values. If a table has several configurations, the
-//! most accurate one on each data set is shown.
+//! most accurate one on each data set is shown, for at most three data sets.
 
 use std::collections::BTreeSet;
 use std::path::Path;

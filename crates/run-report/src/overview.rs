@@ -162,9 +162,9 @@ fn alike(row: &Row<'_>, rows: &[Row<'_>]) -> String {
 }
 
 /// Compares the fastest of `rows` that is not on the topology `baseline` with a row on `baseline`. Usually
-/// this is the row of `all` with the same settings, which speed-ups in the table are relative to. If another
-/// row on `baseline` is faster, or the times of the row with the same settings are unreliable, the fastest
-/// row on `baseline` is used instead.
+/// the row on `baseline` is the row of `all` with the same settings, which speed-ups in the table are
+/// relative to. If another row on `baseline` is faster, or the times of the row with the same settings are
+/// unreliable, the fastest row on `baseline` is used instead.
 fn topologies<'a>(
     rows: &[Row<'a>],
     all: &[Row<'a>],

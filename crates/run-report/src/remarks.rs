@@ -349,8 +349,8 @@ pub fn changes_of(row: &Row<'_>) -> Vec<String> {
     row.runs.iter().flat_map(|run| changes(run, |_| true)).unique().collect()
 }
 
-/// Describes each change of an option for which `is_shown` returns true, in order: option, old and new value,
-/// and the first step and epoch with the new value.
+/// Describes the changes of options for which `is_shown` returns true, in the order of the changes. A
+/// description names the option, the old and the new value, and the first step and epoch with the new value.
 ///
 /// Several changes of an option at the same step are combined into one. No step was made between them, for
 /// example because an attempt failed at once.

@@ -116,7 +116,8 @@ impl<'a> Row<'a> {
         self.part(name) == Some(Part::Communication) || ["launcher", "mpi"].contains(&name)
     }
 
-    /// Whether a setting determines which samples are trained on.
+    /// Whether a setting determines which samples are trained on. The network is such a setting: without
+    /// `--data-root`, it determines the data set.
     pub fn is_of_samples(&self, name: &str) -> bool {
         name == "model" || (self.part(name) == Some(Part::Data) && name != "test_samples")
     }
@@ -182,8 +183,8 @@ impl<'a> Row<'a> {
     }
 
     /// Returns the varied settings that are on, as text. A setting that is off is included only if it is
-    /// needed: one of `others` has another value for it, but the same values for all settings that are on.
-    /// `None` if the result is empty.
+    /// needed: one of `others` has the same values for all settings that are on, but another value for this
+    /// setting. `None` if the result is empty.
     pub fn told_among<'r>(
         &self,
         others: impl Iterator<Item = &'r Row<'r>> + Clone,
@@ -301,7 +302,7 @@ pub(crate) fn compare(a: &str, b: &str) -> Ordering {
 }
 
 /// Returns the settings that differ between rows, except those that have a fixed column or footnote, or that
-/// [`is_told`] omits. The launcher is included.
+/// [`is_told`] omits. The launcher is included, although it has a fixed column.
 pub fn varied(rows: &[Row<'_>]) -> Vec<String> {
     let names: BTreeSet<&String> = rows.iter().flat_map(|row| row.settings.keys()).collect();
     let differs = |name: &&String| rows.iter().any(|row| row.setting(name) != rows[0].setting(name));
@@ -409,8 +410,8 @@ pub fn tells_classes_apart(run: &Run) -> bool {
     let all = tested.iter().map(|class| class.samples).sum::<u64>() as f64;
     let most = tested.iter().max_by_key(|class| class.samples).map_or(0, |class| class.correct);
     let correct: u64 = tested.iter().map(|class| class.correct).sum();
-    // Sums of recalls. If predictions do not depend on the sample, the expected recall of a class is the
-    // share of predictions that name it.
+    // `expected` and `found` are sums of recalls. If predictions do not depend on the sample, the expected
+    // recall of a class is the share of predictions that name it.
     let named = |class: &&run_record::ClassRecord| (class.named as f64 / all).min(1.0);
     let expected: f64 = tested.iter().map(named).sum();
     let found: f64 = tested.iter().map(|class| class.correct as f64 / class.samples as f64).sum();

@@ -295,7 +295,7 @@ fn check_history(folder: &Path, results: &Results) -> Result<(), String> {
         ("int8_test_loss", results.int8_test_loss, last.int8_test_loss),
         ("int8_test_accuracy", results.int8_test_accuracy, last.int8_test_accuracy),
     ] {
-        // A run without an int8 model has only the first four.
+        // A run without an int8 model has only the first four values.
         let (Some(result), Some(of_epoch)) = (result, of_epoch) else { continue };
         if (result - of_epoch).abs() > 1e-6 * of_epoch.abs().max(1.0) {
             return Err(wrong(format!("{name} is {result}, but {of_epoch} in the last line of epochs.csv")));
@@ -314,7 +314,7 @@ pub fn wait_seconds(results: &Results) -> f64 {
     let is_older = results.step_ms.rest == 0.0;
     let exceeds = results.comm_seconds > results.train_seconds;
     match results.per_rank.first() {
-        // If an older version began the run, the times up to the resume are measured in the older way.
+        // If an older version began the run, the times up to the resume are times of rank 0.
         Some(first) if exceeds || (is_older && phases > results.ms_per_step) => first.comm_seconds,
         _ => results.comm_seconds,
     }

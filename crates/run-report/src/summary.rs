@@ -58,8 +58,8 @@ fn count_cell(number: usize, row: &Row<'_>) -> Cell {
     Cell::number(number as f64, 0, paths(row))
 }
 
-/// Returns the columns ranks, training time, speed-up and efficiency. Speed-up and efficiency are relative to
-/// `baseline`.
+/// Returns the columns with the number of ranks, the training time, the speed-up and the efficiency. Speed-up
+/// and efficiency are relative to the topology `baseline`.
 fn speed_columns<'c, 'a>(rows: &'c [Row<'a>], baseline: &'c str) -> [Field<'c, Row<'a>>; 4] {
     // If all rows are on the baseline's topology, there is no speed-up.
     let several = rows.iter().any(|row| row.setting("topology") != baseline);
