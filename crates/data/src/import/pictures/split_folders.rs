@@ -201,8 +201,8 @@ fn is_class(folder: &Path) -> bool {
     !split::is_no_class(&name(folder)) && holds_pictures(folder)
 }
 
-/// Checks a source in which no training split with folders of classes was found. The folders of such a source
-/// must be the classes. Rejects the source if its folders are splits rather than classes.
+/// Checks a source in which no training split with folders of classes was found. The import then takes the
+/// folders in the source as the classes. Rejects the source if its folders are splits rather than classes.
 fn check_no_split(
     source: &Path,
     sides: &[CandidateSplit],

@@ -217,8 +217,8 @@ fn read(
     let (mut empty, mut swallowing) = (0, None);
     file.for_each_row(|table, row, position| {
         tell(rows.len())?;
-        // Spreadsheets leave rows with nothing but separators. A row of one cell has no separator and is
-        // kept.
+        // Spreadsheets leave rows with nothing but separators: skip these rows. A row of one cell has no
+        // separator and is kept.
         if !table.is_parquet && row.len() > 1 && is_empty_from(row, 0) {
             empty += 1;
             return Ok(());
