@@ -21,8 +21,8 @@ const LOSSES: [Measure; 2] = [
         .means("Test loss of the int8 model"),
 ];
 
-/// Returns the measurement `key`, from the main table or from [`LOSSES`], with the given title and the given
-/// [`Column::hide_order`].
+/// Returns the measurement `key`, from the main table or from `LOSSES`, with the given title and the given
+/// [`Measure::hide_order`].
 pub fn measure(key: &str, title: &'static str, hide_order: u8) -> Measure {
     let found = OTHERS.into_iter().chain(LOSSES).find(|measure| measure.key == key).unwrap_or(TRAIN);
     Measure { title, hide_order, ..found }
