@@ -80,8 +80,8 @@ pub struct Cli {
     /// More log output (-v: debug, -vv: trace); RUST_LOG overrides it.
     #[arg(short, long, global = true, action = ArgAction::Count, display_order = 900)]
     pub verbose: u8,
-    /// Print only warnings, errors and results. Leave out the log, the progress bar, and the tables that train
-    /// and data import print.
+    /// Print only warnings, errors and results. Leave out the log, the progress bar, and the tables of the
+    /// commands `train` and `data import`.
     #[arg(short, long, global = true, conflicts_with = "verbose", display_order = 901)]
     pub quiet: bool,
     #[command(subcommand)]

@@ -81,7 +81,7 @@ pub struct RunConfig {
     /// Gradient accumulation: each rank computes K batches in a step, with one all-reduce and one update.
     #[arg(long, value_name = "K", default_value = "1", help_heading = "Training")]
     pub accumulate: Positive,
-    /// Data type of activations and matrix products: bf16, fp16 (with loss scaling), or no for f32. Weights,
+    /// Data type of activations and matrix products: bf16, fp16 (with loss scaling), or no (f32). Weights,
     /// optimizer, loss and batch norm's statistics stay in f32.
     #[arg(
         long,
@@ -336,8 +336,8 @@ pub struct Communication {
     /// Overlap the all-reduce of gradients with backward.
     #[arg(long, value_name = "on|off", default_value = "on", value_parser = on_off())]
     pub overlap: Switch,
-    /// Maximum size of a gradient bucket in MB; the first bucket has at most 1 MB. Small models have smaller
-    /// buckets: at most an eighth of all gradients, but up to 1 MB.
+    /// Maximum size of a gradient bucket in MB; the first bucket has at most 1 MB. For small models, the maximum
+    /// is lower: an eighth of all gradients, or 1 MB if that is more.
     #[arg(long, value_name = "SIZE", default_value = "25")]
     pub bucket_mb: Above0,
     /// Abort the job if a collective takes longer than this many seconds.
