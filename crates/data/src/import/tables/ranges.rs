@@ -166,7 +166,7 @@ mod tests {
             (&[&one], "column f0: | f32 | all values | from 1700000000000000000 to 1700000000000000000"),
             (&[&["16777217", "16777216"]], "column f0: | f32 | all values | from 16777216 to 16777217"),
             (&[&few], "column f0: | f32 | fewer than 1000 | 1700000000 and 1700005350"),
-            (&[&few, &few], "columns f0, f1: | f32 | fewer than 1000 | 1700000000 and 1700005350 (f0)"),
+            (&[&few, &few], "columns f0, f1: | column f0, | fewer than 1000 | 1700000000 and 1700005350"),
         ] {
             let found = problems(columns);
             let [one] = &found[..] else { panic!("{found:?}") };
