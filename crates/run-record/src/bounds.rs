@@ -24,7 +24,8 @@ const ABOVE_0: [&str; 12] = [
 
 /// A little above `f32::MAX`, because JSON contains `f32::MAX` rounded up, as 3.4028235e38.
 const LARGEST_F32: f64 = 3.5e38;
-/// Field with a number for each host. The name of a host may look like the name of another field.
+/// Field with a number for each host, by the host's name. All hosts have the bounds of this field, even a
+/// host with the name of another field.
 const BY_HOST: &str = "others_cpu_percent_by_host";
 
 /// Says what is wrong with the number `text`; `None` if it is within the bounds of its field. `path` names
@@ -48,8 +49,8 @@ pub fn out_of_bounds(path: &str, text: &str) -> Option<String> {
     }
     let (low, high, words) = match name {
         _ if path == "config.lr" => (0.0, f64::MAX, "0 to 1.8e308"),
-        // Of the options, only `lr` has bounds here: for the others, a later version of the program may allow
-        // any value.
+        // Of the options, only `lr` has a range. Another option has none, because a later version of the
+        // program may allow any value for it.
         _ if path.starts_with("config.") || path.starts_with("schema.") => return None,
         "mean" => (-LARGEST_F32, LARGEST_F32, "-3.5e38 to 3.5e38"),
         "std" | "loss_scale" => (0.0, LARGEST_F32, "0 to 3.5e38"),

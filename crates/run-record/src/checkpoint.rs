@@ -34,7 +34,7 @@ pub struct SaveOptions<'a> {
     pub int8: Option<&'a [u8]>,
     /// What the manifest records about the run.
     pub origin: Origin,
-    /// Digests of the curves (loss and accuracy by step) up to this step.
+    /// Digests of the curves (loss and accuracy by step) up to `step`.
     pub curves: Curves,
     /// Number of steps that the run has done. The checkpoint's folder is named after it.
     pub step: usize,
@@ -169,8 +169,9 @@ impl<P: Serialize + DeserializeOwned> Checkpoint<P> {
 /// The last checkpoint stays. With early stopping, the checkpoint of the best epoch stays too. The
 /// optimizer's moments are removed from the checkpoints that stay.
 ///
-/// Repeats of a run end with identical weights. If a checkpoint in one of the folders `others` has the same
-/// weights, the weights file becomes a hard link to that checkpoint's file.
+/// Repeats of a run end with identical weights, which need not be stored twice. If a checkpoint in one of the
+/// folders `others` has the same weights as a checkpoint in `folder`, the weights file in `folder` becomes a
+/// hard link to the other file.
 ///
 /// # Errors
 /// If the folder or a manifest cannot be read, a manifest is damaged, or a checkpoint cannot be written or
@@ -276,8 +277,8 @@ pub struct CurveDigest {
     pub sha256: String,
 }
 
-/// Digests of the samples that a run uses. Each also covers what turns the samples into inputs and targets:
-/// shape, element type, normalisation and class names.
+/// Digests of the samples that a run uses. Each digest also covers what turns the samples into inputs and
+/// targets: shape, element type, normalisation and class names.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DataDigests {
     /// Training samples.
@@ -319,7 +320,7 @@ pub struct Manifest {
 }
 
 impl Manifest {
-    /// Makes the manifest of a checkpoint with these files and curves.
+    /// Makes the manifest of a checkpoint. `files` has the digests of the checkpoint's files, by file name.
     pub fn new(files: BTreeMap<String, String>, curves: Curves, origin: &Origin) -> Self {
         let Origin { config, data, attempt } = origin.clone();
         Self { sha256: NO_DIGEST.into(), version: VERSION, attempt, files, curves, data, config }
@@ -330,7 +331,8 @@ impl Manifest {
         self.files.contains_key(OPTIMIZER)
     }
 
-    /// Returns the bytes of `manifest.json`, with its digest filled in. Errors name `file`.
+    /// Returns the bytes of `manifest.json`. Its field `sha256` is the digest of the text with [`NO_DIGEST`]
+    /// in this field. Errors name `file`.
     pub(super) fn encode(&self, file: &Path) -> Result<Vec<u8>, RecordError> {
         let blank = Self { sha256: NO_DIGEST.into(), ..self.clone() };
         let text = serde_json::to_string_pretty(&blank).map_err(|e| RecordError::write(file, e.into()))?;

@@ -75,8 +75,8 @@ pub struct ClassRecord {
 }
 
 impl ByClass {
-    /// Computes the results of `confusion`. `names` are the names of the classes. `None` if there are no
-    /// samples, or a class has no name.
+    /// Computes the results by class from `confusion`. `names` are the names of the classes. Returns `None`
+    /// if there are no samples, or if a class in `confusion` has no name.
     pub fn from_confusion(confusion: &Confusion, names: &[String]) -> Option<Self> {
         let mut counts = vec![Count::default(); names.len()];
         let rows = if names.len() <= MOST_ROWS { names.len() } else { 0 };
@@ -128,7 +128,8 @@ struct Count {
     samples: u64,
     named: u64,
     correct: u64,
-    /// The most frequent wrong prediction for this class: number of samples, and the predicted class.
+    /// The most frequent wrong prediction for samples of this class: the number of these samples, and the
+    /// index of the predicted class.
     taken_for: Option<(u64, usize)>,
 }
 

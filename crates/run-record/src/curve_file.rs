@@ -1,7 +1,8 @@
-//! Curves: files with the loss or accuracy of one rank, a step and a value on each line. A checkpoint stores
-//! the length and digest of each curve, so a resumed run can check the curve and continue it.
+//! Curves: files with the loss or accuracy of one rank. Each line has a step and the value at this step. A
+//! checkpoint stores the length and digest of each curve, so a resumed run can check the curve and continue
+//! it.
 //!
-//! Also defines the lines of `epochs.csv`, and detects overfitting from them.
+//! This module also defines the lines of `epochs.csv`, and detects overfitting from them.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -100,8 +101,8 @@ pub struct EpochRow {
 
 /// Minimum number of epochs after the lowest test loss for a run to count as overfitting.
 const LATER: usize = 2;
-/// The test loss must rise from its minimum to the last epoch by at least this share of the minimum. A loss
-/// that has converged moves by less.
+/// A run counts as overfitting only if the test loss rises from its minimum to the last epoch by at least
+/// this share of the minimum. A loss that has converged moves by less.
 pub const LEAST_RISE: f64 = 0.01;
 
 /// Returns the epoch after which a run overfits: the epoch of lowest test loss. `None` if the run does not
@@ -109,8 +110,8 @@ pub const LEAST_RISE: f64 = 0.01;
 ///
 /// A run overfits if three conditions hold: at least two epochs follow the epoch of lowest test loss; the
 /// last epoch has a test loss that is higher by [`LEAST_RISE`] or more; and the last epoch has a lower
-/// training loss. A run is therefore not reported while it still improves or has just had its best epoch. A
-/// run that diverges is not reported because its training loss rises too.
+/// training loss than the epoch of lowest test loss. A run is therefore not reported while it still improves
+/// or has just had its best epoch. A run that diverges is not reported because its training loss rises too.
 pub fn overfits_after(epochs: &[EpochRow]) -> Option<usize> {
     // If several epochs have the lowest loss, take the last of them: all later losses are then higher.
     let lowest = epochs.iter().rev().min_by(|a, b| a.test_loss.total_cmp(&b.test_loss))?;

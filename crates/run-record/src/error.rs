@@ -15,7 +15,8 @@ pub enum RecordError {
     Write {
         /// The file or folder.
         path: PathBuf,
-        /// The system's error. It is not a `#[source]`: error chains would then print it twice.
+        /// The system's error. The message contains it, so it is not a `#[source]`: an error chain would print
+        /// it twice.
         reason: io::Error,
     },
     /// The directory of a new run, or a file in it, cannot be written.
@@ -23,7 +24,8 @@ pub enum RecordError {
     WriteNew {
         /// The file or folder.
         path: PathBuf,
-        /// The system's error. It is not a `#[source]`: error chains would then print it twice.
+        /// The system's error. The message contains it, so it is not a `#[source]`: an error chain would print
+        /// it twice.
         reason: io::Error,
     },
     /// A file cannot be read.
@@ -31,7 +33,8 @@ pub enum RecordError {
     Read {
         /// The file or folder.
         path: PathBuf,
-        /// The system's error. It is not a `#[source]`: error chains would then print it twice.
+        /// The system's error. The message contains it, so it is not a `#[source]`: an error chain would print
+        /// it twice.
         reason: io::Error,
     },
     /// The run directory already exists.
@@ -155,7 +158,7 @@ fn remedy_of_new(reason: &io::Error) -> &'static str {
 }
 
 /// Advice for a file that cannot be read. Empty if the file is missing or is not a regular file. In all other
-/// cases, the content of the file is not lost.
+/// cases, the content of the file is not lost, so the advice is how to read it.
 fn advice(reason: &io::Error) -> &'static str {
     match reason.kind() {
         _ if is_damage(reason) => "",
@@ -180,7 +183,8 @@ fn is_damage(reason: &io::Error) -> bool {
 }
 
 impl RecordError {
-    /// Whether a file of the run is missing, cut short or changed.
+    /// Whether a file is missing, damaged or not a regular file, or contains float weights instead of an int8
+    /// model.
     pub fn is_damage(&self) -> bool {
         match self {
             Self::Damaged { .. } | Self::FloatWeights(_) => true,
@@ -196,7 +200,7 @@ impl RecordError {
     }
 
     /// Whether a command was given a file of the wrong kind, or a file that was never made. This is an error
-    /// of usage, not damage.
+    /// of usage, even if [`is_damage`](Self::is_damage) is also true.
     pub fn is_wrong_kind(&self) -> bool {
         matches!(
             self,
@@ -212,8 +216,8 @@ impl RecordError {
         Self::Write { path: path.to_owned(), reason }
     }
 
-    /// Turns [`Write`](Self::Write) into [`WriteNew`](Self::WriteNew), whose message advises another `--out`.
-    /// Other errors stay as they are.
+    /// Turns [`Write`](Self::Write) into [`WriteNew`](Self::WriteNew), whose message advises another `--out`
+    /// where that helps. Other errors stay as they are.
     pub(crate) fn of_new_run(self) -> Self {
         match self {
             Self::Write { path, reason } => Self::WriteNew { path, reason },

@@ -35,8 +35,9 @@ pub struct FailedAttempt {
 pub struct RunDirState {
     /// Whether the directory contains anything but a lock.
     pub occupied: bool,
-    /// Content of `run.json`; `None` if there is no such file. It contains the process ids of the ranks, so
-    /// every attempt that reaches its first step has changed it.
+    /// Content of `run.json`; `None` if there is no such file. Every attempt that reaches its first step has
+    /// changed this content, because it contains the process ids of the ranks. A restart compares the content
+    /// with that before the attempt.
     pub run_json: Option<Vec<u8>>,
     /// Status of the run; `None` if `run.json` is missing or damaged.
     pub status: Option<Status>,
@@ -44,7 +45,8 @@ pub struct RunDirState {
     pub failed: Vec<FailedAttempt>,
     /// Step of the newest checkpoint; `None` if there is no checkpoint.
     pub checkpoint: Option<usize>,
-    /// Number of finished steps in the [`StepFile`]; `None` if there is no such file.
+    /// Number of finished steps in the [`StepFile`]; `None` if there is no such file, or it contains no
+    /// number.
     pub noted: Option<usize>,
 }
 

@@ -115,7 +115,7 @@ impl Intact {
     }
 }
 
-/// Returns an unused name beside a damaged checkpoint, to rename it to.
+/// Returns an unused path to which the damaged checkpoint `path` can be renamed.
 fn unused(path: &Path) -> Result<PathBuf, RecordError> {
     let mut aside = path.with_extension(DAMAGED);
     for number in 2.. {
@@ -142,14 +142,15 @@ pub(super) fn publish(written: &Path, path: &Path) -> Result<(), RecordError> {
     Ok(())
 }
 
-/// Returns the hidden name `.NAME.ending` beside `path`.
+/// Returns the path of the hidden file or folder `.NAME.ending` beside `path`. NAME is the last name in
+/// `path`.
 pub(super) fn hidden(path: &Path, ending: &str) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     path.with_file_name(format!(".{name}.{ending}"))
 }
 
 /// Removes all checkpoints except the `keep` newest ones (three if `None`), the checkpoints of `steps`, and
-/// `written`.
+/// the checkpoint `written`.
 pub(super) fn prune(
     folder: &Path,
     written: &Path,

@@ -17,8 +17,8 @@ pub fn json_problem(error: &serde_json::Error) -> String {
         Category::Data | Category::Io => match in_words(text) {
             Some(words) if line > 0 => format!("line {line}: {words}"),
             Some(words) => words,
-            // An error that the deserialized type made itself. For example, an option's own error names the
-            // option.
+            // The deserialized type made this error itself. Its text is for users already: the error of an
+            // option, for example, names the option.
             None => text.to_owned(),
         },
     }

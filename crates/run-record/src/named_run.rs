@@ -28,7 +28,7 @@ impl NamedRun {
         let is_checkpoint = match state.try_exists() {
             // If `path` is a file, reading it as a run directory reports the error.
             Err(error) if error.kind() == ErrorKind::NotADirectory => false,
-            // The error names `path`, which the user gave. The file `state` need not exist.
+            // The error names `path`, which the user gave, and not `state`, which need not exist.
             found => found.map_err(|error| RecordError::read(path, error))?,
         };
         let around = |path: &Path| path.parent().map(Path::to_owned);
@@ -82,7 +82,7 @@ impl NamedRun {
     }
 }
 
-/// Says what this program wrote at `path`, other than a data set; `None` if it wrote nothing there.
+/// Says what this program wrote at `path`; `None` if it wrote nothing or a data set there.
 pub fn product_at(path: &Path) -> Option<&'static str> {
     let folder =
         if path.is_file() { path.parent().filter(|folder| *folder != Path::new("")) } else { Some(path) };

@@ -43,7 +43,7 @@ pub struct Profile<C = serde_json::Value> {
     pub simd: String,
     /// The run or checkpoint that network and samples are from; `None` if none was given.
     pub checkpoint: Option<String>,
-    /// Size in bytes of the weights file in a checkpoint.
+    /// Size in bytes that the profiled network has as a file in a checkpoint: float weights or an int8 model.
     pub checkpoint_bytes: u64,
     /// Name of the processor.
     pub cpu: String,
@@ -72,7 +72,7 @@ impl Profile {
         let found = std::fs::metadata(path).map_err(unreadable)?;
         // Reading a FIFO would wait for a writer.
         if !found.is_file() || found.len() > LARGEST {
-            return Err(format!("{shown}: is not a profile, a JSON file of a few KB: leave it out"));
+            return Err(format!("{shown}: is not a profile, which is a JSON file of a few KB: leave it out"));
         }
         let bytes = std::fs::read(path).map_err(unreadable)?;
         let damaged = |what: &str| {
@@ -104,7 +104,7 @@ impl Profile {
         } else if self.operators.iter().any(|row| row.calls == 0 || !is_time(row.self_cpu_ms)) {
             Some("an operator has 0 calls, or its self_cpu_ms is out of range")
         } else if self.computing().next().is_none() {
-            Some("operators contains no computing operator")
+            Some("operators has no row of a phase other than data and rest")
         } else {
             None
         }
@@ -200,11 +200,11 @@ pub struct ProfileRow {
     pub phase: Phase,
     /// Number of calls.
     pub calls: usize,
-    /// Self time: time of the operator without the operators that it calls. In percent of the wall time.
+    /// Self time in percent of the wall time. Self time excludes the operators that this operator calls.
     pub self_cpu_percent: f64,
     /// Self time in milliseconds.
     pub self_cpu_ms: f64,
-    /// Total time: time of the operator with the operators that it calls. In percent of the wall time.
+    /// Total time in percent of the wall time. Total time includes the operators that this operator calls.
     pub cpu_total_percent: f64,
     /// Total time in milliseconds.
     pub cpu_total_ms: f64,

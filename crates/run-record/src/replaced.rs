@@ -127,7 +127,8 @@ pub fn settle(run: &Path) -> Result<(), RecordError> {
         remove(run);
         return Ok(());
     }
-    // The new run has created this folder, which is still empty.
+    // If the new run created this folder, it is still empty. If it contains checkpoints of the old run,
+    // `remove_dir` fails and keeps them.
     let _ = fs::remove_dir(run.join("checkpoints"));
     put_back(run)
 }

@@ -120,8 +120,8 @@ impl RunDir {
         Ok(())
     }
 
-    /// Creates the directory, with a suffix -2, -3, … if the name is taken by a run that was started in the
-    /// same second.
+    /// Creates the directory. If the name is taken, for example by a run that was started in the same second,
+    /// adds a suffix to the name: -2, -3, …
     ///
     /// # Errors
     /// If it cannot be written.

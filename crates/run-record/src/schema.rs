@@ -14,7 +14,7 @@ use crate::json_problem::short;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Schema(pub BTreeMap<String, OptionSchema>);
 
-/// Description of an option. Fields with their most frequent value are left out of the file.
+/// Description of an option. The file leaves out a field that has its most frequent value.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct OptionSchema {
     /// Subject of the option.
@@ -24,7 +24,8 @@ pub struct OptionSchema {
     pub takes: Takes,
     /// Value in `config` if the option is not given.
     pub default: Value,
-    /// Value that null in `config` stands for, if that value can also be given on a command line.
+    /// Value that has the same effect as null in `config`. Null if no value that a command line can contain
+    /// has this effect.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub unset: Value,
     /// What the option affects.

@@ -10,15 +10,15 @@ use serde::{Deserialize, Serialize};
 use super::{RecordError, json_problem};
 use crate::files::{read_regular, replace_json};
 
-/// Content of `sweep.json` in a sweep's folder, `results/<name>/`. Each run has its directory
-/// `results/<name>/<run>/` and its log `results/<name>/<run>.log` there.
+/// Content of `sweep.json` in a sweep's folder, `results/<name>/`. The folder contains a directory `<run>/`
+/// and a log `<run>.log` for each run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct SweepRecord {
     /// File name of the sweep's definition, without its extension.
     pub name: String,
     /// Title of the table in reports.
     pub title: String,
-    /// Name of the published figures for comparison, `results/reference/<this>.csv`.
+    /// Name of the table of published figures to compare with: `results/reference/<name>.csv`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reference: Option<String>,
     /// `full`, or the name of a smaller variant of the sweep.
@@ -77,13 +77,14 @@ impl SweepRun {
 }
 
 impl SweepRecord {
-    /// Returns the names of the skipped runs, grouped by reason, in their order.
+    /// Returns each reason for which runs were skipped, with the names of these runs, in the order of the
+    /// sweep.
     pub fn skipped(&self) -> Vec<(&str, Vec<&str>)> {
         let groups = self.by_reason(RunState::Skipped).into_iter();
         groups.map(|(reason, runs)| (reason, runs.iter().map(|run| run.name.as_str()).collect())).collect()
     }
 
-    /// Returns the failed runs in their order, grouped by the reason of the failure.
+    /// Returns the failed runs in the order of the sweep, grouped by the reason of the failure.
     pub fn failed(&self) -> Vec<Vec<&SweepRun>> {
         self.by_reason(RunState::Failed).into_iter().map(|(_, runs)| runs).collect()
     }

@@ -63,7 +63,7 @@ impl TensorSpec {
     }
 }
 
-/// Returns a safetensors file. `tensors` are names, types, shapes and little-endian values.
+/// Returns the bytes of a safetensors file. `tensors` are names, types, shapes and little-endian values.
 ///
 /// # Errors
 /// If a shape does not match the number of values.
@@ -114,7 +114,7 @@ struct Stored<'a> {
 enum Content<'a> {
     /// Values in the order of flat buffers.
     Floats(&'a TensorSpec, &'a [f32]),
-    /// A 64-bit number.
+    /// The number of batches that a batch norm has processed, as little-endian i64.
     Count([u8; 8]),
 }
 

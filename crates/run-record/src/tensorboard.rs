@@ -20,7 +20,7 @@ use crate::files;
 /// How the name of an event file begins. TensorBoard only reads files with `tfevents` in their names.
 const EVENTS: &str = "events.out.tfevents.";
 
-/// Writes one event file for each name, each in a folder of that name.
+/// Writes one event file in each of several folders. [`create`](Self::create) takes the names of the folders.
 pub struct TensorBoard {
     files: Vec<(PathBuf, BufWriter<File>)>,
 }
@@ -134,8 +134,8 @@ fn masked_crc(bytes: &[u8]) -> [u8; 4] {
     CRC_32C.checksum(bytes).rotate_right(15).wrapping_add(0xa282_ead8).to_le_bytes()
 }
 
-/// `Event` of `event.proto`. The first event of a file is its version; each point of a curve is an event with
-/// a summary.
+/// `Event` of `event.proto`. The first event of a file states the version of the format. Each point of a
+/// curve is an event with a summary.
 #[derive(Clone, PartialEq, Message)]
 struct Event {
     /// Seconds since 1970.

@@ -143,8 +143,8 @@ impl RunWriter {
     /// Writes a checkpoint after `step` steps of the run. `int8` is the content of the int8 model's file,
     /// made from the same weights.
     ///
-    /// Then removes older checkpoints. It keeps the newest checkpoints, the checkpoint of the step `best`
-    /// (lowest test loss, for early stopping) and, with `--keep`, the checkpoint of the step `most_accurate`.
+    /// Then removes older checkpoints, except the newest ones, the checkpoint of the step `best` (lowest test
+    /// loss, for early stopping) and, with `--keep`, the checkpoint of the step `most_accurate`.
     ///
     /// # Errors
     /// If the checkpoint cannot be written.

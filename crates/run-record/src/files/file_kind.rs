@@ -58,8 +58,8 @@ const FRAMES: &str = "save its frames as PNG or JPEG";
 const WEIGHTS: &str = "save its state_dict with safetensors.torch.save_file";
 const UTF8: &str = "save it in UTF-8";
 
-/// Offset, bytes at this offset, name and advice. If the bytes of one kind begin with the bytes of another
-/// kind, the kind with the longer bytes comes first.
+/// Offset, bytes at this offset, name and advice. The first match counts. A kind whose bytes begin with the
+/// bytes of another kind therefore comes before that kind.
 const KINDS: [(usize, &[u8], &str, &str); 75] = [
     (0, LFS, POINTER.name, POINTER.advice),
     // Responses that servers send instead of a file.
@@ -157,8 +157,8 @@ const KINDS: [(usize, &[u8], &str, &str); 75] = [
     (0, b"MZ\x90\0", "a program", READ_ELSEWHERE),
 ];
 
-/// Formats that are zip archives inside: a part of their first entry's name, the name of the kind, and
-/// advice.
+/// For each format that is a zip archive inside: a part of the name of the archive's first entry, the name of
+/// the kind, and advice.
 const ZIPPED: [(&[u8], &str, &str); 7] = [
     (b".npy", "a NumPy archive (.npz)", READ_ELSEWHERE),
     (b"/data.pkl", "a PyTorch checkpoint", WEIGHTS),
@@ -175,7 +175,8 @@ pub fn foreign(beginning: &[u8]) -> Option<FileKind> {
     let beginning = &beginning[..beginning.len().min(BEGINNING)];
     let is_text = !beginning.iter().any(|byte| byte.is_ascii_control() && !byte.is_ascii_whitespace());
     let starts = |&(offset, magic, ..): &(usize, &[u8], &str, &str)| {
-        // A text table may begin with the same few letters.
+        // A text table may contain the same letters by chance. In a text, a magic number of letters therefore
+        // counts only if it is at the beginning and has more than four letters.
         beginning.get(offset..).is_some_and(|rest| rest.starts_with(magic))
             && !(is_text && magic.is_ascii() && (offset > 0 || magic.len() <= 4))
     };

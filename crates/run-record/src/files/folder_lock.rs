@@ -8,8 +8,8 @@ use std::path::Path;
 use super::open_here;
 use crate::RecordError;
 
-/// Name of the lock file in the folder. It stays there when the lock is released. Only the holder of the lock
-/// may remove it, after all other files of the folder.
+/// Name of the lock file in the folder. The file stays there when the lock is released. Only the holder of
+/// the lock may remove the file, after all other files of the folder.
 pub const LOCK: &str = ".lock";
 
 /// A held lock. It is released when this value is dropped or the process ends.
@@ -43,7 +43,7 @@ pub fn lock(folder: &Path) -> Result<FolderLock, RecordError> {
         }
     }
     // If the lock file was removed after it was opened here, another process may have created and locked a
-    // new lock file. The folder counts as in use.
+    // new lock file. The folder therefore counts as in use.
     if file.metadata().is_ok_and(|found| found.nlink() == 0) {
         return Err(RecordError::InUse { folder: folder.to_owned(), holder: "another process".into() });
     }

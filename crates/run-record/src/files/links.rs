@@ -67,7 +67,7 @@ pub fn create_here(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Replaces the content of `path`. Fails if `path` is a link.
+/// Replaces the content of the file `path`, or creates the file. Fails if `path` is a link.
 ///
 /// # Errors
 /// If it cannot be written.

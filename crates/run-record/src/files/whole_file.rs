@@ -12,7 +12,7 @@ use tempfile::{Builder, TempPath};
 /// is therefore always complete. If a `WholeFile` is dropped before it is finished, the temporary file is
 /// removed.
 pub struct WholeFile {
-    // Not a `NamedTempFile`, whose errors name the temporary file.
+    // A `NamedTempFile` would name the temporary file in its errors.
     file: BufWriter<File>,
     temporary: TempPath,
     target: PathBuf,
@@ -32,12 +32,12 @@ impl WholeFile {
             let what = "it is a folder, not a regular file: name a file in it";
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, what));
         }
-        // A name need not be UTF-8.
+        // The prefix is an `OsString`, because `name` need not be UTF-8.
         let mut prefix = OsString::from(".");
         prefix.push(name);
         prefix.push(".");
-        // Readable as the umask allows, like other files that a program creates. By default, the crate
-        // `tempfile` makes temporary files readable by their owner only.
+        // Like other files that a program creates, this file must be readable by everybody whom the umask
+        // allows. By default, the crate `tempfile` makes temporary files readable by their owner only.
         let open = |path: &Path| File::options().write(true).create_new(true).open(path);
         let file = Builder::new().prefix(&prefix).suffix(".part").make_in(out, open)?;
         let (file, temporary) = file.into_parts();
