@@ -15,8 +15,8 @@ pub enum RecordError {
     Write {
         /// The file or folder.
         path: PathBuf,
-        /// The system's error. The message contains it, so it is not a `#[source]`: an error chain would print
-        /// it twice.
+        /// The system's error. The message contains it, so it is not a `#[source]`: an error chain would
+        /// print it twice.
         reason: io::Error,
     },
     /// The directory of a new run, or a file in it, cannot be written.
@@ -24,8 +24,8 @@ pub enum RecordError {
     WriteNew {
         /// The file or folder.
         path: PathBuf,
-        /// The system's error. The message contains it, so it is not a `#[source]`: an error chain would print
-        /// it twice.
+        /// The system's error. The message contains it, so it is not a `#[source]`: an error chain would
+        /// print it twice.
         reason: io::Error,
     },
     /// A file cannot be read.
@@ -33,8 +33,8 @@ pub enum RecordError {
     Read {
         /// The file or folder.
         path: PathBuf,
-        /// The system's error. The message contains it, so it is not a `#[source]`: an error chain would print
-        /// it twice.
+        /// The system's error. The message contains it, so it is not a `#[source]`: an error chain would
+        /// print it twice.
         reason: io::Error,
     },
     /// The run directory already exists.

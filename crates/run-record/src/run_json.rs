@@ -302,10 +302,12 @@ pub struct RankRecord {
     pub test_loss: Option<f64>,
     /// Accuracy over the rank's share of the test set, in percent; `None` without test samples.
     pub test_accuracy: Option<f64>,
-    /// Loss of the int8 model over the rank's share of the test set.
+    /// Mean loss of the int8 model over the rank's share of the test set; `None` without an int8 model or
+    /// without test samples.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub int8_test_loss: Option<f64>,
-    /// Accuracy of the int8 model over the rank's share of the test set, in percent.
+    /// Accuracy of the int8 model over the rank's share of the test set, in percent; `None` without an int8
+    /// model or without test samples.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub int8_test_accuracy: Option<f64>,
     /// Time in which the rank only waited for gradients, in seconds.
