@@ -103,7 +103,7 @@ fn a_sweep_starts_each_run_once_and_interleaves_repeats() {
     std::fs::write(&file, text_of_file.replace("repeats = 2", "repeats = 1")).unwrap();
     let fewer = run(sweep(&lab, &file, &[]));
     assert!(fewer.status.success() && text(&fewer).contains("4 finished runs in "), "{}", text(&fewer));
-    let note = "4 runs no longer in the sweep: 1x1-gloo-2, 1x1-mpi-2, ";
+    let note = "contains 4 runs not in the sweep's list: 1x1-gloo-2, 1x1-mpi-2, ";
     assert!(report(&lab).contains(note), "{}", report(&lab));
 }
 

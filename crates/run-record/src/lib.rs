@@ -1,10 +1,10 @@
 //! Reads and writes run directories. A run is one training with mpiburn, and its directory contains
 //! everything that the run writes to disk. Only rank 0 writes to the directory.
 //!
-//! The crate depends on neither Burn nor MPI and does not know the program's options. The configuration in
-//! `run.json` and the position in a checkpoint can be of any serializable type. [`Layout`] describes the
-//! parameters of a network. The crate `run-report` makes reports from run directories. The README of the
-//! repository describes the program.
+//! The crate depends on neither Burn nor MPI and does not know the program's options. For this crate, the
+//! configuration in `run.json` and the position in a checkpoint are of any serializable type. [`Layout`]
+//! describes the parameters of a network. The crate `run-report` makes reports from run directories. The
+//! README of the repository describes the program.
 
 #![forbid(unsafe_code)]
 

@@ -56,15 +56,15 @@ pub fn statistics(sorted: &[f64]) -> [f64; 3] {
     [sorted[0], median(sorted), percentile(sorted, 99)].map(rounded)
 }
 
-/// Returns the nearest-rank percentile: the first value of `sorted` that is greater than or equal to at least
-/// `percent`% of the values. `sorted` must not be empty; `percent` is from 1 to 100.
+/// Returns the nearest-rank percentile: the lowest value in `sorted` that at least `percent`% of the values
+/// do not exceed. `sorted` must not be empty; `percent` is from 1 to 100.
 fn percentile(sorted: &[f64], percent: usize) -> f64 {
     sorted[(sorted.len() * percent).div_ceil(100) - 1]
 }
 
-/// Returns the bus bandwidth of an all-reduce that takes `us` µs, in MB/s of 10^6 bytes. As in nccl-tests, it
-/// is the minimum traffic on each rank's link divided by the time. For n ranks, this traffic is 2(n-1)/n of
-/// the message.
+/// Returns the bus bandwidth of an all-reduce that takes `us` µs, in MB/s of 10^6 bytes. As in nccl-tests,
+/// the bus bandwidth is the minimum traffic on each rank's link, divided by the time. For n ranks, this
+/// traffic is 2(n-1)/n times the size of the message.
 fn bus_bandwidth(ranks: usize, bytes: usize, us: f64) -> f64 {
     if us <= 0.0 {
         return 0.0;

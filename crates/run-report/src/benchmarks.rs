@@ -30,7 +30,8 @@ pub trait Benchmark: TableRow {
     /// Returns what the rows show, each finding as one line.
     fn findings(rows: &[Self]) -> Vec<String>;
 
-    /// Makes the tables of the file `path`. Their names begin with `name`, and their titles with `part`.
+    /// Makes the tables of the file `path`. The names of the tables begin with `name`, and the titles with
+    /// `part`.
     fn sheets(name: &str, part: &str, path: &Path, rows: &[Self], figures: Option<&Figures>) -> Vec<Sheet>;
 
     /// Makes the plot of the file `path`. `number` is the file's position among the files of this benchmark.
@@ -39,8 +40,9 @@ pub trait Benchmark: TableRow {
     }
 }
 
-/// Makes the part of a report about the file `path`. `others` are the earlier parts, whose names are taken.
-/// Returns an error line if the table is damaged, and `None` if the file is not a table of a benchmark.
+/// Makes the part of a report about the file `path`. `others` are the earlier parts: the new part must have
+/// another name. Returns an error line if the table is damaged, and `None` if the file is not a table of a
+/// benchmark.
 fn part(path: &Path, others: &[PagePart]) -> Option<Result<PagePart, String>> {
     part_of::<FusedRow>(path, others)
         .or_else(|| part_of::<CollectiveRow>(path, others))

@@ -1,5 +1,5 @@
-//! Tables of each rank's accuracy beside the published figures: one table of float trainings, and one of
-//! quantized trainings with the accuracy of the int8 model.
+//! Tables of each rank's accuracy beside published figures. One table has the float trainings. The other has
+//! the quantized trainings, with the accuracy of the int8 model.
 
 use super::published::{FigureLine, Figures, described, word};
 use super::quantized::measure;
@@ -17,8 +17,8 @@ struct ByRank {
     measure: Measure,
     /// Reads the value of one rank; `None` if the rank had no samples.
     of_rank: fn(&RankRecord) -> Option<f64>,
-    /// Names of two columns of the published figures: the values by rank, and the value over all ranks.
-    /// `None` if there is no such column.
+    /// Names of two columns of the published figures: the column with the values by rank, and the column with
+    /// the value over all ranks. `None` if this measurement was not published.
     published: Option<[&'static str; 2]>,
 }
 

@@ -186,8 +186,8 @@ fn agree(run: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// Minimum difference between two values that is reported. The unit is percent for accuracies, precision,
-/// recall and CPU time, and MB for memory.
+/// Values that must agree may differ by this much. The unit is percent for accuracies, precision, recall and
+/// CPU time, and MB for memory.
 const LEAST_SHARE: f64 = 0.01;
 
 /// Whether two percentages are equal within [`LEAST_SHARE`]. NaN is the percentage of zero samples, and

@@ -170,8 +170,8 @@ fn rejection(rejected: &[String]) -> anyhow::Error {
     anyhow!("{}", rejected.join("; "))
 }
 
-/// Makes the parts of profiles and of the benchmarks in `files`. `again` are lines about further paths to
-/// inputs that are already reported.
+/// Makes the parts of profiles and of the benchmarks in `files`. `again` has a line for each further path to
+/// an input that is already reported.
 fn other_parts(profiles: &[Profiles], files: &[PathBuf], again: Vec<String>) -> Vec<PagePart> {
     let numbered = profiles.iter().enumerate();
     let parts = numbered.filter_map(|(i, found)| found.part(&format!("operators-{}", i + 1)));
@@ -187,7 +187,8 @@ fn other_parts(profiles: &[Profiles], files: &[PathBuf], again: Vec<String>) -> 
     parts
 }
 
-/// Combines all runs into one section. The rows of several sweeps differ in the column `sweep`.
+/// Combines all runs into one section. Its table has the column `sweep`, so the rows of different sweeps stay
+/// apart.
 fn as_one(sections: Vec<Section>) -> Section {
     let mut all = Section { name: "runs".into(), title: "Runs".into(), ..Section::default() };
     for section in sections {

@@ -63,7 +63,7 @@ impl AllReduce {
     }
 }
 
-/// What one rank computes and sends in a step.
+/// The work of a training: what one rank computes and sends in a step, and how many samples an epoch has.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Work {
     /// Time of a whole step without waiting for gradients, in milliseconds.
@@ -139,8 +139,8 @@ impl Work {
     }
 }
 
-/// Number of values that are sent at the end of the last bucket, besides gradients: all ranks need them in
-/// each step.
+/// Number of values that follow the gradients in the last bucket. They are not gradients, but all ranks need
+/// their sums in each step.
 pub const CONTROL: usize = 5;
 
 /// Returns the maximum number of values of the first bucket and of each other bucket, for a network of
@@ -153,7 +153,8 @@ pub fn bucket_limits(params: usize, bucket_mb: f64) -> (usize, usize) {
 }
 
 /// Returns the number of values of each bucket, as if parameters could be split anywhere. The first bucket
-/// contains at most `first` values, each other bucket at most `capacity`.
+/// contains at most `first` values, and every bucket at most `capacity`. The last bucket contains the
+/// [`CONTROL`] values in addition.
 fn buckets(params: usize, first: usize, capacity: usize) -> Vec<usize> {
     let (mut left, mut buckets) = (params.max(1), Vec::new());
     while left > 0 {

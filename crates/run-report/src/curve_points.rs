@@ -2,8 +2,8 @@
 //! from `epochs.csv`.
 //!
 //! The x axis is the number of epochs. A test is drawn at the step after which it was made. A training value
-//! is a mean over several steps, so it is drawn in the middle of these steps. Drawn at the last of these
-//! steps, a falling loss would look higher than it is.
+//! is a mean over several steps, so it is drawn in the middle of these steps. If it were drawn at the last of
+//! these steps, a falling loss would look higher than it is.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -76,8 +76,8 @@ fn log_every(run: &Run) -> u64 {
     run.option("log_every").as_u64().unwrap_or(1).max(1)
 }
 
-/// The mean that was logged at `step` is over several steps. Returns the step before the first of them.
-/// `before` is the step at which the previous mean was logged.
+/// Returns the step before the first step of the mean that was logged at `step`. `before` is the step at
+/// which the previous mean was logged.
 ///
 /// Each epoch begins a new mean. Older versions counted `--log-every` over the whole run, so a mean could
 /// span several epochs.

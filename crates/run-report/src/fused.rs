@@ -50,8 +50,8 @@ impl FusedRow {
     }
 }
 
-/// Returns the row `unfused`, for separate operators on the fused operator's device, with the same number of
-/// layers as `of`. `None` if there is no such row, or its time is 0.
+/// Returns the row of the operator `unfused` with as many layers as `of`. It has the times of separate
+/// operators on the fused operator's device. `None` if there is no such row, or its time is 0.
 fn unfused<'r>(rows: &'r [FusedRow], of: &FusedRow) -> Option<&'r FusedRow> {
     rows.iter().find(|row| (row.operator.as_str(), row.layers) == ("unfused", of.layers) && row.total() > 0.0)
 }

@@ -85,7 +85,8 @@ pub fn of_test(row: &Row<'_>) -> Vec<String> {
     weakest.into_iter().chain(overfits).collect()
 }
 
-/// Names the class with the lowest recall, or all classes with this recall. `None` if every recall is 100%.
+/// Names the class with the lowest recall. If several classes have this recall, names up to three of them.
+/// `None` if every recall is 100%.
 fn weakest(by_class: &ByClass) -> Option<String> {
     /// Maximum number of classes to name. The others are counted.
     const MOST: usize = 3;

@@ -18,7 +18,8 @@ use super::runs::{Run, Section, failed, file_name, one_line, read_run};
 use run_record::{NamedRun, RunState, SweepRecord, count};
 use walkdir::{DirEntry, WalkDir};
 
-/// Folders in `results/` that contain no runs.
+/// Names of folders that a search skips at its first level, because they usually contain no runs. A folder
+/// with such a name is searched if it is a run or a sweep.
 const NOT_RUNS: [&str; 2] = ["reference", "report"];
 /// Name of the file that describes an imported data set, in its folder.
 const DATA_SET: &str = "dataset.json";
@@ -184,7 +185,7 @@ impl Search<'_> {
         true
     }
 
-    /// Adds the run or sweep in `folder`, and benchmark tables beside its files.
+    /// Adds the run or sweep in `folder`, and the benchmark tables in `folder`.
     fn add_run(&mut self, folder: &Path) {
         let tables = files_of(folder, "csv").into_iter().filter(|path| is_table(path));
         tables.for_each(|path| _ = self.add_table(&path));
@@ -230,7 +231,8 @@ impl Search<'_> {
 
     /// Returns the inputs, without duplicates and in order.
     fn finish(mut self) -> Inputs {
-        // A folder's part shows all profiles of the folder, even those that are also given as files.
+        // If a profile is given as a file, and its folder is given too, the profile is shown with the other
+        // profiles of the folder.
         let mut profiles = std::mem::take(&mut self.found.profiles);
         for found in &mut profiles {
             found.profiles.retain(|profile| self.is_new(&profile.path));
@@ -263,8 +265,8 @@ impl Search<'_> {
     }
 }
 
-/// Gives unique titles: a single run is titled by its path, and the folder is added to titles that several
-/// sections have.
+/// Makes the titles of sections unique. If only one run is outside sweeps, its section is titled by the run's
+/// path. If several sections have the same title, their folders are added.
 fn tell_apart(sections: &mut [Section]) {
     let short = |path: &Path| path.strip_prefix(".").unwrap_or(path).display().to_string();
     for section in &mut *sections {
@@ -310,8 +312,8 @@ fn sweep_section(folder: &Path, sweep: &SweepRecord) -> Section {
             }
             // All skipped runs are listed together below.
             RunState::Skipped => {}
-            // The run was started, but the sweep has not recorded its end. Starting the sweep again continues
-            // the run, so a note about the run also names that command.
+            // The run was started, but the sweep has not recorded its end. The command that starts the sweep
+            // again also continues the run, so a note about the run names this command too.
             RunState::Waiting => {
                 let mut found = Section::default();
                 read_run(&path, Some(&sweep.name), &mut found);
@@ -332,7 +334,7 @@ fn sweep_section(folder: &Path, sweep: &SweepRecord) -> Section {
     let others = runs_beside(folder, sweep);
     if !others.is_empty() {
         section.notes.push(format!(
-            "{}: {} no longer in the sweep: {}; show one with mpiburn report RUN",
+            "{}: contains {} not in the sweep's list: {}; show one with mpiburn report RUN",
             folder.display(),
             count(others.len(), "run"),
             others.join(", ")
@@ -365,11 +367,11 @@ fn same_as(path: &Path, first: &Path) -> String {
 }
 
 /// Removes copies of runs, so that a copied folder does not count as a repeat. If a sweep's run is also given
-/// by itself, it stays in the sweep's table.
+/// by itself, the run stays in the sweep's table.
 ///
-/// Two runs are copies if their `run.json` files are identical, because the file contains start time and
-/// process ids. `again` gets one line for each removed run, or one line for a folder with several removed
-/// runs.
+/// Two runs count as copies if their `run.json` files are identical. Two different runs cannot have identical
+/// files, because the file contains the start time and the process ids. `again` gets one line for each
+/// removed run, or one line for a folder with several removed runs.
 fn drop_copies(sections: &mut [Section], again: &mut Vec<String>) {
     let mut first: BTreeMap<String, PathBuf> = BTreeMap::new();
     let mut copies: Vec<[PathBuf; 2]> = Vec::new();

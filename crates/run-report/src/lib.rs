@@ -13,7 +13,8 @@
 
 #![forbid(unsafe_code)]
 
-// These macros do not panic if the reader closes the pipe.
+// Unlike the macros of the standard library, these macros do not panic if the reader of the output closes the
+// pipe.
 #[macro_use(eprintln, print, println)]
 extern crate terminal;
 

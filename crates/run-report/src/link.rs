@@ -62,9 +62,9 @@ impl Link {
 
     /// Returns the time of a message of `bytes` in µs.
     ///
-    /// If times were measured, the result is interpolated between them, and extrapolated by the bandwidth
-    /// beyond the largest size. A single line would not fit: switches and traffic shapers forward a first
-    /// burst without delay.
+    /// If times were measured, the result is interpolated between them. For a message that is larger than all
+    /// measured messages, the bandwidth determines the additional time. A single line would not fit the
+    /// measured times: switches and traffic shapers forward a first burst without delay.
     pub fn time_us(&self, bytes: f64) -> f64 {
         let microseconds = |bytes: f64| 8.0 * bytes / self.bandwidth_mbit;
         let (Some(&first), Some(&last)) = (self.measured.first(), self.measured.last()) else {
@@ -80,7 +80,7 @@ impl Link {
         )
     }
 
-    /// Fits a link to `rows`; `None` if times do not grow with the size.
+    /// Fits a link to `rows`; `None` if all times are equal, or no message has any bytes.
     ///
     /// α is the shortest median. β is the slope of the line that begins at α and is fitted by weighted least
     /// squares. The weight is the inverse of the size, because the variance of a time grows with the size.
@@ -106,8 +106,7 @@ impl Link {
     /// Reads the link that `mpiburn bench link` measured.
     ///
     /// # Errors
-    /// If the file cannot be read, is damaged or not from `bench link`, or its times do not grow with the
-    /// size.
+    /// If the file cannot be read, is damaged or not from `bench link`, or all its times are equal.
     pub fn read(path: &Path) -> Result<Self, ReportError> {
         let problem = "times do not grow with the message size: measure again with larger --sizes";
         Self::fit(&read_csv(path)?).ok_or_else(|| ReportError::read(path, problem))

@@ -40,7 +40,7 @@ pub fn left_out(rows: &[Row<'_>]) -> String {
     settings(rows).iter().filter_map(|name| word(name, usual.get(name)?)).join(", ")
 }
 
-/// Returns the heading of a legend and its names.
+/// Returns the heading of a legend, and the name of each row in the legend.
 ///
 /// If there are many rows, the heading lists the names of the settings in which the rows differ, and each
 /// line of the legend lists only a row's values. This requires that each of these settings is on in every

@@ -19,8 +19,8 @@ use terminal::digits::seconds as shown;
 /// Answer on the page's card if nothing differs.
 const NONE: &str = "none beyond noise";
 /// Whether rows that differ in this setting are different jobs, whose times cannot be compared. Such settings
-/// are the seed, the number of epochs, the network, the samples, the processor, its vector instructions and
-/// the sweep.
+/// are the seed, the number of epochs, the option `--model`, the samples, the processor, its vector
+/// instructions and the sweep.
 fn is_of_job(row: &Row<'_>, name: &str) -> bool {
     let is_of_run = row.part(name) == Some(Part::Run) || row.is_of_samples(name);
     is_of_run || ["data", "epochs_run", "processor", "simd_level", "sweep"].contains(&name)
@@ -43,15 +43,16 @@ pub fn jobs<'a>(rows: &[Row<'a>]) -> Vec<(String, Vec<Row<'a>>)> {
     groups(rows, is_of_job)
 }
 
-/// Returns the findings about a job of a single row, if the table has other jobs. The row is not compared
+/// Returns the findings about the only row of a job, in a table with several jobs. The row is not compared
 /// with rows of other jobs.
 pub fn of_lone_row(rows: &[Row<'_>]) -> Vec<Finding> {
     let int8 = smaller(rows, |row| row.place(&[])).map(|found| Finding { is_listed: false, ..found });
     unlearned(rows, "").into_iter().map(Finding::from).chain(int8).collect()
 }
 
-/// Returns the findings about the rows of one job: the fastest topology compared with `baseline`, mpi against
-/// other backends, accuracy and waiting of many ranks, and the size of the int8 model. If no topology can be
+/// Returns the findings about the rows of one job. They compare the fastest topology with `baseline`, other
+/// backends with mpi, the accuracy on the most ranks with the accuracy on `baseline`, and the int8 model's
+/// size with the float network's. They also say how long ranks wait for gradients. If no topology can be
 /// compared with `baseline`, the findings name the fastest and the slowest row, and the most accurate row of
 /// each recipe.
 pub fn of_job(rows: &[Row<'_>], baseline: &str) -> Vec<Finding> {
@@ -161,10 +162,10 @@ fn alike(row: &Row<'_>, rows: &[Row<'_>]) -> String {
     }
 }
 
-/// Compares the fastest of `rows` that is not on the topology `baseline` with a row on `baseline`. Usually
-/// the row on `baseline` is the row of `all` with the same settings, which speed-ups in the table are
-/// relative to. If another row on `baseline` is faster, or the times of the row with the same settings are
-/// unreliable, the fastest row on `baseline` is used instead.
+/// Compares the fastest of `rows` on other topologies than `baseline` with a row on `baseline`. Usually this
+/// is the row of `all` with the same settings, as for the speed-ups in the table. If another row on
+/// `baseline` is faster beyond noise, or the times of the row with the same settings are unreliable, the
+/// fastest row on `baseline` is used instead.
 fn topologies<'a>(
     rows: &[Row<'a>],
     all: &[Row<'a>],
@@ -208,7 +209,7 @@ fn topologies<'a>(
     Some(Finding::from(line).answers(Question::Fastest, "fastest", value))
 }
 
-/// Names the fastest row and the slowest row.
+/// Names the fastest row and the slowest row, or says that their times do not differ beyond noise.
 fn settings(rows: &[Row<'_>], name: impl Fn(&Row<'_>) -> String) -> Option<Finding> {
     let seconds = |row: &Row<'_>| row.train_seconds().median;
     let sound = rows.iter().filter(|row| is_sound(row));
@@ -255,7 +256,7 @@ fn hidden_by_the_largest(row: &Row<'_>) -> Option<String> {
     row.runs.iter().all(is_hidden).then(|| {
         format!(
             "test accuracy {:.2}% {against} the {share:.2}% of always predicting the largest class, but the network does \
-             distinguish classes: its balanced accuracy is {:.2}% instead of {:.2}%",
+             distinguish classes: its balanced accuracy is {:.2}%, and {:.2}% for random predictions",
             accuracy(row),
             row.spread(balanced_accuracy).median,
             100.0 / classes as f64
@@ -296,8 +297,8 @@ fn unlearned(rows: &[Row<'_>], said: &str) -> Option<String> {
     (!names.is_empty()).then(|| format!("at chance level: {named}{more}"))
 }
 
-/// Names the most accurate of `rows`, which have the same recipe, if it is above chance level and more
-/// accurate than at least one other row beyond noise.
+/// Names the most accurate of `rows`, which all have the same recipe. `None` if this row is at chance level,
+/// or if no other row is less accurate beyond noise.
 fn highest(heading: &str, rows: &[Row<'_>]) -> Option<String> {
     let best = rows.iter().max_by(|a, b| accuracy(a).total_cmp(&accuracy(b))).filter(|_| rows.len() > 1)?;
     if at_chance(best).is_some() {
@@ -373,9 +374,10 @@ fn transport(rows: &[Row<'_>], other: &str, varied: &[String]) -> Option<Finding
 /// Returns the row with the most ranks, and the row of `baseline` with the same settings.
 ///
 /// If there are several such pairs, a pair whose rows made the same number of updates is preferred. Of
-/// several such pairs, the one whose accuracies differ most is returned. If no pair made the same number of
-/// updates, the pair with the highest accuracy is returned: with fewer updates, rows with a low learning rate
-/// lose the most accuracy, but nobody would choose this learning rate.
+/// several such pairs, the one whose accuracies differ most is returned. In most pairs, more ranks made fewer
+/// updates. If no pair made the same number, the pair with the highest accuracy is returned. The accuracies
+/// of another pair may differ more, for example because its learning rate is too low for fewer updates, but
+/// nobody would choose this learning rate.
 fn most_ranks<'r, 'a>(rows: &'r [Row<'a>], baseline: &str) -> Option<(&'r Row<'a>, &'r Row<'a>)> {
     let with_base = rows.iter().filter_map(|row| Some((row, row.baseline(rows, baseline)?)));
     let pairs: Vec<_> = with_base.filter(|(row, base)| base.ranks() < row.ranks()).collect();

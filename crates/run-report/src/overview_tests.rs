@@ -316,7 +316,7 @@ fn a_run_that_tells_classes_apart_is_not_at_chance_level() {
     let told = [
         "test accuracy 88.00% does not differ from ",
         "90.00%",
-        "balanced accuracy is 88.89% instead of 50.00%",
+        "balanced accuracy is 88.89%, and 50.00% for random predictions",
     ];
     let found = with(&[(0, 0, 237), (0, 1, 33), (1, 0, 3), (1, 1, 27)]);
     assert!(told.iter().all(|fact| found.contains(fact)) && !found.contains("chance level"), "{found}");

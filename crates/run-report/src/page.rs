@@ -57,7 +57,7 @@ impl PagePart {
 
 /// The style sheet.
 ///
-/// - Print: nothing scrolls or is folded, so tables are smaller and pages are in landscape.
+/// - In print, nothing scrolls or is folded, so tables are smaller and pages are in landscape.
 /// - Plots have a white background. Dark mode inverts them and keeps their hues.
 /// - An element that scrolls sideways has a shadow at the end that is hidden. In browsers with scroll-driven
 ///   animations, a line of text also says that the element scrolls. The animation `hint` shows this line, and
@@ -215,8 +215,8 @@ fn folded(lines: &[String]) -> Markup {
 
 fn table(part: &PagePart, sheet: &Sheet, folder: &Path) -> Markup {
     let title = sheet.title.strip_prefix(&format!("{}: ", part.title)).unwrap_or(&sheet.title);
-    // The first cell that links to runs links to the runs of its row. The cell of a ratio also links to the
-    // runs of its baseline.
+    // The runs of a row are those that its first cell with runs links to. A later cell with a ratio also
+    // links to the runs of the baseline, which are not repeats.
     let of_row = |row: &'_ Vec<Cell>| row.iter().map(|cell| cell.runs.clone()).find(|runs| !runs.is_empty());
     let repeated: Vec<Vec<PathBuf>> =
         sheet.rows.iter().filter_map(of_row).filter(|runs| runs.len() > 1).collect();
@@ -433,7 +433,7 @@ fn is_own_page(page: &Path) -> bool {
 /// example, nobody would find the report, and its files would be taken for samples.
 ///
 /// # Errors
-/// If the folder contains only other files. The message names some of them.
+/// If `folder` is a file, or contains other files and no report. The message then names some of them.
 pub fn check_folder(folder: &Path) -> Result<(), UsageError> {
     if folder.exists() && !folder.is_dir() {
         return Err(UsageError::new("out", folder.display(), "is not a folder: choose another"));

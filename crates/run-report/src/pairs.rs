@@ -67,8 +67,8 @@ pub fn pairs<'r, 'a>(rows: &'r [Row<'a>]) -> Vec<Pair<'r, 'a>> {
     rows.iter().filter(|row| row.setting("backend") == "mpi" && row.ranks() > 1).flat_map(of_mpi).collect()
 }
 
-/// Makes the table of `pairs`; `None` if there are no pairs. The second remark is added if `is_missing`
-/// returns true for at least one pair.
+/// Makes the table of `pairs`; `None` if there are no pairs. The first of the two remarks is always below the
+/// table. The second is only there if `is_missing` returns true for at least one pair.
 fn sheet<'r, 'a>(
     name: String,
     title: String,
@@ -115,7 +115,7 @@ pub fn ratios(section: &Section, rows: &[Row<'_>]) -> Option<Sheet> {
         "A ratio above 1 means that mpi is faster, if the times differ by more than noise.",
         "Rows that are too short, disturbed or unsteady (see above) have no ratio.",
     ];
-    let title = format!("{}: comparison of backends, medians of train s", section.title);
+    let title = format!("{}: comparison of backends by median train s", section.title);
     let name = format!("{}-ratios", section.name);
     sheet(name, title, columns, &pairs(rows), remarks, |pair| pair.ratio().is_none())
 }
@@ -159,7 +159,7 @@ pub fn joint(section: &Section, rows: &[Row<'_>]) -> Option<Sheet> {
         int8.column().shows(move |pair: &Pair<'_, '_>| int8.cell(pair.other)),
     ]);
     let remarks = [
-        "Each row compares two trainings that differ only in quantization, by their medians of train s.",
+        "Each row compares two trainings that differ only in quantization, by their median train s.",
         "% longer is missing if a row is too short, disturbed or unsteady (see above), or if the times do not differ by more \
          than noise.",
     ];

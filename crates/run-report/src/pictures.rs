@@ -221,7 +221,7 @@ fn curves(
     Some((Plot::Lines(LinePlot { panels, heading, legend: entries }), marks))
 }
 
-/// Returns what the caption says about the marks of `curves`. `panels` are the lines that show them.
+/// Returns what the caption says about the marks of `curves`. `panels` has the lines of each panel.
 fn marks(curves: &[RunCurves], panels: &[Vec<Line>]) -> String {
     let is_repeated = |lines: &Vec<Line>| {
         let like = |line: &&Line| lines.iter().filter(|other| other.points == line.points).count() > 1;

@@ -41,7 +41,7 @@ const MEASURES: [Measure; 5] = [
     Measure::new("memory MB", MEMORY, |run| run.results.live_mb.unwrap_or(f64::NAN)),
 ];
 const MEMORY: &str = "memory_mb";
-/// Figures by rank, shown in the table of `by_rank.rs`.
+/// Column with the int8 model's accuracies by rank, which only the table of `by_rank.rs` shows.
 const INT8_BY_RANK: &str = "int8_test_accuracy";
 
 /// Reads the published figures of trainings in `file`.

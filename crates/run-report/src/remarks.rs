@@ -189,10 +189,10 @@ fn fewer_updates(rows: &[Row<'_>]) -> Option<String> {
     ))
 }
 
-/// Trainings shorter than this, in seconds, are only compared if they are repeated. One busy moment of the
-/// machine can multiply the time of a single short training.
+/// Trainings shorter than this, in seconds, are only compared if they were run [`REPEATS`] times or more. One
+/// busy moment of the machine can multiply the time of a single short training.
 const SHORTEST_SECONDS: f64 = 2.0;
-/// Minimum number of repeats for which the median of a short training is reliable.
+/// Minimum number of runs for which the median of a short training is reliable.
 pub const REPEATS: usize = 3;
 /// Percent of a machine's CPU time that other programs may use without disturbing a run.
 const OTHERS_PERCENT: f64 = 10.0;

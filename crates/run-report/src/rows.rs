@@ -237,7 +237,8 @@ pub fn told<'s>(settings: impl Iterator<Item = (&'s str, &'s str)> + Clone) -> V
     if words.is_empty() { settings.filter_map(|(name, value)| unset(name, value)).collect() } else { words }
 }
 
-/// Returns a setting that is off as text; `None` if the setting is not an option.
+/// Returns a setting that is off as text; `None` if the row has no value for it and it is not an option, such
+/// as the sweep.
 pub fn unset(name: &str, value: &str) -> Option<String> {
     let title = name.replace('_', " ");
     match value {

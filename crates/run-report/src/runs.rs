@@ -304,11 +304,11 @@ fn check_history(folder: &Path, results: &Results) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns the time of waiting for gradients in seconds, measured like `train_seconds`.
+/// Returns the time of waiting for gradients in seconds, on the ranks that `train_seconds` is from.
 ///
 /// The wait and the training time are means over ranks. In runs of older versions, whose steps have no
-/// `rest`, `train_seconds` is the time of rank 0. If the mean wait is longer than the measured time, the wait
-/// of rank 0 is returned.
+/// `rest`, `train_seconds` is the time of rank 0. The wait of rank 0 is therefore returned if the mean wait
+/// is longer than `train_seconds`, or if, without `rest`, the mean phases of a step are longer than the step.
 pub fn wait_seconds(results: &Results) -> f64 {
     let phases: f64 = results.step_ms.into_array().iter().sum();
     let is_older = results.step_ms.rest == 0.0;

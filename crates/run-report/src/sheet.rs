@@ -169,7 +169,7 @@ pub struct Sheet {
     pub remarks: Vec<String>,
 }
 
-/// Key of the column that replaces the columns of text at the beginning of a table.
+/// Key of the column into which a narrow table joins the columns that name a configuration.
 pub const CONFIGURATION: &str = "configuration";
 
 /// Width of a table in characters if the terminal's width is unknown, for example if output goes to a file.

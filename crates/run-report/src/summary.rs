@@ -176,8 +176,8 @@ pub fn paths(row: &Row<'_>) -> Vec<PathBuf> {
     row.runs.iter().map(|run| run.path.clone()).collect()
 }
 
-/// Returns columns for the topology and for the settings that differ between the rows `shown`. The table's
-/// rows are of type `R`; `row` returns the configuration of such a row.
+/// Returns columns for the topology and for the settings that differ between the rows `shown`. Each line of
+/// the table is made from a value of type `R`; `row` returns the configuration of such a value.
 pub fn labels<'a, R: 'a>(
     shown: &[&Row<'_>],
     row: impl for<'r> Fn(&'r R) -> &'r Row<'a> + Copy + 'a,
@@ -192,7 +192,8 @@ pub fn labels<'a, R: 'a>(
     ["topology"].into_iter().chain(own).map(|name| setting(name, row)).collect()
 }
 
-/// Returns the column of the setting `name`. `row` returns the configuration of a table's row.
+/// Returns the column of the setting `name`. Each line of the table is made from a value of type `R`; `row`
+/// returns the configuration of such a value.
 pub fn setting<'a, R: 'a>(name: &str, row: impl for<'r> Fn(&'r R) -> &'r Row<'a> + 'a) -> Field<'a, R> {
     let title = if name == "oversubscribed" { "oversub.".to_owned() } else { name.replace('_', " ") };
     let definition = match name {

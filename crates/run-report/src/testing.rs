@@ -6,7 +6,8 @@ use super::runs::Run;
 use run_record::{DataRecord, RankPlace, RankRecord, Results, RunRecord, Schema, Status, StepMs};
 use serde_json::{Map, Value};
 
-/// Makes the `config` of a run with these options, given as `--name value` or `--name`.
+/// Makes the `config` of a run with these options, given as `--name`, `--name=value`, or `--name` followed by
+/// the value.
 fn config(options: &[&str]) -> Map<String, Value> {
     let rows = Schema::of_older_runs().0;
     let mut config: Map<String, Value> = rows.into_iter().map(|(field, row)| (field, row.default)).collect();
@@ -40,7 +41,8 @@ pub fn tells(text: &str, facts: &[&str]) -> bool {
     text.lines().any(is_told)
 }
 
-/// Makes a completed run of `train` with `options` on the topology NxC that took `train_seconds`.
+/// Makes a completed run of `train` with `options`, in which the training took `train_seconds`. `topology`
+/// has the number of machines, and the number of processes on each.
 pub fn run(topology: (usize, usize), options: &[&str], train_seconds: f64) -> Run {
     let options = config(options);
     let limit = |name: &str| options[name].as_u64().map_or(60_000, |limit| limit as usize);
@@ -155,7 +157,8 @@ pub fn with_test_losses(run: Run, path: &Path, losses: &[f64]) -> Run {
     Run { path: path.to_owned(), ..run }
 }
 
-/// Makes the results of ranks. `samples` is each rank's number of test samples, and also of training samples.
+/// Makes the results of ranks. `samples` has a number for each rank: the rank has as many training samples,
+/// and as many test samples.
 pub fn ranks(samples: &[usize]) -> Vec<RankRecord> {
     let of_rank = |(rank, &samples): (usize, &usize)| RankRecord {
         rank,

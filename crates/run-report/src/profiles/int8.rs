@@ -72,7 +72,7 @@ fn sheet(floats: &[&Profile], int8: &Profile, again: &[&Profile], figures: Optio
     ];
     if let Some(figures) = figures {
         let line = move |profile: &Profile| {
-            // Figures of only one float network were published.
+            // Figures of only one float network were published, so only the first float row shows them.
             let is_first = profile.int8 || profile.path == floats[0].path;
             let kind = if profile.int8 { "int8" } else { "float" };
             figures.find(&[("model", model), ("network", kind)]).filter(|_| is_first)
