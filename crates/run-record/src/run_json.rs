@@ -268,8 +268,8 @@ pub struct Results {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub loss_scale: Option<f32>,
     /// CPU time that other programs used during training and tests, in percent of the machine's CPU time.
-    /// This is the value of the machine where it is highest. For a resumed run, it counts only since the last
-    /// process started.
+    /// With several machines, this is the highest of their values. For a resumed run, only the time since the
+    /// last process started counts.
     pub others_cpu_percent: Option<f64>,
     /// `others_cpu_percent` of each host.
     pub others_cpu_percent_by_host: BTreeMap<String, f64>,

@@ -24,8 +24,8 @@ pub struct OptionSchema {
     pub takes: Takes,
     /// Value in `config` if the option is not given.
     pub default: Value,
-    /// Value that has the same effect as null in `config`. Null if no value that a command line can contain
-    /// has this effect.
+    /// Value that has the same effect as null in `config`. Null if no such value can be given on a command
+    /// line.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub unset: Value,
     /// What the option affects.

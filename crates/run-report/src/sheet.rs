@@ -428,8 +428,8 @@ impl Sheet {
         self.select(&(0..labels).chain(first.iter().copied()).chain(others).collect::<Vec<_>>())
     }
 
-    /// Removes columns without any value. Also removes columns in which several rows are all equal, and puts
-    /// their values into `common`.
+    /// Removes columns without any value. If there are several rows, also removes columns with the same value
+    /// in all rows, and puts these values into `common`.
     fn without_alike(&self) -> Self {
         let equal = |column: usize| {
             let first = self.rows.first().map(|row| row[column].shown());

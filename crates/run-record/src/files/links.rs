@@ -56,10 +56,10 @@ pub fn open_here(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     if found.nlink() > 1 { Err(in_the_way(HARD)) } else { Ok(file) }
 }
 
-/// Creates the file `path`, or empties it. See [`open_here`].
+/// Creates the file `path`, or empties it. Opens it with [`open_here`].
 ///
 /// # Errors
-/// See [`open_here`].
+/// If [`open_here`] returns an error, or the file cannot be emptied.
 pub fn create_here(path: &Path) -> io::Result<File> {
     // `truncate(true)` would empty the target of a hard link before the link is detected.
     let file = open_here(path, File::options().write(true).create(true).truncate(false))?;
