@@ -45,7 +45,7 @@ impl BackendKind {
     /// NCCL uses the first GPU that no lower rank of the machine uses.
     ///
     /// # Errors
-    /// If this build lacks the transport, ranks cannot reach each other, or a rank has no GPU for NCCL.
+    /// If this build lacks the transport, if ranks cannot reach each other, or if a rank has no GPU for NCCL.
     #[cfg_attr(not(feature = "nccl"), expect(unused_variables, reason = "NCCL alone takes a GPU"))]
     pub fn connect(
         self,

@@ -53,7 +53,8 @@ pub struct Batches {
 }
 
 impl Batches {
-    /// Takes augmentation and seed from `options`, shape and normalization from `description`.
+    /// Returns batches with the augmentation and seed of `options`, and the shape and normalization of
+    /// `description`.
     pub fn new(options: &RunConfig, description: &Description) -> Self {
         Self {
             normalizer: Normalizer::new(description),
@@ -64,7 +65,8 @@ impl Batches {
         }
     }
 
-    /// Returns the samples `from..from + count` of `shard`, or fewer at its end.
+    /// Returns the samples `from..from + count` of `shard`, or fewer at its end. With `--augment`, the
+    /// samples are augmented for `epoch`.
     ///
     /// # Errors
     /// If the samples are on disk and cannot be read.
@@ -92,7 +94,7 @@ impl Batches {
 /// the same data set.
 ///
 /// # Errors
-/// If some rank cannot read its samples, ranks have different data sets, or the transport fails.
+/// If some rank cannot read its samples, if ranks have different data sets, or if the transport fails.
 pub(super) fn shard(
     world: &World,
     options: &RunConfig,
@@ -113,7 +115,7 @@ pub(super) fn shard(
     Ok((plan, shard))
 }
 
-/// The order in which `epoch` visits the samples.
+/// Returns the order in which the training visits the samples in `epoch`.
 pub(super) fn order_of(options: &RunConfig, epoch: u64) -> Order {
     if options.data.shuffle { Order::Shuffled { seed: options.seed, epoch } } else { Order::Sequential }
 }

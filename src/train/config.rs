@@ -107,8 +107,8 @@ pub struct RunConfig {
     /// Number of threads per rank.
     #[arg(long, value_name = "N", default_value = "1", help_heading = "Distribution")]
     pub threads: Threads,
-    /// Steps between log lines of training loss and accuracy. Each line averages rank 0's samples since the
-    /// line before. The line after an epoch averages the samples of all ranks.
+    /// Steps between log lines of training loss and accuracy. Each line has the means over rank 0's samples
+    /// since the previous line. The line after an epoch has the means over the epoch's samples of all ranks.
     #[arg(long, value_name = "STEPS", default_value = "100", help_heading = "Results")]
     pub log_every: Positive,
     /// Steps between checkpoints, in addition to the one after each epoch.
@@ -132,7 +132,7 @@ pub struct RunConfig {
     pub keep: Optional<Positive>,
 }
 
-/// The samples of a run.
+/// Which samples a run uses, and in which batches.
 #[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
 #[command(next_help_heading = "Data")]
 pub struct DataOptions {
@@ -336,8 +336,9 @@ pub struct Communication {
     /// Overlap the all-reduce of gradients with backward.
     #[arg(long, value_name = "on|off", default_value = "on", value_parser = on_off())]
     pub overlap: Switch,
-    /// Maximum size of a gradient bucket in MB; the first bucket has at most 1 MB. For small models, the maximum
-    /// is lower: an eighth of all gradients, or 1 MB if that is more.
+    /// Maximum size of a gradient bucket in MB; the first bucket has at most 1 MB. If a model has too few
+    /// gradients for eight such buckets, the maximum is lower: an eighth of all gradients, but not below 1
+    /// MB.
     #[arg(long, value_name = "SIZE", default_value = "25")]
     pub bucket_mb: Above0,
     /// Abort the job if a collective takes longer than this many seconds.

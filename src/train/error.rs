@@ -27,7 +27,7 @@ pub enum TrainError {
     /// written.
     #[error("stopped by {signal} after step {step}; continue with --resume {}", quoted(run))]
     Stopped {
-        /// Name of the signal.
+        /// Name of the signal, or `a signal to another rank`.
         signal: &'static str,
         /// Step of the run, from 1.
         step: usize,

@@ -20,7 +20,8 @@ pub struct Tested {
     pub tallies: Vec<Tally>,
     /// Confusion matrix over all ranks' samples.
     pub confusion: Confusion,
-    /// Seconds of inference, mean over ranks. Excludes the time for the loss and for waiting on other ranks.
+    /// Seconds of inference and of the normalization of its samples, mean over ranks. Excludes the time for
+    /// reading samples, for the loss, and for waiting on other ranks.
     pub seconds: f64,
     /// This rank's class scores, one row per sample; empty unless [`Evaluation::keeps_scores`] is set.
     pub scores: Vec<f32>,
@@ -41,7 +42,7 @@ impl Evaluation {
     /// Reads this rank's shard of the test set.
     ///
     /// # Errors
-    /// If some rank cannot read its shard, ranks have different test sets, or the transport fails.
+    /// If some rank cannot read its shard, if ranks have different test sets, or if the transport fails.
     pub fn load(world: &World, source: &SampleSource, options: &RunConfig) -> Result<Self, TrainError> {
         let (plan, shard) = batches::shard(world, options, source, Split::Test, Order::Sequential)?;
         Ok(Self {
@@ -80,7 +81,8 @@ impl Evaluation {
         })
     }
 
-    /// Evaluates `predict`, which returns the class scores `[batch, classes]` of a batch.
+    /// Evaluates the network that `predict` calls. `predict` returns the class scores `[batch, classes]` of a
+    /// batch.
     fn run_with(
         &self,
         world: &World,

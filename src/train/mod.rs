@@ -1,7 +1,7 @@
 //! Training: one step, the loop around it, and a training's options and state.
 //!
-//! `run-record` writes checkpoints and curves. It does not depend on the types of this module: it takes any
-//! serializable value.
+//! The crate `run-record` writes checkpoints and curves. It does not depend on the types of this module: it
+//! writes any serializable value.
 
 mod backend;
 mod batches;

@@ -95,7 +95,8 @@ pub struct Optimizer {
     l1: f32,
     l2: f32,
     clip_norm: Option<f64>,
-    /// Name and values of each moment: one value for each value in `params`, in the same order.
+    /// Name and values of each moment. A moment has one value for each value of the flat vector of all
+    /// parameters, in the same order.
     pub(super) moments: Vec<(String, Vec<f32>)>,
     updates: u64,
 }

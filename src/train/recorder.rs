@@ -19,7 +19,7 @@ pub struct Recorder<'w> {
 }
 
 impl<'w> Recorder<'w> {
-    /// Opens the curves in `dir`, which is `None` except on rank 0.
+    /// Returns a recorder that writes to `dir`, and opens the curves there. `dir` is `None` except on rank 0.
     ///
     /// # Errors
     /// Returns the errors of [`RunWriter::open`].

@@ -52,15 +52,16 @@ pub struct Schedule {
 const NEGLIGIBLE: f64 = 1e-6;
 
 impl Schedule {
-    /// Returns the first epoch, not before `epoch`, whose learning rate is 0 or below a millionth of `initial`,
-    /// the rate with which the run began. Returns `None` if there is no such epoch.
+    /// Returns the first epoch from `epoch` on whose last step has a learning rate of 0, or of less than a
+    /// millionth of `initial`. `initial` is the rate with which the run began. Returns `None` if there is no
+    /// such epoch.
     pub fn negligible_from(&self, epoch: usize, initial: f64) -> Option<usize> {
         let is_negligible = |epoch: &usize| {
             let lr = self.rate(*epoch, self.steps.saturating_sub(1)).lr;
             lr == 0.0 || lr < NEGLIGIBLE * initial
         };
-        // Schedules end at their lowest rate, unless gamma is above 1. If the last epoch is not negligible, no
-        // epoch is.
+        // Except with a gamma above 1, the last epoch has the lowest rate: if it is not negligible, no epoch
+        // is. With a gamma above 1, rates rise, and low rates at the beginning are not reported.
         let last = self.epochs.checked_sub(1).filter(is_negligible)?;
         (epoch..=last).find(is_negligible)
     }

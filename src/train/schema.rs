@@ -29,11 +29,11 @@ pub enum Scope {
 pub struct OptionSpec {
     /// Name of the field in `config`. The option has dashes in place of underscores.
     pub field: &'static str,
-    /// The group of options to which it belongs.
+    /// The group of options to which the option belongs.
     pub part: Part,
-    /// The part of the program that it affects.
+    /// The part of the program that the option affects.
     pub scope: Scope,
-    /// The kind of results that it affects.
+    /// The kind of results that the option affects.
     pub affects: Affects,
     /// `Ok` if a resumed run may change the option, otherwise the reason why it may not.
     pub change: Result<(), &'static str>,
@@ -41,10 +41,10 @@ pub struct OptionSpec {
     pub only_with: Option<(&'static str, &'static str)>,
     /// The value in effect if `config` has null.
     pub unset: Option<usize>,
-    /// Whether the option is a technique: off by default, and taken as off for a published figure that does
-    /// not name it.
+    /// Whether the option is a technique, which is off by default. A published figure that does not name the
+    /// technique counts as measured without it.
     pub technique: bool,
-    /// Whether `-h` shows it; `--help` shows all options.
+    /// Whether `-h` shows the option. `--help` shows all options.
     pub common: bool,
 }
 

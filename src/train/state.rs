@@ -120,8 +120,8 @@ impl Position {
         (self.best_step, self.most_accurate_step) = (None, None);
     }
 
-    /// Whether `epochs` epochs are complete, or early stopping with this patience (in epochs) has ended the
-    /// training.
+    /// Whether `epochs` epochs are complete, or early stopping has ended the training. `early_stopping` is
+    /// its patience in epochs, `None` without early stopping.
     pub fn is_done(&self, epochs: usize, early_stopping: Option<usize>) -> bool {
         self.epoch >= epochs || is_over(self.compared(), early_stopping)
     }
@@ -137,8 +137,8 @@ impl Position {
 }
 
 /// Returns the epoch (from 1) with the lowest test loss; if several epochs have it, returns the first of
-/// them. `None` if `history` is empty. Test losses are sums over all ranks and have the same bits on each
-/// rank, so all ranks decide on early stopping without communication.
+/// them. `None` if `history` is empty. Each rank computes the test loss from all ranks' tallies, so it has
+/// the same bits on each rank, and all ranks decide on early stopping without communication.
 pub fn best_epoch(history: &[EpochRow]) -> Option<usize> {
     let lowest = history.iter().fold(f64::INFINITY, |lowest, row| lowest.min(row.test_loss));
     history.iter().find(|row| row.test_loss == lowest).map(|row| row.epoch)

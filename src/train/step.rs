@@ -2,8 +2,8 @@
 //!
 //! Each parameter has two copies: one in the flat vector `params`, one in the network's tensors. `params` is
 //! in visit order, the order in which Burn visits the parameters of a module. The optimizer updates `params`,
-//! and `Learner::update` then writes `params` into the network. Checkpoints save `params`, and ranks compare
-//! its digest.
+//! and `Learner::update` then writes the trainable parameters into the network. Checkpoints save `params`,
+//! and ranks compare its digest.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -25,7 +25,9 @@ pub type StepTimes = Phases<Duration>;
 
 /// Network, optimizer and gradient averaging of one rank.
 pub struct Learner<'w> {
-    /// The network; its tensors are copies of `params`.
+    /// The network. Its trainable parameters are copies of those in `params`. Its buffers (batch norm's
+    /// running statistics) are this rank's own: forward changes them, and `params` has the buffers that
+    /// [`set_buffers`](Self::set_buffers) wrote last.
     pub network: Network,
     /// All parameters and buffers in visit order.
     pub params: Vec<f32>,
@@ -149,7 +151,8 @@ impl<'w> Learner<'w> {
         self.network = self.layout.write(self.network.clone(), &self.params);
     }
 
-    /// Averages batch norm's running statistics over ranks, and stores the means in `params` and the network.
+    /// Averages batch norm's running statistics over ranks, and writes the averages into `params` and the
+    /// network.
     ///
     /// # Errors
     /// If the transport fails.
@@ -199,8 +202,8 @@ impl<'w> Learner<'w> {
         }
     }
 
-    /// Returns the gradient averaging, and the quantization ranges that are averaged over ranks with the
-    /// gradients.
+    /// Returns `sync`, and the quantization ranges that `sync` averages over ranks together with the
+    /// gradients. Without a quantizer, there are no ranges.
     fn averaged(&mut self) -> (&mut GradientSync, &mut [f32]) {
         let Self { quantizer, network, sync, .. } = self;
         (sync, quantizer.as_mut().map_or(&mut [], |quantizer| quantizer.averaged_mut(network)))

@@ -48,8 +48,8 @@ pub struct Trainer<'w> {
     pub position: Position,
     epoch_tally: Tally,
     window_tally: Tally,
-    /// Steps of the epoch before the first step in `window_tally`, which counts the steps since the last
-    /// point of the training curve.
+    /// Number of steps of the epoch before the window. The window is the steps since the last point of the
+    /// training curve; `window_tally` is its tally.
     window_begin: usize,
     /// This rank's points of the training curve (step and tally) since the last checkpoint. The next
     /// checkpoint writes them.
@@ -134,8 +134,8 @@ impl<'w> Trainer<'w> {
     /// Returns a trainer before its first step.
     ///
     /// # Errors
-    /// If a shard or the calibration samples cannot be read, ranks have different data sets or the transport
-    /// fails.
+    /// If a shard or the calibration samples cannot be read, if ranks have different data sets, or if the
+    /// transport fails.
     pub fn new(world: &'w World, options: &RunConfig, setup: Setup) -> Result<Self, TrainError> {
         let Setup { source, network, quantizer, collective, stop } = setup;
         let (plan, shard) = batches::shard(world, options, &source, Split::Train, order_of(options, 0))?;
@@ -179,8 +179,8 @@ impl<'w> Trainer<'w> {
     /// Trains to the end of the last epoch, or until early stopping ends it.
     ///
     /// # Errors
-    /// If a loss or a running statistic is NaN or infinite, or if weights or int8 models differ between
-    /// ranks. Also if samples cannot be read, a file cannot be written, or the transport fails. Returns
+    /// If a loss or a running statistic is NaN or infinite, if weights or int8 models differ between ranks,
+    /// if samples cannot be read, if a file cannot be written, or if the transport fails. Returns
     /// [`TrainError::Stopped`] after a signal, once a checkpoint is written.
     pub fn run(&mut self, recorder: &mut Recorder<'_>, watch: &mut dyn Watch) -> Result<(), TrainError> {
         while !self.is_done() {

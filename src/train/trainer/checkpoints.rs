@@ -15,8 +15,8 @@ impl Trainer<'_> {
     /// checkpoint's weights.
     ///
     /// # Errors
-    /// If the shard of the checkpoint's epoch cannot be read, the moments belong to a different optimizer, or
-    /// the order of gradients does not fit the network.
+    /// If the shard of the checkpoint's epoch cannot be read, if the moments belong to a different optimizer,
+    /// or if the order of gradients does not fit the network.
     pub fn restore(&mut self, checkpoint: Checkpoint<Position>) -> Result<(), TrainError> {
         let rank = self.world.rank();
         self.learner.optimizer.restore(checkpoint.moments, checkpoint.updates)?;
