@@ -33,8 +33,8 @@ fn first_opset(op: &str, attributes: &[(&str, Attribute)]) -> i64 {
     }
 }
 
-/// Returns the version of the file format in the first ONNX release with this operator set. Version 4 is the
-/// first in which constants do not have to be inputs of the graph.
+/// Returns the version of the file format in the first ONNX release with this operator set. The version is at
+/// least 4, the first in which constants do not have to be inputs of the graph.
 fn ir_version(opset: i64) -> i64 {
     match opset {
         ..=9 => 4,

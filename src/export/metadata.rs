@@ -8,8 +8,8 @@ use super::graph::OnnxFile;
 use super::proto::StringStringEntryProto;
 
 impl OnnxFile {
-    /// Adds the description of the data set as `metadata_props`. Each entry has the name of its value in
-    /// `run.json` (docs/quantization.md) and is JSON.
+    /// Adds the description of the data set as `metadata_props`. The key of an entry is the name that the
+    /// value has in `run.json`. The value is JSON (docs/quantization.md).
     pub fn describe(&mut self, data: &DataRecord) {
         let DataRecord { shape, class_names, element, mean, std, fit, features, .. } = data;
         // Serialise directly to text. A `serde_json::Value` would store an f32 as f64, with more digits.

@@ -63,7 +63,7 @@ fn window(
 pub struct Flop {
     /// Multiply-adds of each layer with weights.
     multiply_adds: Vec<u64>,
-    /// Number of values of the sample and of the outputs of layers with weights.
+    /// Number of values in the sample, plus the number of values in the outputs of layers with weights.
     floats: u64,
 }
 
@@ -84,7 +84,7 @@ impl Flop {
         Self { multiply_adds, floats }
     }
 
-    /// Number of values of the sample and of the outputs of layers with weights.
+    /// Number of values in the sample, plus the number of values in the outputs of layers with weights.
     pub fn floats(&self) -> u64 {
         self.floats
     }
@@ -123,7 +123,7 @@ mod tests {
         assert_eq!(step(ModelKind::Mlp, &plain, 1), 4 * 512 * 32 + 6 * 32 * 20);
         let wide = NetworkOptions { hidden: Some(crate::model::Hidden(64)), ..plain };
         assert_eq!(step(ModelKind::Mlp, &wide, 1), 2 * step(ModelKind::Mlp, &plain, 1));
-        // Sides 32, 16 and 8, then 4096 features.
+        // Counted by hand: images with sides of 32, 16 and 8 pixels, then 4096 features.
         let convs = 1024 * 9 * 32 * 64 + 256 * 9 * (64 * 128 + 128 * 256) + 64 * 9 * 2 * 256 * 256;
         let linears = 4096 * 256 + 256 * 32 + 32 * 10;
         assert_eq!(step(ModelKind::Vgg, &plain, 1), 4 * (1024 * 9 * 3 * 32) + 6 * (convs + linears));

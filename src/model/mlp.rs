@@ -10,8 +10,9 @@ use super::{Dimensions, Layer, NetworkOptions};
 /// Default width of the hidden layer.
 pub const HIDDEN: usize = 32;
 
-/// Returns the layers Linear(c·h·w→32) · BatchNorm1d(32) · ReLU · Linear(32→classes), for `[batch, c, h, w]`.
-/// Options can replace the width 32 and the ReLU. If they add dropout, it precedes the last layer.
+/// Returns the layers for `[batch, c, h, w]`: flatten · Linear(c·h·w→32) · BatchNorm1d(32) · ReLU ·
+/// Linear(32→classes). Options can replace the width 32 and the ReLU. If they add dropout, it precedes the
+/// last layer.
 pub(super) fn layers(
     options: &NetworkOptions,
     dimensions: Dimensions,

@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::values::{Below1, Optional, bounded, display_names, one_of, or_none, up_to};
 
-/// Maximum width of the mlp's hidden layer. Each unit has 512 weights of 4 bytes on the experiments' data.
+/// Maximum width of the mlp's hidden layer. Each unit has 512 weights of 4 bytes on the experiments' data, so
+/// the layer takes at most 2 GiB.
 const MAX_HIDDEN: usize = 1 << 20;
 
 bounded! {

@@ -15,8 +15,9 @@ use burn_fused::nn::{BatchNorm, Linear};
 
 use super::{Group, Product};
 
-/// Flattens `images` to features. `last` is the group whose output `images` is: the last group with a
-/// convolution, or `None` if no group has one. If `last` has average pooling, applies the pooling first.
+/// Flattens `images` to features. `images` is the output of `last`, the last group with a convolution. If
+/// `last` has average pooling, applies the pooling first. If no group has a convolution, `last` is `None`,
+/// and `images` is the input of the network.
 pub(super) fn flat(last: Option<&Group<'_>>, images: Tensor<4>) -> Tensor<2> {
     match last.and_then(|group| group.average) {
         Some(size) => adaptive_avg_pool2d(images, size).flatten(1, 3),
@@ -52,7 +53,7 @@ impl Group<'_> {
         self.pool.is_some() && (folded || self.norm.is_none())
     }
 
-    /// Applies the group's linear layer, batch norm and ReLU. The parameters are as in
+    /// Applies the group's linear layer, batch norm and ReLU. `parameters` and `folded` mean the same as in
     /// [`images`](Self::images).
     pub(super) fn features(&self, x: Tensor<2>, parameters: Option<&[QParams]>, folded: bool) -> Tensor<2> {
         let x = self.linear(parameters, folded).forward(x);

@@ -1,4 +1,5 @@
-//! Groups: layers of a float network that become one layer of the int8 model.
+//! Groups of the layers of a float network. A group is a layer with weights and the layers after it, up to
+//! the next layer with weights. The int8 model computes a group with one integer layer and its poolings.
 
 use burn_fused::nn::activation::Activation;
 use burn_fused::nn::conv::Conv2d;
@@ -9,8 +10,7 @@ use super::QuantError;
 use super::int8_file::LARGEST;
 use crate::model::{ActivationKind, Layer, NamedLayer, Network};
 
-/// A convolution or a linear layer, and the following layers that are fused with it: batch norm, ReLU,
-/// pooling.
+/// A convolution or a linear layer, and the layers that belong to it: batch norm, ReLU, poolings and dropout.
 #[derive(Debug, Clone)]
 pub struct Group<'a> {
     /// PyTorch's name of the first layer.

@@ -16,7 +16,8 @@ use run_record::files::{self, NO_DIGEST};
 use run_record::{INT8_ENTRY, Method, RecordError, int8_entry, json_problem, safetensors_file};
 
 pub(super) const VERSION: u32 = 1;
-/// Names of the tensors with scales and zero points of the input and of each layer with weights.
+/// Names of the tensors with the scales and zero points of the input and of the output of each layer with
+/// weights.
 const SCALES: &str = "activation.scale";
 const ZERO_POINTS: &str = "activation.zero_point";
 /// Maximum size of a dimension. A sum of 2^16 products of 8-bit integers fits into 32 bits, and a product of
@@ -102,7 +103,7 @@ pub struct LayerValues {
 }
 
 impl StoredLayer {
-    /// Returns PyTorch's name and the values of a layer with weights.
+    /// Returns PyTorch's name and the values of a layer with weights; `None` for a pooling.
     pub fn product(&self) -> Option<(&str, &LayerValues)> {
         match self {
             Self::Conv { name, values, .. } | Self::Linear { name, values, .. } => Some((name, values)),
@@ -148,7 +149,7 @@ impl Int8File {
     /// Reads a file.
     ///
     /// # Errors
-    /// If the file cannot be read, is a float network's, or is damaged.
+    /// If the file cannot be read, contains a float network, or is damaged.
     pub fn read(file: &Path) -> Result<Self, RecordError> {
         let bytes = files::read_regular(file).map_err(|e| match e.kind() {
             ErrorKind::NotFound => RecordError::NoInt8(file.to_owned()),

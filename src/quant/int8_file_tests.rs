@@ -4,7 +4,8 @@ use burn_fused::int8::{Scheme, quantize_weights};
 
 use super::*;
 
-/// Returns a small network, with a weight scale for each output or one for all.
+/// Returns a small network. Each layer has one weight scale for each output if `by_channel`, otherwise one
+/// for all outputs.
 fn stored(by_channel: bool) -> Int8File {
     let parameters = |min, max| Scheme::Affine.parameters(min, max).unwrap();
     let values = |shape: &[usize], bias: &[i32]| {

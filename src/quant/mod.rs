@@ -1,9 +1,10 @@
 //! Quantization of networks to 8-bit integers: fusion of layers into groups, ranges of values, and the int8
 //! model.
 //!
-//! Quantization-aware training ([`Quantizer`]) and post-training quantization ([`PostQuantizer`]) both
-//! determine the ranges of weights and activations, their minima and maxima ([`Ranges`]). [`Quantized`] makes
-//! the int8 model from the float weights and these ranges.
+//! A range is a minimum and a maximum ([`Ranges`]). Quantization-aware training ([`Quantizer`]) determines
+//! the ranges of weights and activations. Post-training quantization ([`PostQuantizer`]) determines the
+//! ranges of activations; each weight range is then the range of the float weights. [`Quantized`] makes the
+//! int8 model from the float weights and the ranges.
 //!
 //! The formulas and the integer kernels are in [`burn_fused::int8`].
 

@@ -168,10 +168,11 @@ impl LayerValues {
 }
 
 impl StoredLayer {
-    /// Returns channels, height and width of the layer's output.
+    /// Returns channels, height and width of the layer's output for an input of `size`: channels, height and
+    /// width.
     ///
     /// # Errors
-    /// If the layer does not accept images of `size`.
+    /// If the layer does not accept an input of `size`.
     pub fn output_size(&self, size: [usize; 3]) -> Result<[usize; 3], Int8Error> {
         self.layer(NO_WEIGHTS, QParams { scale: 1.0, zero_point: 0 }).output_shape(size)
     }

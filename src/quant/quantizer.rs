@@ -8,8 +8,8 @@
 //! Ranges are moving averages. A batch updates a range before values are quantized with the range. Weights
 //! are observed once per step on every rank. All ranks have equal weights and therefore equal ranges of
 //! weights, except if a batch norm is folded in, because its running statistics differ between ranks.
-//! Activations are observed in every batch and differ between ranks. The caller averages over ranks the
-//! ranges that may differ.
+//! Activations are observed in every batch and differ between ranks. At the end of each step, the caller
+//! replaces the ranges that may differ by their means over ranks.
 //!
 //! NaN and infinite values are not quantized, so that they reach the loss.
 
@@ -26,7 +26,7 @@ use crate::model::Network;
 use crate::values::Positive;
 use run_record::Method;
 
-/// The observers of a network, and values derived from them.
+/// Fake quantization of a network in training: the ranges of its values, and what is derived from them.
 #[derive(Debug, Clone)]
 pub struct Quantizer {
     options: Quantization,

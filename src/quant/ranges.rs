@@ -58,7 +58,8 @@ impl Ranges {
     }
 }
 
-/// Computes scale and zero point of the input, or of the activations of `layer`.
+/// Computes the scale and zero point for values of this `range`. Errors name `layer`, which says whose values
+/// they are: `the input`, or the output of a layer.
 pub(super) fn parameters(range: Option<Range>, layer: &str) -> Result<QParams, QuantError> {
     Observer::from_range(range).parameters(Scheme::Affine).map_err(|error| QuantError::values(layer, error))
 }

@@ -53,7 +53,8 @@ fn calibrated(network: &Network, images: &Tensor<4>) -> Ranges {
     let data = |x: &Tensor<4>| x.to_data().try_into_vec::<f32>().unwrap();
     let mut ranges = Ranges::for_groups(groups(network).unwrap().len());
     ranges.input = range(data(images));
-    // One wide output range is enough, because the test compares errors with the size of the scores.
+    // The same wide range for all outputs before the last is enough, because the test compares errors with
+    // the size of the scores.
     let scores = network.forward(images.clone()).into_data().try_into_vec::<f32>().unwrap();
     let last = ranges.groups.len() - 1;
     for group in &mut ranges.groups[..last] {

@@ -158,7 +158,7 @@ pub fn begin_batch() {
     });
 }
 
-/// Ends all spans.
+/// Ends the span of the whole batch, and all spans inside it that are still open.
 pub fn end_batch() {
     with(SpanRecorder::end_all);
 }

@@ -60,7 +60,8 @@ pub struct RankTrace {
 struct Bucket {
     step: usize,
     index: usize,
-    /// Number of the thread that shows the bucket: buckets that overlap in time are on different threads.
+    /// Which of the threads for buckets shows this bucket, from 0. Buckets that overlap in time are on
+    /// different threads.
     lane: usize,
     begin: i64,
     end: i64,
