@@ -1,5 +1,5 @@
-//! Converts the parameter layout of a network for checkpoints. The layout lists the name, shape and place of
-//! each parameter in a flat buffer.
+//! Converts the parameter layout of a network for checkpoints. The layout lists the name and shape of each
+//! parameter, and its range in a flat buffer of all parameters.
 
 use burn_mpi::ParamLayout;
 use run_record::{Layout, TensorSpec};

@@ -149,7 +149,7 @@ pub fn shared_machine(places: &[Place]) -> bool {
     places.iter().any(|a| places.iter().any(|b| a.boot_id == b.boot_id && a.host != b.host))
 }
 
-/// Returns the [`run_record::topology`] of ranks on these hosts.
+/// Returns the topology of ranks at these `places`, such as `2x2`. See [`run_record::topology`].
 pub fn topology(places: &[Place]) -> String {
     run_record::topology(places.iter().map(|place| place.host.as_str()))
 }

@@ -10,8 +10,8 @@ use mpiburn::commands::Ending;
 use mpiburn::options::Cli;
 use mpiburn::{INTERNAL_ERROR, commands};
 
-/// mimalloc, with a count of allocations for `bench step`. The function `work` makes mimalloc keep freed
-/// pages, because each training step allocates again what the previous step freed.
+/// mimalloc, with a count of allocations for benchmarks and profiles. The function `work` makes mimalloc keep
+/// freed pages, because each training step allocates again what the previous step freed.
 #[cfg(not(system_allocator))]
 #[global_allocator]
 static ALLOCATOR: CountingAllocator<mimalloc::MiMalloc> = CountingAllocator(mimalloc::MiMalloc);

@@ -44,7 +44,7 @@ pub enum BenchKind {
 
 #[derive(Debug, Args)]
 pub struct StepArgs {
-    /// Steps to measure with overlap, and again without. One rank has no communication to overlap.
+    /// Steps to measure with overlap, and again without. A single rank measures them only once.
     #[arg(long, value_name = "N", default_value = "30", value_parser = timed())]
     pub steps: usize,
     /// Steps before the first measured step.

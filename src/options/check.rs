@@ -49,7 +49,7 @@ impl RunConfig {
     /// Returns the options, completed by the defaults that depend on other options.
     ///
     /// # Errors
-    /// The first option that does not fit the others.
+    /// Returns the error of the first option that does not fit the others.
     pub fn completed(mut self) -> Result<Self, ConfigError> {
         let recipe = &mut self.recipe;
         if recipe.schedule == ScheduleKind::Step {
@@ -214,7 +214,7 @@ impl RunConfig {
     /// Checks that this build includes the device and the backend.
     ///
     /// # Errors
-    /// The device or backend that is missing, and how to build with it.
+    /// If the build lacks the device or the backend. The error says how to build with it.
     pub fn check_built(&self) -> Result<(), ConfigError> {
         let refused = |option, value: String| move |problem| ConfigError::new(option, value, problem);
         self.device.check_built().map_err(refused("device", self.device.to_string()))?;

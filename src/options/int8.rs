@@ -51,7 +51,8 @@ pub struct ExportArgs {
     /// File to write; an existing file is replaced.
     #[arg(long, value_name = "FILE.onnx")]
     pub out: PathBuf,
-    /// Export the int8 model beside the checkpoint, with its scales and zero points.
+    /// Export the checkpoint's int8 model instead of its float network. The file then contains scales and
+    /// zero points.
     #[arg(long)]
     pub int8: bool,
 }

@@ -75,7 +75,7 @@ impl HowArgs {
     /// launcher, because make passes both scripts.
     ///
     /// # Errors
-    /// The option that has no effect.
+    /// Names the option that has no effect.
     pub fn check(&self, launcher: LauncherKind) -> Result<(), ConfigError> {
         let other = match launcher {
             _ if self.script(launcher).is_some() => None,

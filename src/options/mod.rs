@@ -122,7 +122,8 @@ impl Cli {
         Ok(cli)
     }
 
-    /// Returns `-q` or `-v` as words of a command line.
+    /// Returns the words of a command line that set the same verbosity: `-q`, or `-v` as often as it was
+    /// typed.
     pub fn verbosity(&self) -> Vec<String> {
         if self.quiet { vec!["-q".into()] } else { vec!["-v".into(); usize::from(self.verbose)] }
     }
@@ -155,7 +156,7 @@ fn as_shown(command: clap::Command) -> clap::Command {
 /// Options that `-h` leaves out, in addition to those that `schema.rs` marks as not common.
 const RARE: [&str; 4] = ["world-size", "stall-warning", "trace", "trace-steps"];
 
-/// The run that a command reads, by position or by `--checkpoint`.
+/// The run that a command reads: the argument RUN, or the value of `--checkpoint`.
 #[derive(Debug, Clone, Args)]
 #[group(id = "named-run", multiple = false)]
 pub struct RunArgs {

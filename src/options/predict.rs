@@ -11,11 +11,11 @@ use crate::values::positive;
     args_override_self = true,
     after_help = "\
 Examples:
-  mpiburn predict results/pets cat.jpg          a line: FILE: CLASS PROBABILITY
+  mpiburn predict results/pets cat.jpg          prints FILE: CLASS PROBABILITY
   mpiburn predict results/pets holidays --top 3
   mpiburn predict results/pets holidays --csv > holidays.csv
   find holidays -name '*.jpg' | mpiburn predict results/pets -
-  mpiburn predict results/iris flowers.csv      a line for each row
+  mpiburn predict results/iris flowers.csv      prints a line for each row
 
 Pictures get the size, the channels and the normalisation of the run's data set."
 )]

@@ -1,4 +1,4 @@
-//! Options of `mpiburn profile`.
+//! Options of `mpiburn profile`, and the options of time lines, which `mpiburn train` has too.
 
 use std::ops::RangeInclusive;
 use std::path::PathBuf;

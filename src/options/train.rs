@@ -49,8 +49,8 @@ pub struct TrainArgs {
     /// change.
     #[arg(long, value_name = "RUN", help_heading = "Results")]
     pub resume: Option<PathBuf>,
-    /// Note each step in the run directory and tag lines on standard error. `launch --restart` adds this
-    /// option.
+    /// Write the number of the last step to a file in the run directory, and tag messages on standard error
+    /// with their kind. `launch --restart` adds this option.
     #[arg(long, hide = true)]
     pub note_steps: bool,
     #[command(flatten)]
