@@ -279,8 +279,8 @@ pub fn load(path: &Path, layout: &ParamLayout) -> anyhow::Result<CheckpointWeigh
     Ok(best)
 }
 
-/// Loads the int8 model in the checkpoint's folder. The model must have been made from `weights`, and for
-/// `network`, the run's network.
+/// Loads the int8 model in the checkpoint's folder. Rejects a model that was made from weights other than
+/// `weights`, or for a network other than `network`, the run's.
 pub fn load_int8(
     weights: &CheckpointWeights,
     config: &RunConfig,

@@ -62,8 +62,8 @@ pub fn check(run: &Path, record: &RunRecord, folder: &Path, manifest: &Manifest)
     );
 }
 
-/// The samples with which a run must continue, for the training and the test split. `None` if there is no
-/// checkpoint, or if the run has changed its data set since the checkpoint.
+/// The samples with which a run must continue, for the training and the test split. Both are `None` if there
+/// is no checkpoint, or if the run has changed its data set since the checkpoint.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Samples([Option<Covered>; 2]);
 
@@ -131,7 +131,7 @@ impl Samples {
             )
         };
         let differs = differs(noted, source.description()).unwrap_or_else(of_samples);
-        let problem = format!("{differs}: restore the data set, or {remedy}");
+        let problem = format!("{differs}: restore the original data set, or {remedy}");
         Err(ConfigError::new("data-root", root.display(), problem).into())
     }
 }

@@ -32,7 +32,8 @@ pub fn run(args: &DataArgs) -> anyhow::Result<()> {
     }
 }
 
-/// Maximum number of classes that an import lists.
+/// An import of more classes lists this number of them: half from the beginning, half from the end. If only
+/// one class would be omitted, all are listed.
 const SHOWN: usize = 20;
 /// Maximum number of characters of a class name in the table.
 const MOST_OF_NAME: usize = 80;
@@ -198,8 +199,8 @@ fn info(args: &InfoArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Describes the data set in `root`: its samples and classes. If there are more than `most` classes, lists
-/// only the first and the last classes.
+/// Describes the data set in `root`: its samples and classes. Lists only the first and the last `most / 2`
+/// classes if this omits at least two classes.
 fn describe(root: &Path, source: &SampleSource, most: Option<usize>) -> anyhow::Result<String> {
     let description = source.description();
     let mut text = String::new();

@@ -13,9 +13,9 @@ use run_record::byte_size;
 /// Checks that the training steps of all ranks of a host can fit into the host's memory.
 ///
 /// The estimate is a lower bound. It counts weights, gradients, the optimizer's moments and, on a CPU, half
-/// of the layers' outputs for `batch` samples. Only half of the outputs count, because operators with pooling
-/// keep less than they compute. If the run `saves` checkpoints, rank 0 also needs memory for the contents of
-/// a file.
+/// of the outputs of layers with weights for `batch` samples, or for a micro-batch if `batch` is larger. Only
+/// half of the outputs count, because operators with pooling keep less than they compute. If the run `saves`
+/// checkpoints, rank 0 also needs memory for the contents of a file.
 ///
 /// # Errors
 /// Returns the same error on all ranks: which option is too large, for which host.
@@ -116,8 +116,8 @@ fn check_option(
     }
 }
 
-/// Returns half of the number of values in the layers' outputs for a batch. A value of 16 bits counts as half
-/// a value.
+/// Returns half of the number of values in the samples of a batch and in the outputs of layers with weights.
+/// A value of 16 bits counts as half a value.
 fn outputs(network: &Network, precision: MixedPrecision, batch: usize) -> u64 {
     let outputs = (network.flop().floats() / 2).saturating_mul(batch as u64);
     if precision == MixedPrecision::No { outputs } else { outputs / 2 }
@@ -135,12 +135,13 @@ mod tests {
         let kind = ModelKind::Vgg;
         let network =
             Network::with_options(kind, &NetworkOptions::default(), kind.dimensions(), 1, &Device::flex());
-        // At batch 32, the measured peak of live tensors is at least 36 MB.
+        // At batch 32, the measured peak of live tensors is at least 36 MB, which are 9 million values.
         let outputs_of = |batch| outputs(&network, MixedPrecision::No, batch);
         let (one, many) = (outputs_of(32), outputs_of(32_000));
         assert!((1_250_000..9_000_000).contains(&one), "{one}");
         assert_eq!(many, 1000 * one);
-        // At batch 4096, the measured peak is 2005 MB in bf16 and 3290 MB in f32.
+        // At batch 4096, the measured peak is 2005 MB in bf16 and 3290 MB in f32, so bf16 needs more than
+        // half.
         assert_eq!(outputs(&network, MixedPrecision::Bf16, 32), one / 2);
     }
 

@@ -30,8 +30,8 @@ pub struct TrainingProgress {
 /// The text after the bar. The bar takes the rest of the terminal's width.
 const REST: &str = "{pos}/{len}  {msg}  {eta} left";
 
-/// Interval of the bar's updates. Redrawing it for every step of a small network would take longer than the
-/// step.
+/// Minimum time between two updates of the bar. To redraw the bar for every step of a small network would
+/// take longer than the step.
 const REDRAW: Duration = Duration::from_millis(100);
 
 impl TrainingProgress {

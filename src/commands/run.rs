@@ -106,7 +106,8 @@ fn run_alone(cli: &Cli, program: Option<Fingerprint>) -> Result<u8, CommandError
 }
 
 /// Returns what this rank will do, for a comparison with the other ranks: the subcommand and its options, as
-/// `run.json` stores them. If a run is resumed or profiled, only the typed options are included.
+/// `run.json` stores them. If a run is resumed or profiled, an option that was not typed has no value here,
+/// because the value is the run's own.
 ///
 /// # Errors
 /// If an option is wrong, which may be the case on only one rank.

@@ -68,8 +68,8 @@ pub fn learner<'w>(world: &'w World, config: &RunConfig, network: Network) -> an
     Ok(Learner::new(world, config, network, quantizer, collective)?)
 }
 
-/// Number of different batches, which are used in turn. A single batch would be memorised in training, and
-/// gradients at a loss of 0 are not representative.
+/// Maximum number of different batches, which are used in turn. A single batch would be memorised in
+/// training, and gradients at a loss of 0 are not representative.
 pub const BATCHES: usize = 16;
 
 /// Whole batches of this rank's samples, in an endless cycle.

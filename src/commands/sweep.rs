@@ -31,9 +31,9 @@ use terminal::digits::{decimals, seconds};
 pub fn run(args: &SweepArgs) -> anyhow::Result<i32> {
     let sweep = Sweep::read(args)?;
     let (mut record, before) = sweep.look().map_err(|error| {
-        // The error may advise the user to remove the folder, which would be wrong while another process uses
-        // the sweep. If the folder is in use, the error says so instead. A folder that is not a sweep's is
-        // not locked, because locking creates a file in the folder.
+        // The error may advise the user to remove the folder. This would be wrong while another process uses
+        // the sweep, so if the folder is in use, the error says that instead. To find out, lock the folder.
+        // Locking creates a file, so only lock the folder of a sweep.
         let is_sweep = SweepRecord::read(&sweep.folder).is_ok();
         match is_sweep.then(|| lock(&sweep.folder)) {
             Some(Err(in_use @ RecordError::InUse { .. })) => in_use.into(),
@@ -95,7 +95,8 @@ impl<'a> Sweep<'a> {
         Ok(Self { args, file, runs, configs, folder })
     }
 
-    /// Returns the state of each run, and what an earlier start of the sweep left of the run in the folder.
+    /// Looks at the folder. Returns for each run its state, and what an earlier start of the sweep has left
+    /// of it.
     fn look(&self) -> anyhow::Result<(SweepRecord, Vec<Earlier>)> {
         let Self { args, file, .. } = self;
         let mut record = SweepRecord {
@@ -244,7 +245,8 @@ impl<'a> Sweep<'a> {
         Ok(())
     }
 
-    /// Reduces a completed run's checkpoints to their weights, unless the run has `--keep`.
+    /// Reduces the checkpoints of a completed run, unless the run has `--keep`: removes all but the last and,
+    /// with early stopping, the best, and keeps only the weights of these.
     fn reduce(&self, at: usize, record: &SweepRecord) {
         if self.configs[at].keep.is_some() {
             return;

@@ -42,7 +42,7 @@ pub fn check_writable(world: &World, args: &TraceArgs) -> anyhow::Result<()> {
     on_root(world, || TraceFile::check(path).with_context(|| cannot_write(path))).map(drop)
 }
 
-/// Checks `path`, the file of `--trace` in the run directory `out`, which may not exist yet.
+/// Checks `path`, the file of `--trace` in the run directory `out`. The directory may not exist yet.
 ///
 /// # Errors
 /// If the file is in a folder of the run directory, or is a file that the run writes itself.

@@ -75,7 +75,7 @@ fn phases(
     let traced = trace::steps(&args.trace, done, total)?;
     if let Some(Noted { data: noted, .. }) = &noted {
         let root = &config.data.data_root;
-        let remedy = format!("continue with this data set by --data-root {}", root.display());
+        let remedy = format!("accept the changed one by adding --data-root {}", root.display());
         for split in Split::ALL {
             begin.samples.check(world, &source, noted, split, root, &remedy)?;
         }
@@ -161,8 +161,8 @@ fn configure(world: &World, args: &TrainArgs) -> anyhow::Result<(RunConfig, Opti
 fn connect(world: &World, config: &RunConfig) -> anyhow::Result<Box<dyn Collective>> {
     let (backend, transport, gpu) = (config.communication.backend, config.transport(), config.device.gpu());
     let collective = backend.connect(world, &transport, gpu)?;
-    // With NCCL, small exchanges stay on MPI: a second communicator would compete with the first one on the
-    // GPU.
+    // Over gloo, small exchanges also run over gloo. With NCCL, they stay on MPI: a second communicator would
+    // compete with the first one on the GPU.
     if backend == BackendKind::Gloo {
         world.exchange_over(backend.connect_primitives(world, &transport, gpu)?);
     }

@@ -117,8 +117,8 @@ fn measure(
     Ok(rows)
 }
 
-/// Returns this rank's times in µs for one message size: `iterations` times of the first method, then
-/// `iterations` times of the second method, and so on.
+/// Returns this rank's times in µs for one message size: first those of the first method, one for each
+/// iteration, then those of the second method, and so on.
 fn time_size(
     world: &World,
     dtype: WireType,

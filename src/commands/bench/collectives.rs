@@ -30,7 +30,7 @@ const BYTES: usize = 1024;
 const LATE: Duration = Duration::from_millis(100);
 
 /// Calls one operation of [`Primitives`]; the last argument is the root rank. Returns the time of the call
-/// (`None` if this rank does not take part), and whether the result is right.
+/// (`None` if the call is not timed on this rank), and whether the result is right.
 type PrimitiveCall = fn(&mut dyn Primitives, &World, usize) -> Result<(Option<Duration>, bool), CommError>;
 
 const OPERATIONS: [(&str, PrimitiveCall); 11] = [
@@ -77,7 +77,7 @@ const OPERATIONS: [(&str, PrimitiveCall); 11] = [
 
 const BARRIER: &str = "barrier";
 
-/// A rank's times of an operation in µs (empty if the rank does not take part), or the problem: [`WRONG`] or
+/// A rank's times of an operation in µs (empty if no call is timed on the rank), or the problem: [`WRONG`] or
 /// [`NOT_SUPPORTED`].
 type Trial = Result<Vec<f64>, String>;
 
@@ -142,8 +142,8 @@ fn ended_with(trial: &Trial, problem: &str) -> bool {
     trial.as_ref().is_err_and(|found| found == problem)
 }
 
-/// Returns the median time in µs of one operation, where the time of a call is the mean over ranks. The error
-/// says why there is no time.
+/// Returns the median time in µs of one operation. The time of a call is the mean over the ranks that timed
+/// it. The error says why there is no time.
 fn summary(trials: &[Trial]) -> Result<f64, &'static str> {
     for problem in [WRONG, NOT_SUPPORTED] {
         if trials.iter().any(|trial| ended_with(trial, problem)) {

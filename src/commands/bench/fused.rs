@@ -127,8 +127,8 @@ fn measure(
 /// Its input is `[batch, 1, 28, 28]`.
 ///
 /// A published report, whose figures are in results/reference/fused.csv, applied one convolution N times.
-/// This benchmark repeats its measurements. Therefore the convolution's input and output have the same shape.
-/// If C is more than 1, each channel of the first input is a copy of the image.
+/// This benchmark repeats the report's measurements, so the convolution's input and output must have the same
+/// shape. If C is more than 1, each channel of the first input is a copy of the image.
 #[derive(Module, Debug)]
 struct RepeatedConv {
     conv: Conv2d,

@@ -122,7 +122,9 @@ fn print(world: &World, args: &LinkArgs, rows: &[LinkRow]) -> anyhow::Result<()>
             println!("latency {:.1} µs, bandwidth {:.1} Mbit/s", line.latency_us, line.bandwidth_mbit)
         }
         None => {
-            log::warn!("times do not grow with the size: measure larger --sizes to determine the bandwidth")
+            log::warn!(
+                "messages of all sizes take the same time: measure larger --sizes to determine the bandwidth"
+            )
         }
     }
     Ok(())

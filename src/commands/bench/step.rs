@@ -74,7 +74,7 @@ struct Measured {
     modes: Vec<TimedSteps>,
     /// Times of matrix products, some before the steps and some after them.
     products: Vec<Duration>,
-    /// Bytes of gradients that the rank sends in a step.
+    /// Bytes of gradients that the rank contributes to a step's all-reduces.
     gradient_bytes: usize,
     /// The result of [`gather_ms`] for `gradient_bytes` bytes.
     gather_ms: Option<f64>,

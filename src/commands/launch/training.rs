@@ -49,7 +49,7 @@ pub fn from_program(program: &[String]) -> Result<Option<Training>, Refused> {
 
 /// Returns the arguments that resume the training in `dir` from its checkpoint after `step` steps. If the
 /// first attempt was itself a `--resume`, its training options are kept. `--trace` is left out if
-/// `--trace-steps` begins at a step up to `step`.
+/// `--trace-steps` begins at a step up to `step`, because this step is done already.
 fn resume_after(args: &TrainArgs, verbosity: &[String], dir: &Path, step: usize) -> Vec<String> {
     let mut words = args.typed.clone();
     words.0.retain(|option, _| {

@@ -8,8 +8,8 @@ use crate::quant::Quantized;
 use crate::spans::{BATCH, Operator, Phase, end_sequence, follow, is_recording, register, span};
 
 /// Registers the stages of a model with the span recorder, which keeps a row of measurements for each stage.
-/// The stages are the input, the steps of the model, and the output. Returns the row numbers in this order.
-/// `names` are the names of the layers with weights.
+/// The stages are the input, the steps of the model (layers that are computed together), and the output.
+/// Returns the row numbers in this order. `names` are the names of the layers with weights.
 fn rows<'a>(model: &Model, mut names: impl Iterator<Item = &'a str>) -> Vec<usize> {
     let new = |layer: &str, kind: &str| register(Operator::new(layer, kind), Phase::Forward);
     let mut rows = vec![new("input", "quantize")];

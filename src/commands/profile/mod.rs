@@ -97,7 +97,8 @@ fn check_outputs(world: &World, args: &ProfileArgs) -> anyhow::Result<()> {
         .map(drop)
 }
 
-/// Profiles inference or training, as the options say. Returns the times, and the buckets of a training.
+/// Profiles inference or training, as the options say. Returns the times and the buckets. Inference has no
+/// buckets.
 fn measure(
     world: &World,
     args: &ProfileArgs,

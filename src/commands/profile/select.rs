@@ -45,8 +45,8 @@ pub fn subject(world: &World, args: &ProfileArgs) -> anyhow::Result<Subject> {
 }
 
 /// Combines the `typed` options with `stored`, the options of the run. The network is always the run's. Data
-/// set, batch size, optimizer and penalties are the run's unless they are typed. If `train` is true, the same
-/// applies to the precision.
+/// set, batch size, and the options of the recipe that affect a step, such as optimizer and penalties, are
+/// the run's unless they are typed. If `train` is true, the same applies to the precision.
 ///
 /// # Errors
 /// If a typed option asks for a network other than the run's, or does not fit the run's options.

@@ -238,8 +238,10 @@ pub(super) fn check_data(
     }
     let (steps, epochs) = (plan.steps(), config.epochs.get());
     steps.checked_mul(epochs).ok_or_else(|| {
-        let problem =
-            format!("epochs of {steps} steps are more than {} steps: choose fewer epochs", usize::MAX);
+        let problem = format!(
+            "with {steps} steps per epoch, the run would have more than {} steps: choose fewer epochs",
+            usize::MAX
+        );
         ConfigError::new("epochs", epochs, problem)
     })
 }
