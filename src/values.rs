@@ -11,13 +11,13 @@ use clap::{Arg, ValueEnum};
 use run_record::Takes;
 use serde::de::{Deserialize, Deserializer, Error};
 
-/// An option whose value may be `none`, which cancels a value that was typed earlier. clap does not see
-/// through the alias, so the parser returns the whole value: `None` or `Some`. For a plain `Option`, clap
-/// would set `None` only if the option is missing, and could not parse `none`.
+/// An option whose value may be `none`, which cancels a value that was typed earlier on the command line.
+/// clap does not see through the alias, so the parser returns the whole value: `None` or `Some`. For a plain
+/// `Option`, clap would set `None` only if the option is missing, and could not parse `none`.
 pub type Optional<T> = Option<T>;
 
-/// An option that is `on` or `off`. Because of the alias, clap expects a value. It would make a plain `bool`
-/// a flag.
+/// An option that is `on` or `off`. clap makes a plain `bool` a flag. It does not see through the alias, so
+/// it expects a value.
 pub type Switch = bool;
 
 /// Defines number types with bounds. Typed and stored values are checked alike. Code of this crate may

@@ -1,4 +1,5 @@
-//! Export of float networks as ONNX: one node for each layer, with PyTorch's names.
+//! Export of float networks as ONNX: one node for each layer, with PyTorch's names. Dropout has no node, and
+//! average pooling has two.
 
 use super::graph::{Attribute, Graph, OnnxFile};
 use super::{average, windows};

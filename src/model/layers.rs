@@ -69,9 +69,10 @@ pub(super) fn linear(inputs: usize, outputs: usize, device: &Device) -> Layer {
     Layer::Linear(LinearConfig::new(inputs, outputs).init(device))
 }
 
-/// Describes the operator that computes the first of `layers`. Returns its epilogue (the ReLU, or the ReLU
-/// and the pooling, that it computes too), the suffix of its name, and the number of layers that it computes.
-/// Only the operators of a convolution and a batch norm have an epilogue.
+/// Describes the operator that computes the first of `layers`. Returns the operator's epilogue (the ReLU, or
+/// the ReLU and the pooling, that the operator also computes), the suffix of the operator's name, and the
+/// number of layers that the operator computes. Only the operators of a convolution and a batch norm have an
+/// epilogue.
 fn epilogue(layers: &[&Layer]) -> (Epilogue, &'static str, usize) {
     use Layer::{Activation as Then, Conv, Norm, Pool};
     match layers {
