@@ -279,8 +279,8 @@ pub fn load(path: &Path, layout: &ParamLayout) -> anyhow::Result<CheckpointWeigh
     Ok(best)
 }
 
-/// Loads the int8 model in the checkpoint's folder. Rejects a model that was made from weights other than
-/// `weights`, or for a network other than `network`, the run's.
+/// Loads the int8 model in the checkpoint's folder. Rejects a model of weights other than `weights`, or of a
+/// network other than the run's `network`.
 pub fn load_int8(
     weights: &CheckpointWeights,
     config: &RunConfig,

@@ -32,8 +32,8 @@ pub fn run(args: &DataArgs) -> anyhow::Result<()> {
     }
 }
 
-/// An import of more classes lists this number of them: half from the beginning, half from the end. If only
-/// one class would be omitted, all are listed.
+/// If a data set has more classes than this, an import lists only this number: half from the beginning, half
+/// from the end. If only one class would be omitted, all are listed.
 const SHOWN: usize = 20;
 /// Maximum number of characters of a class name in the table.
 const MOST_OF_NAME: usize = 80;

@@ -105,9 +105,9 @@ fn run_alone(cli: &Cli, program: Option<Fingerprint>) -> Result<u8, CommandError
     ended.map(|code| u8::try_from(code).unwrap_or(1)).map_err(CommandError::own)
 }
 
-/// Returns what this rank will do, for a comparison with the other ranks: the subcommand and its options, as
-/// `run.json` stores them. If a run is resumed or profiled, an option that was not typed has no value here,
-/// because the value is the run's own.
+/// Returns what this rank will do, for a comparison with the other ranks: the subcommand and its options.
+/// Equal values of a training's options have equal text, such as `0.1` for `1e-1`. If a run is resumed or
+/// profiled, an option that was not typed has no value here, because the value is the run's own.
 ///
 /// # Errors
 /// If an option is wrong, which may be the case on only one rank.

@@ -38,7 +38,7 @@ pub enum BenchKind {
     Link(LinkArgs),
     /// Compare an int8 model with its float network: time, memory, file size and accuracy.
     Int8(Int8Args),
-    /// Compare fused convolution and ReLU with Burn's operators on each compute backend.
+    /// Compare fused convolution and ReLU with Burn's operators on each CPU backend.
     Fused(FusedArgs),
 }
 
@@ -203,7 +203,7 @@ pub struct Int8Args {
     /// Write the table to FILE, replacing it.
     #[arg(long, value_name = "FILE.csv")]
     pub csv: Option<PathBuf>,
-    /// Write the table and the machine's instructions to FILE, replacing it.
+    /// Write the table and the SIMD level to FILE, replacing it.
     #[arg(long, value_name = "FILE.json")]
     pub json: Option<PathBuf>,
 }

@@ -17,14 +17,14 @@ use run_record::Part;
 /// An invalid option.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ConfigError {
-    /// An option whose value does not fit, and what to do.
+    /// An option with a value that does not fit.
     #[error("--{option}{value}: {problem}")]
     Option {
         /// The long name, without dashes.
         option: Cow<'static, str>,
         /// The value with a leading space; empty for an option without a value.
         value: String,
-        /// What is wrong.
+        /// What is wrong, and what to do.
         problem: String,
     },
     /// A message that already names the option, such as clap's.
@@ -169,7 +169,8 @@ impl RunConfig {
         Err(ConfigError::new("precision", precision, problem))
     }
 
-    /// Checks that a network of this kind can be quantized on this device.
+    /// Checks the options of quantization against each other, the device, the network and the number of
+    /// epochs.
     fn check_quantization(&self) -> Result<(), ConfigError> {
         let quantization = &self.quantization;
         let kind = quantization.quantize;

@@ -93,8 +93,9 @@ impl RunConfig {
         }
     }
 
-    /// Returns options and values in the form of `run.json`, for the comparison between ranks. If `typed` is
-    /// given, an option that was not typed has the text "the run's own" in place of its value.
+    /// Returns the options and their values for the comparison between ranks. Equal values have equal text,
+    /// such as `0.1` for `1e-1`. If `typed` is given, an option that was not typed has the text "the run's
+    /// own" in place of its value.
     pub fn compared(&self, typed: Option<&Words>) -> Vec<(String, String)> {
         let value = |(field, value): (String, Value)| {
             let is_own = typed.is_some_and(|typed| !typed.sets(&field));

@@ -1,5 +1,5 @@
 //! Forward through the layers of one group, with weights in float or fake-quantized. A group is a layer with
-//! weights and the layers that are fused with it.
+//! weights and the layers that belong to it.
 //!
 //! Fake quantization rounds f32 values to the values that 8-bit integers with a scale can represent.
 

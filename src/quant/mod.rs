@@ -1,5 +1,4 @@
-//! Quantization of networks to 8-bit integers: fusion of layers into groups, ranges of values, and the int8
-//! model.
+//! Quantization of networks to 8-bit integers: groups of layers, ranges of values, and the int8 model.
 //!
 //! A range is a minimum and a maximum ([`Ranges`]). Quantization-aware training ([`Quantizer`]) determines
 //! the ranges of weights and activations. Post-training quantization ([`PostQuantizer`]) determines the

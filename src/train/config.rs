@@ -164,8 +164,7 @@ pub struct DataOptions {
     /// Where a rank keeps its samples.
     ///
     /// With disk, a rank reads its samples from disk in every step. Only imported data sets can stay on disk.
-    /// auto means disk if the samples of all ranks of a host need more than half of
-    /// its memory.
+    /// auto means disk if the samples of all ranks of a host need more than half of the host's memory.
     #[arg(long, default_value = "auto", value_parser = one_of::<SamplesIn>())]
     pub samples_in: SamplesIn,
     /// Train on the first N samples only.

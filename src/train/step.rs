@@ -35,7 +35,7 @@ pub struct Learner<'w> {
     pub optimizer: Optimizer,
     /// Learning rate and momentum of the next step, which the trainer sets from the schedule.
     pub rate: Rate,
-    /// Fake quantization, and the observers of the values' ranges; `None` except in quantization-aware
+    /// Fake quantization, and the ranges of the network's values; `None` except in quantization-aware
     /// training.
     pub quantizer: Option<Quantizer>,
     /// Loss scaling; `None` except with fp16.

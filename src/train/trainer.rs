@@ -90,7 +90,7 @@ pub struct Setup {
     pub source: SampleSource,
     /// The network to start from; all ranks get rank 0's weights.
     pub network: Network,
-    /// Fake quantization, and the observers of the values' ranges; `None` except in quantization-aware
+    /// Fake quantization, and the ranges of the network's values; `None` except in quantization-aware
     /// training.
     pub quantizer: Option<Quantizer>,
     /// Transport that sums the gradients.

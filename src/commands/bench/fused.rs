@@ -1,5 +1,5 @@
 //! `mpiburn bench fused`: compares this project's fused convolution and ReLU with Burn's two separate
-//! operators. The fused operator runs on Burn's backend flex. Burn's operators run on each compute backend of
+//! operators. The fused operator runs on Burn's backend flex. Burn's operators run on each CPU backend of
 //! this build. The benchmark trains a small network with each of these implementations, and prints step times
 //! and test accuracies.
 
