@@ -2,9 +2,9 @@
 //! job ended.
 //!
 //! If one rank fails, other ranks notice and print lines as well, and so does the launcher (mpirun or srun).
-//! Under `launch --restart`, a rank marks such a line with a tag, which names the [`Kind`] of the line. Lines
-//! of launchers have no tags; their kind follows from their words. Of the lines about one fault, the first
-//! line of the greatest kind is the cause.
+//! Under `launch --restart`, ranks mark these lines with a tag, which names the [`Kind`] of the line. Lines
+//! of launchers have no tags; their words tell their kind. Of the lines about one fault, the first line of
+//! the greatest kind is the cause.
 
 use std::io::{self, Read, Write};
 use std::path::Path;
@@ -20,17 +20,18 @@ use super::{explain, quirks};
 const TOGETHER: Duration = Duration::from_secs(30);
 /// Maximum number of bytes that are kept of a line.
 const LONGEST: usize = 1000;
-/// Maximum number of reads in one call. These reads together can take more bytes than a pipe holds, so one
-/// call empties the pipe.
+/// Maximum number of reads in one call of [`Watched::pass_on`]. These reads together can take more bytes than
+/// a pipe holds, so one call empties the pipe.
 const READS: usize = 16;
 
 /// Byte before a rank's tag, as in `burn_mpi::messages`.
 const TAG: u8 = 0x1e;
-/// Byte after the tag, before the text.
+/// Byte between the tag of a line and its text.
 const TEXT: u8 = 0x1f;
-/// Maximum bytes of a tag. A longer tag, or a tag with an unknown kind, counts as text.
+/// Maximum number of bytes between [`TAG`] and [`TEXT`]. A longer tag, or a tag with an unknown kind, counts
+/// as text.
 const LONGEST_TAG: usize = 16;
-/// The word in the tag of a line in which a rank fails because another process uses the run directory.
+/// The word in the tag of a line that says: this rank fails, because another process uses the run directory.
 pub const IN_USE: &str = "in-use";
 
 /// What a line says about the end of a job. Kinds are in ascending order: of the lines about one fault, the
@@ -39,9 +40,9 @@ pub const IN_USE: &str = "in-use";
 pub enum Kind {
     /// A rank waits. The wait may still end well.
     Waits,
-    /// A rank notices another rank's fault, or srun prints an error that does not end a task.
+    /// A rank notices another rank's fault, or srun prints an error that is not about the end of a task.
     Noticed,
-    /// The launcher reports a process that ended.
+    /// The launcher announces the end of the job, for example because a process ended or a host was lost.
     Launcher,
     /// A rank fails.
     Failed,
@@ -101,8 +102,7 @@ impl Watched {
         }
     }
 
-    /// Returns how long ago the launcher reported that a process ended; `None` if it has not. After this
-    /// report, the launcher ends the job.
+    /// Returns how long ago the launcher announced the end of the job; `None` if it has not.
     pub(super) fn gone_for(&self) -> Option<Duration> {
         self.scan.gone.map(|at| at.elapsed())
     }
@@ -128,17 +128,17 @@ struct Scan {
     held: Option<Cause>,
     /// When the last line about a fault came.
     last: Option<Instant>,
-    /// When the launcher reported that a process ended.
+    /// When the launcher announced the end of the job.
     gone: Option<Instant>,
 }
 
 /// Returns whether Open MPI's mpirun announces in this line that it aborts the job. The line does not say
-/// why.
+/// why, so it cannot be the cause.
 fn aborts(line: &str) -> bool {
     line.trim().starts_with("Primary job ") && line.contains(" terminated normally, but ")
 }
 
-/// Returns the kind of a launcher's line; `None` if the line does not report the end of a job.
+/// Returns the kind of a launcher's line about a fault; `None` for any other line.
 fn kind_of_launchers(line: &str) -> Option<Kind> {
     if let Some(error) = line.strip_prefix("srun: error: ") {
         return Some(if quirks::ends_task(error) { Kind::Launcher } else { Kind::Noticed });
@@ -211,11 +211,11 @@ impl Scan {
             self.held.get_or_insert(cause);
             return;
         }
-        // After a launcher's line there is no new fault. The launcher ends the remaining ranks: srun does so
-        // 12 s later, and prints a line for each rank.
+        // All lines after the launcher's announcement are about the same fault: the launcher ends the
+        // remaining ranks. srun does so 12 s later, and prints a line for each rank.
         let apart = self.gone.is_none() && self.last.is_none_or(|last| now.duration_since(last) > TOGETHER);
         self.last = Some(now);
-        // A process has ended, so the launcher ends the job.
+        // Such a line announces the end of the job.
         if kind == Kind::Launcher {
             self.gone.get_or_insert(now);
         }

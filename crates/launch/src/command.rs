@@ -28,8 +28,8 @@ pub enum MpiFlavour {
 }
 
 impl MpiFlavour {
-    /// Returns the name of the library as the environment variable `MPI` has it. A script that starts the
-    /// ranks instead of the launcher may read this variable.
+    /// Returns the value of the environment variable `MPI` for this library. A script that starts the ranks
+    /// instead of the launcher may read the variable.
     pub fn name(self) -> &'static str {
         match self {
             Self::OpenMpi => "openmpi",
@@ -46,7 +46,7 @@ pub enum Binding {
     Core,
     /// One hardware thread: two ranks may share a core.
     HardwareThread,
-    /// Several ranks share a core, and take turns on it.
+    /// One core, which several ranks share. They take turns on it.
     Overload,
 }
 
@@ -61,11 +61,12 @@ pub(super) fn needs_launcher(topology: Topology) -> Option<String> {
 pub struct Launch {
     /// Machines x processes per machine.
     pub topology: Topology,
-    /// How the job is started.
+    /// How the job is started, unless `by` names a command.
     pub launcher: LauncherKind,
     /// The MPI that the program is built for.
     pub mpi: MpiFlavour,
-    /// The machines; `None` is this machine.
+    /// The machines of mpirun's host file. With `None`, mpirun starts all ranks on this machine. srun and the
+    /// command `by` ignore this field and choose the machines themselves.
     pub hosts: Option<Hosts>,
     /// A command that starts the ranks instead of the launcher, called as `COMMAND NxC PROGRAM ARGS…`.
     pub by: Option<PathBuf>,
@@ -81,7 +82,8 @@ impl Launch {
     /// Returns the whole command line.
     ///
     /// # Errors
-    /// If the hosts have too few slots for the topology, or if several ranks have no launcher.
+    /// If the topology needs more machines or slots than the hosts have, or if a job of several ranks has no
+    /// launcher.
     pub fn command(&self) -> anyhow::Result<Vec<String>> {
         let mut words: Vec<String> = match (&self.by, self.launcher) {
             (Some(script), _) => vec![script.display().to_string(), self.topology.to_string()],
@@ -171,7 +173,8 @@ fn installed(exact: &str, usual: &str) -> String {
 }
 
 /// Finds a command in `PATH`: the first executable file of this name, or else the first file of this name. A
-/// command with a slash is a path, and `PATH` is not searched. Returns `None` if there is no such file.
+/// command with a slash is a path of a file or folder, and `PATH` is not searched. Returns `None` if nothing
+/// is found.
 pub(super) fn find(command: &str) -> Option<PathBuf> {
     if command.contains('/') {
         return Path::new(command).exists().then(|| PathBuf::from(command));

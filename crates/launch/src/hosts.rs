@@ -25,15 +25,15 @@ pub struct Hosts {
 /// The slots of a host. A host on a single line without a number of slots has one slot for each core.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Slots {
-    /// The number in the file. For MPICH, the numbers of repeated lines are summed.
+    /// The number of slots in the file. For MPICH, the numbers of repeated lines are summed.
     Given(usize),
     /// Number of lines that name the host, if these lines have no number of slots.
     Lines(usize),
 }
 
 impl Slots {
-    /// Returns the number of slots as both MPIs count them. For a single line without a number, mpirun counts
-    /// the host's cores; this function returns no limit.
+    /// Returns the number of slots as both MPIs count them. For a host on a single line without a number,
+    /// mpirun counts the cores. This function does not know the cores, and returns `usize::MAX`.
     fn at_most(self) -> usize {
         match self {
             Self::Given(slots) => slots,
@@ -44,12 +44,12 @@ impl Slots {
 }
 
 impl Hosts {
-    /// Reads a host file in Open MPI's format (`alpha slots=2 max_slots=4`) or MPICH's (`alpha:2`); `#`
+    /// Reads a host file with lines such as `alpha slots=2 max_slots=4` or, for MPICH only, `alpha:2`. `#`
     /// starts a comment. If several lines name one host, their slots are summed.
     ///
     /// # Errors
-    /// If the file cannot be read, if a line has neither format, or if Open MPI, which reads the file itself,
-    /// would read it differently. Open MPI does not read two lines with `slots=` for one host, for example.
+    /// If the file cannot be read, if a line has a wrong format, or if Open MPI would read the file
+    /// differently. Open MPI rejects two lines with `slots=` for one host, for example.
     pub fn read(path: &Path, mpi: MpiFlavour) -> anyhow::Result<Self> {
         let text = read_text(path).map_err(|reason| {
             let remedy = match reason.kind() {
@@ -156,8 +156,8 @@ pub fn hostfile(folder: &Path, topology: Topology) -> Option<PathBuf> {
 /// Byte order mark of UTF-8, which editors on Windows write.
 const BYTE_ORDER_MARK: char = '\u{feff}';
 
-/// Parses the host of a line and its slots; `None` if the line has a wrong format. Accepts the words of
-/// MPICH's `hydra`, and the words of Open MPI's `hostfile_lex.l` that mpirun 4.1.4 accepts.
+/// Parses the host of a line and its slots; `None` if the line has a wrong format. Accepts the keys in Open
+/// MPI's `hostfile_lex.l` that mpirun 4.1.4 accepts and, for MPICH only, also the keys of its `hydra`.
 fn parse(line: &str, mpi: MpiFlavour) -> Option<(String, Slots)> {
     let line = line.replace('=', " = ");
     let mut words = line.split_whitespace();

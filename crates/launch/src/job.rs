@@ -45,7 +45,7 @@ impl Launch {
     /// [`Streams::Watched`], the line with the cause.
     ///
     /// # Errors
-    /// If there is no command line for the job, or if the launcher does not start.
+    /// If [`Launch::command`] returns an error, or if the launcher does not start.
     pub fn run(&self, streams: Streams, stop: &StopRequest) -> anyhow::Result<(Outcome, Option<Cause>)> {
         run(&self.command()?, self.launcher, self.mpi, streams, stop)
     }

@@ -22,7 +22,8 @@ use crate::StopRequest;
 /// If a check fails, or if `stop` interrupts it.
 pub fn check(launch: &mut Launch, stop: &StopRequest) -> anyhow::Result<()> {
     check_command(launch)?;
-    // A script in the launcher's place has its own list of machines, and so has Slurm.
+    // Only mpirun reads the host file. A script in the launcher's place has its own list of machines, and so
+    // has Slurm.
     if launch.by.is_some() || launch.launcher != LauncherKind::Mpirun {
         return Ok(());
     }
@@ -104,7 +105,7 @@ fn check_hosts(launch: &Launch, stop: &StopRequest) -> anyhow::Result<Binding> {
 /// the names of the other machines, whose numbers of cores are not known.
 ///
 /// # Errors
-/// If the hosts have too few slots.
+/// If the topology needs more machines or slots than the hosts have.
 pub fn bind_here(launch: &mut Launch) -> anyhow::Result<Vec<String>> {
     if launch.by.is_some() || launch.launcher != LauncherKind::Mpirun {
         return Ok(Vec::new());

@@ -39,7 +39,8 @@ const SPACE_MB: f64 = 16.0;
 /// mpirun) and files of shared memory have 4 MB each.
 const FILE_MB: u64 = 5;
 
-/// Checks the limit of file sizes, in bytes. With a lower limit, mpirun prints lines of PMIx and never ends.
+/// Checks the limit of file sizes, in bytes. With a limit below [`FILE_MB`], mpirun prints lines of PMIx and
+/// never ends.
 fn check_file_size(limit: Option<u64>) -> anyhow::Result<()> {
     let too_small = limit.filter(|bytes| *bytes < FILE_MB << 20);
     too_small.map_or(Ok(()), |bytes| {
@@ -73,7 +74,7 @@ fn check_space(folder: &Path, needed_mb: f64) -> anyhow::Result<()> {
 
 /// Checks that Open MPI recognises `host` as this machine, and that the host file has no other name of this
 /// machine. `here` are those addresses of `host` that belong to this machine. `other` is an earlier host of
-/// the file that is this machine, or `None`.
+/// the file that is also this machine; `None` if there is none.
 pub(super) fn check_own(
     host: &str,
     here: &[IpAddr],
@@ -114,12 +115,12 @@ pub(super) fn keeps_full_names(hosts: &[&str]) -> bool {
 pub(super) const KEEPALIVES: [(&str, &str); 3] =
     [("oob_tcp_keepalive_time", "2"), ("oob_tcp_keepalive_intvl", "1"), ("oob_tcp_keepalive_probes", "3")];
 
-/// How long mpirun may take to end a job after it has reported that a process ended. mpirun was observed to
-/// run forever when a rank was killed while the job started.
+/// How long mpirun may take to end a job after it has announced the end. mpirun was observed to run forever
+/// when a rank was killed while the job started.
 pub(super) const LINGER: Duration = Duration::from_secs(20);
 
-/// How mpirun's lines about a lost host begin. The first line mentions a start, but mpirun prints the line at
-/// any time.
+/// How mpirun's lines about a lost host begin. The first text mentions a start, but mpirun prints it at any
+/// time, even long after the start.
 pub(super) const LOST_HOST: [&str; 3] = [
     "ORTE was unable to reliably start one or more daemons",
     "ORTE has lost communication with a remote daemon",

@@ -22,8 +22,8 @@ use super::job::TICK;
 use super::{MpiFlavour, quoted};
 use crate::StopRequest;
 
-/// How long an agent may take to answer. ssh gives up if it cannot connect within `ConnectTimeout`, and the
-/// login after the connection takes more time.
+/// How long an agent may take to answer. This is longer than ssh's `ConnectTimeout`, because the login after
+/// the connection takes more time.
 const DEADLINE: Duration = Duration::from_secs(30);
 
 /// Time after which a log line says what this process waits for.
@@ -41,7 +41,8 @@ impl<'a> Patience<'a> {
         Self { deadline: DEADLINE, stop }
     }
 
-    /// Waits for the answer to `what`; `None` if the deadline or a stop request comes first.
+    /// Waits for the answer. Returns `None` if the deadline or a stop request comes first. A log line says
+    /// that this process waits for `what`.
     fn wait<T>(self, answer: &Receiver<T>, what: &str) -> Option<T> {
         let (start, mut told) = (Instant::now(), false);
         loop {
@@ -62,10 +63,10 @@ impl<'a> Patience<'a> {
     }
 }
 
-/// Looks up the addresses of a host of a host file, which may be `user@host`.
+/// Looks up the addresses of `host`, an entry of a host file such as `alpha` or `me@alpha`.
 ///
 /// # Errors
-/// If the host's name has no address, or a name server does not answer in time.
+/// If the host's name has no address, or if the deadline or a stop request comes before an answer.
 pub(super) fn addresses(host: &str, patience: Patience<'_>) -> Result<Vec<IpAddr>, String> {
     let name = without_user(host).to_owned();
     let what = format!("the address of {name}");
@@ -260,7 +261,7 @@ fn first_installed(agents: &str) -> Option<Vec<String>> {
     })
 }
 
-/// Word before the digest of the program in the answer.
+/// Word that the command of [`script`] prints before the digest of the program.
 const DIGEST: &str = "mpiburn-digest";
 
 /// Returns the command that the agent runs on another machine, in any login shell. The command prints the

@@ -2,13 +2,16 @@
 //!
 //! An attempt is one start of the training. After each attempt, [`restart`] reads from the run directory how
 //! many steps were done and which checkpoint is the newest. It makes no other attempt in these cases:
-//! - The job succeeded, was stopped by a signal, or has wrong options.
+//! - The job succeeded, a signal stopped it, or the run is complete.
+//! - Another attempt would fail in the same way, for example because of wrong options.
 //! - The same fault repeats at the same step.
 //! - Several attempts in a row do not reach their first step.
 //! - All restarts are used.
-//! - No other attempt can start: a checkpoint is missing, or another process uses the run directory.
+//! - No other attempt can start, for example because a checkpoint is missing, or because another process uses
+//!   the run directory.
 //!
-//! The run directory is locked during the decision, because ranks of the ended attempt may still write to it.
+//! Ranks of the ended attempt may still write to the run directory. If the run in the directory belongs to
+//! these attempts, the directory is therefore locked during the decision.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -44,7 +47,7 @@ pub struct Training {
     pub resumes: bool,
     /// Whether the training replaces the run in the directory.
     pub overwrites: bool,
-    /// The file for the training's time line.
+    /// The file for the training's time line, if the training records one.
     pub trace: Option<PathBuf>,
     /// The program's arguments.
     pub words: Vec<String>,
@@ -142,8 +145,8 @@ impl JobAttempt {
     }
 }
 
-/// Describes a failure by its exit code. Used if no line of the output has the cause: a launcher that a
-/// signal ended, for example, prints no line.
+/// Describes a failure by its exit code. Used if no line of the output has the cause, for example because a
+/// signal ended the launcher.
 fn no_cause(code: i32, mpi: MpiFlavour) -> String {
     match code {
         _ if quirks::may_be_signal(code, mpi) => {
@@ -154,10 +157,11 @@ fn no_cause(code: i32, mpi: MpiFlavour) -> String {
     }
 }
 
-/// Where an attempt failed. If two attempts in a row have equal values, the same fault has repeated.
+/// Where an attempt failed. The same fault has repeated if two attempts in a row reached their first step and
+/// have equal values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Fault {
-    /// Number of steps that were done.
+    /// Number of steps of the run that were done.
     step: usize,
     /// Step of the newest checkpoint, if there is one.
     checkpoint: Option<usize>,
@@ -172,7 +176,7 @@ struct Restarts<'a> {
     stop: &'a StopRequest,
     /// The state of the run directory before the first attempt.
     original: RunDirState,
-    /// Whether an attempt has written to the run directory.
+    /// Whether an attempt has written or changed run.json.
     began: bool,
     failed: Vec<FailedAttempt>,
     last_fault: Option<Fault>,
@@ -181,7 +185,8 @@ struct Restarts<'a> {
 }
 
 impl Restarts<'_> {
-    /// Decides what follows `attempt`. Holds the lock of the run directory meanwhile.
+    /// Decides what follows `attempt`. Meanwhile, holds the lock of the run directory if the run in it
+    /// belongs to these attempts.
     fn decide(&mut self, attempt: &JobAttempt, ended: &Ended) -> Next {
         let dir = &self.training.dir;
         if ended.cause.as_ref().is_some_and(|cause| cause.kind == Kind::InUse) {
@@ -232,8 +237,8 @@ impl Restarts<'_> {
         }
     }
 
-    /// Returns the line for the user if a job ended with `code` and without a fault. `reason` is from
-    /// [`no_fault`](Self::no_fault).
+    /// Returns the line for the user if [`no_fault`](Self::no_fault) has returned `reason` for a job with
+    /// exit code `code`; `None` after a success.
     fn line_of_no_fault(&self, code: i32, reason: &str) -> Option<String> {
         match reason {
             _ if code == 0 => None,
@@ -242,7 +247,8 @@ impl Restarts<'_> {
         }
     }
 
-    /// Returns the line for the user if the run directory cannot be read or locked after an attempt.
+    /// Returns the line for the user if the run directory cannot be read or locked after an attempt; `None`
+    /// after a success.
     fn line_of_unknown(&self, ended: &Ended, error: &RecordError) -> Option<String> {
         if ended.outcome.code == 0 {
             if !self.failed.is_empty() {
@@ -259,8 +265,9 @@ impl Restarts<'_> {
         Some(format!("{}: {}; not started again: {why}", ended.headline, ended.cause_text))
     }
 
-    /// Returns whether the run in the directory belongs to these attempts: an attempt has written to the
-    /// directory, or the training resumes the run. If neither is true, the run is older than these attempts.
+    /// Returns whether the run in the directory belongs to these attempts: an attempt has written run.json,
+    /// or the training resumes the run. If neither is true, a run in the directory is older than these
+    /// attempts.
     fn owns(&self) -> bool {
         self.began || (self.training.resumes && self.original.run_json.is_some())
     }
@@ -299,19 +306,20 @@ impl Restarts<'_> {
     /// Returns where `attempt` failed. `after` is the state of the run directory after the attempt.
     fn fault(&self, attempt: &JobAttempt, after: &RunDirState) -> Fault {
         let checkpoint = after.checkpoint.filter(|_| self.owns());
-        // A new run writes run.json before its ranks connect to each other, and the step file after they have
-        // connected.
+        // A new run writes run.json before its ranks connect to each other, and the step file (`noted`) after
+        // they have connected. The attempt has begun only if both are there.
         let began = after.run_json != attempt.before.run_json && after.noted.is_some();
         // If the attempt has not begun, the step file is from an earlier attempt.
         let step = after.noted.filter(|_| began).max(checkpoint).unwrap_or(0);
         Fault { step, checkpoint, began }
     }
 
-    /// Returns why there is no other attempt after this `outcome`, as the end of the line for the user;
-    /// `None` after a fault.
+    /// Returns why no other attempt follows `outcome`; `None` if the attempt failed and may be repeated. The
+    /// text ends the line for the user.
     fn no_fault(&self, attempt: &JobAttempt, outcome: Outcome, after: &RunDirState) -> Option<&'static str> {
         const REPEATS: &str = "; not started again: it would end in the same way";
-        // The status that an earlier process has written says nothing about this attempt.
+        // If this attempt has not written run.json, the status is from an earlier process and says nothing
+        // about this attempt.
         let status = after.status.filter(|_| after.run_json != attempt.before.run_json);
         let taken = self.original.occupied && !self.training.resumes && !self.training.overwrites;
         match (outcome.code, status) {
@@ -326,8 +334,9 @@ impl Restarts<'_> {
         }
     }
 
-    /// Writes all failed attempts to run.json. An attempt from the beginning replaces run.json, and with it
-    /// the failed attempts that were noted before.
+    /// Writes the failed attempts to run.json if the run belongs to these attempts. Writes all of them,
+    /// because an attempt from the beginning replaces run.json, and with it the failed attempts that were
+    /// noted before.
     fn note(&self) {
         if !self.owns() || self.failed.is_empty() {
             return;
@@ -367,7 +376,8 @@ impl Restarts<'_> {
             return Err(format!("there is no checkpoint in {} to start from", dir.display()));
         }
         if !self.owns() {
-            // A rank may have been killed after it made this folder and before it wrote run.json.
+            // Remove the folder `checkpoints`, because a new run is rejected if its directory has content. A
+            // rank makes the folder before it writes run.json, and may have been killed in between.
             // `remove_dir` keeps a folder that has content.
             if !self.original.occupied {
                 let _ = std::fs::remove_dir(dir.join("checkpoints"));

@@ -13,9 +13,9 @@ const SIGNALS: [i32; 4] = [SIGTERM, SIGUSR1, SIGUSR2, SIGINT];
 /// A stop signal that this process received. Trainings check it between steps.
 #[derive(Debug, Clone, Default)]
 pub struct StopRequest {
-    /// Number of the latest signal, until it is taken; 0 if there is none.
+    /// Number of the latest signal that [`take`](StopRequest::take) has not yet returned; 0 if there is none.
     came: Arc<AtomicUsize>,
-    /// Number of the first signal that was taken; 0 if there is none.
+    /// Number of the first signal that `take` has returned; 0 if there is none.
     first: Arc<AtomicUsize>,
 }
 
@@ -23,7 +23,7 @@ impl StopRequest {
     /// Installs handlers for the signals: from now on they are recorded, and do not end this process.
     ///
     /// # Errors
-    /// When a signal handler cannot be installed.
+    /// If a signal handler cannot be installed.
     pub fn listen() -> io::Result<Self> {
         Self::listen_to(&SIGNALS)
     }
@@ -33,10 +33,11 @@ impl StopRequest {
     ///
     /// The ranks of a job are in another process group, and would continue unseen if this process ended. So
     /// the other signals with which a terminal ends a process are recorded too: SIGQUIT (Ctrl-\\) and SIGHUP
-    /// (the terminal was closed). A signal that is ignored, as by `nohup`, stays ignored.
+    /// (the terminal was closed). If this process ignores one of the two, for example under `nohup`, it stays
+    /// ignored.
     ///
     /// # Errors
-    /// When a signal handler cannot be installed.
+    /// If a signal handler cannot be installed.
     pub fn listen_as_launcher() -> io::Result<Self> {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         let more = [SIGHUP, SIGQUIT].into_iter().filter(|&signal| !ignores(&status, signal));
@@ -51,8 +52,9 @@ impl StopRequest {
         Ok(request)
     }
 
-    /// Returns the name of the first signal that was taken, such as `SIGTERM`. If no signal was taken,
-    /// returns the name of the latest signal. Returns `None` if no signal came.
+    /// Returns the name of the first signal that [`take`](Self::take) has returned, such as `SIGTERM`. If
+    /// `take` has returned no signal, returns the name of the latest signal. Returns `None` if no signal
+    /// came.
     pub fn signal(&self) -> Option<&'static str> {
         signal_hook::low_level::signal_name(self.number()?)
     }

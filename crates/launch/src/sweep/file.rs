@@ -40,7 +40,7 @@ use run_record::files::read_text;
 pub struct SweepFile {
     /// Path of the file.
     pub path: PathBuf,
-    /// Title of the table.
+    /// Title of the sweep in reports.
     pub title: String,
     /// Name of the published figures that reports show beside the results; `None` if there are none.
     pub reference: Option<String>,
@@ -100,8 +100,8 @@ impl SweepFile {
     }
 }
 
-/// Shortens `text` to one line of at most `most` characters. Names in a file may be long, and have line
-/// breaks.
+/// Returns `text` in one line: at most `most` characters of it, and `…` if this is not all. Names in a file
+/// may be long, and have line breaks.
 pub(super) fn in_short(text: &str, most: usize) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     if line.chars().count() > most { line.chars().take(most).chain(['…']).collect() } else { line }
@@ -124,8 +124,8 @@ fn syntax(path: &Path, text: &str, error: &toml::de::Error) -> String {
     format!("{}, line {}: {message}", path.display(), before + 1)
 }
 
-/// Removes the names of Rust types from a message of the TOML parser, and the parser's guess at what an
-/// unquoted word means: `none` is not a misspelt `nan`.
+/// Replaces a message of the TOML parser that names Rust types, or that guesses what an unquoted word means:
+/// `none` is not a misspelt `nan`. Returns other messages unchanged. `content` is the wrong line.
 fn without_rust(content: &str, message: &str) -> String {
     let is_word = ["string values must be quoted", "invalid boolean", "invalid float, expected `"];
     if is_word.iter().any(|start| message.starts_with(start)) {
@@ -184,7 +184,9 @@ impl Reading<'_> {
         }
         let varied = |(name, scale): (&String, &Table)| {
             let key = scale.keys().find(|key| file.vary.contains_key(*key))?;
-            Some(format!("{key} in [{name}]: a scale cannot change what [vary] lists"))
+            Some(format!(
+                "{key} in [{name}]: a scale cannot change an option of [vary]: remove the option from one of the two"
+            ))
         };
         if let Some(problem) = file.scales.iter().find_map(varied) {
             return Err(problem);
@@ -196,7 +198,8 @@ impl Reading<'_> {
         }
     }
 
-    /// Returns the error for a key, or for a list of sections, that does not belong above the sections.
+    /// Returns the error for a key above the sections that does not belong there, or for a list of sections
+    /// with an unknown name, such as `[[run]]`.
     fn misplaced(&self, name: &str, value: &Value) -> String {
         match value {
             Value::Array(values) if values.iter().any(Value::is_table) => {
@@ -221,7 +224,7 @@ impl Reading<'_> {
         }
         if name == FULL {
             return Err(format!(
-                "[{name}] changes nothing: the file itself is that scale; write its keys under [base]"
+                "[{name}]: `{name}` is the name of the sweep without a scale: move these keys to [base]"
             ));
         }
         if scale.values().any(Value::is_array) {
@@ -262,7 +265,7 @@ impl Reading<'_> {
         vary.into_iter().map(list).collect()
     }
 
-    /// Reads a section of single values. `own` are the keys that it may have beside the options.
+    /// Reads a section of single values. `own` are the keys that the section may have beside the options.
     fn single(&self, section: &str, table: Table, own: &[&str]) -> Result<Table, String> {
         let one = |(key, value): (String, Value)| {
             self.check_key(section, &key, own)?;
@@ -294,8 +297,8 @@ impl Reading<'_> {
         Err(unknown(section, key, &known))
     }
 
-    /// Converts a value to the form that its option takes: `true` and `false` become `on` and `off` for
-    /// options that take these words.
+    /// Converts a value to the form that its option takes. For an option that takes `on` or `off`, `true`
+    /// becomes `on` and `false` becomes `off`.
     fn value(&self, section: &str, key: &str, value: Value) -> Result<Value, String> {
         let wrong = |problem: String| Err(format!("{key} in {section}: {problem}"));
         let option = self.options.get(key).copied().unwrap_or(Takes::Value);
@@ -306,9 +309,8 @@ impl Reading<'_> {
             (Takes::Flag, value @ Value::Boolean(_)) => Ok(value),
             (Takes::Flag, _) => wrong(format!("write {key} = true or false")),
             (Takes::Switch, Value::Boolean(on)) => Ok(if on { "on" } else { "off" }.into()),
-            // `false` leaves an option out. With `false`, a run of [[runs]] can drop an option of [base], for
-            // example.
             (Takes::Value, Value::Boolean(true)) => wrong("expected a value, not true".into()),
+            // `false` leaves the option out. In this way, a run of [[runs]] can drop an option of [base].
             (_, value) => Ok(value),
         }
     }

@@ -47,7 +47,7 @@ pub fn check_folder(folder: &Path, now: &SweepRecord) -> anyhow::Result<()> {
         );
     }
     log::warn!(
-        "the sweep no longer contains {} in {shown}, so reports do not show them: {}",
+        "reports no longer show {} in {shown}, because the sweep does not contain them: {}",
         count(left.len(), "finished run"),
         left.join(", ")
     );

@@ -299,10 +299,10 @@ mod tests {
                 "unknown key base in [quick]; keys are options of `mpiburn train` and repeats",
             ),
             ("title = \"a\"\n[base]\nversion = 1", "unknown key version in [base]; keys are options of"),
-            ("title = \"a\"\n[full]\nlr = 1", "[full] changes nothing: the file itself is that scale"),
+            ("title = \"a\"\n[full]\nlr = 1", "[full]: `full` is the name of the sweep without"),
             (
                 "title = \"a\"\n[quick]\nlr = 1\n[vary]\nlr = [1, 2]",
-                "lr in [quick]: a scale cannot change what [vary] lists",
+                "lr in [quick]: a scale cannot change an option of [vary]",
             ),
             (
                 "title = \"a\"\n[quick]\ntopology = \"1x2\"",
