@@ -2,7 +2,8 @@
 //! detected.
 //!
 //! The rank writes the record. In an MPI job, the guard reads the record and checks deadlines; the guard is a
-//! thread of the rank's process. If ranks are threads, the hub, which passes their messages, does this.
+//! thread of the rank's process. If ranks are threads, the hub, which passes their messages, reads the
+//! records and checks the deadlines.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -120,7 +121,7 @@ impl Activity {
         Self { clock, state: Mutex::new(State { deadline, stall_warning, ..State::default() }) }
     }
 
-    /// Reads or changes the state under its lock. `look` must not call `with` again. It cannot keep a
+    /// Reads or changes the state under its lock. `look` must not call `with` again. `look` cannot keep a
     /// reference to the state, so the lock is held only while `look` runs.
     pub fn with<T>(&self, look: impl FnOnce(&mut State) -> T) -> T {
         look(&mut self.state.lock())
@@ -166,13 +167,13 @@ impl Activity {
         self.with(|state| state.deadline = deadline.min(LONGEST));
     }
 
-    /// Ranks that have announced that they leave.
+    /// Returns the ranks that have announced that they leave.
     #[cfg(feature = "mpi")]
     pub fn departed(&self) -> Vec<Departure> {
         self.with(|state| state.departed.clone())
     }
 
-    /// Returns the announcement of a rank that leaves; `None` if no rank has announced it. A rank with an
+    /// Returns the announcement of a rank that leaves; `None` if there is no announcement. A rank with an
     /// exit code other than 0 is preferred.
     pub fn departure(&self) -> Option<Departure> {
         self.with(|state| state.departed.iter().max_by_key(|departure| departure.status != 0).cloned())

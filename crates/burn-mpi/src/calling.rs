@@ -47,16 +47,16 @@ pub struct Announcement {
     /// Number of the call among calls of its kind; 0 if calls of this kind are not counted.
     number: u64,
     host: String,
-    /// Names of the calls, outermost first. If they are longer than `ROOM` bytes, only their end.
+    /// Names of the calls, outermost first. If they are longer than `ROOM` bytes, `name` has only their end.
     pub name: String,
 }
 
 impl Announcement {
     /// Length of an encoded announcement, in bytes.
     pub const BYTES: usize = 256;
-    /// Maximum bytes of the names of calls.
+    /// Maximum number of bytes in `name`.
     const ROOM: usize = 128;
-    /// Maximum bytes of the host name.
+    /// Maximum number of bytes in `host`.
     const HOST: usize = 64;
 
     /// Describes the exchange named `inner` that the functions on this thread's stack make. `number` and

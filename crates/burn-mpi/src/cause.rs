@@ -54,10 +54,12 @@ impl Wait<'_> {
     }
 
     /// Names the ranks that keep this rank waiting:
-    /// - the ranks that do not answer, or the reason of one of them that has announced that it leaves;
-    /// - if all ranks answer, the ranks that have not entered this operation and are in no other operation;
-    /// - if there are none, the first rank that is in another operation. Such a rank comes last, because it
-    ///   may wait for the same missing ranks.
+    /// - the ranks that do not answer; if one of them has announced that it leaves, only this rank, with its
+    ///   reason;
+    /// - if all ranks answer, the ranks that are in no operation and have entered no operation after this
+    ///   one;
+    /// - if all ranks are in an operation, the first rank that is in another operation than this one. Such a
+    ///   rank is named last, because it may itself wait for the ranks above.
     fn cause(&self) -> String {
         let Self { seen, answers, .. } = *self;
         let others = || (0..answers.len()).filter(|&rank| rank != self.member.rank);

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 /// Returns the number of cores that ranks can be bound to, and the number of CPUs that ranks may use. A CPU
 /// is a hardware thread: a core may have several. If a quota of CPU time allows fewer CPUs, the second number
-/// is the quota.
+/// is the quota in whole CPUs.
 ///
 /// Open MPI and MPICH count cores with hwloc, so this function does too if the library is installed.
 pub fn cores_and_cpus() -> [usize; 2] {
@@ -142,7 +142,8 @@ fn folders_of(controller: &str, groups: &str, mounts: &str) -> Vec<PathBuf> {
         });
         for (root, mount) in mounted {
             // In a container, the root of the mount is the process's own group, and `path` may be the group's
-            // path outside the container.
+            // path outside the container. If `path` does not begin with `root`, the folder of the mount is
+            // therefore the group's folder.
             let inside = Path::new(path).strip_prefix(root).unwrap_or(Path::new(""));
             found.extend(inside.ancestors().map(|inside| mount.join(inside)));
         }

@@ -29,7 +29,7 @@ const PORT: &str = "PMI_PORT";
 ///
 /// # Errors
 /// [`CommError::Inherited`] if MPI would end this process, and the process may be one of several ranks. In a
-/// single process, the variables because of which MPI would end it are removed.
+/// single process, the variables that would make MPI end it are removed instead.
 ///
 /// # Safety
 /// MPI has not started, and no other thread uses the environment.

@@ -109,7 +109,7 @@ pub enum CommError {
     /// An [`ArrivalOrder`](crate::ArrivalOrder) does not fit this module.
     #[error("the ArrivalOrder does not fit this module: {0}")]
     Arrival(String),
-    /// An earlier step was interrupted, such as by a panic in its backward.
+    /// An earlier step was interrupted, for example by a panic in its backward.
     #[error("gradients cannot be averaged: {0}")]
     Interrupted(&'static str),
     /// A parameter that has no averaged gradient.
@@ -202,9 +202,9 @@ pub enum SharedError {
     },
     /// The samples of all ranks do not add up to the step's total.
     #[error(
-        "the samples that the ranks have passed to backward in this step are {share:.3} times the step's total ({}); pass \
-         the rank's own samples, and as total the samples of all ranks in all backward calls of the step; the last call \
-         on each rank must be MicroBatch::Last",
+        "the samples that the ranks have passed to backward in this step are {share:.3} times the step's total ({}); in \
+         each backward call, pass the rank's own samples in this call, and as total the samples of all ranks in all calls \
+         of the step; the last call on each rank must be MicroBatch::Last",
         of_ranks(samples)
     )]
     Shares {

@@ -15,7 +15,7 @@ pub struct Place {
     pub host: String,
     /// Process id.
     pub pid: u32,
-    /// Cores that this process may run on, such as `0` or `0-3,8`.
+    /// Numbers of the CPUs (hardware threads) that this process may run on, such as `0` or `0-3,8`.
     pub binding: String,
     /// Number of cores of the host that its ranks share: the online cores, or fewer if a quota of CPU time
     /// allows fewer. A core may have several hardware threads.
@@ -38,7 +38,7 @@ impl Place {
         }
     }
 
-    /// Returns the core numbers in `binding`; an empty set if the binding is unknown.
+    /// Returns the CPU numbers in `binding`; an empty set if the binding is unknown.
     fn bound_cores(&self) -> BTreeSet<usize> {
         let range = |part: &str| {
             let (first, last) = part.split_once('-').unwrap_or((part, part));

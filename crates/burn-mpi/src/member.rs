@@ -41,7 +41,7 @@ impl Member {
         if self.yields { std::thread::yield_now() } else { std::hint::spin_loop() }
     }
 
-    /// Records an operation of `transport` on `bytes` bytes that starts now.
+    /// Describes an operation of `transport` on `bytes` bytes that starts now.
     pub fn started(&self, transport: &'static str, operation: &'static str, bytes: usize) -> Started {
         Started { transport, operation, bucket: None, bytes, at: self.now() }
     }

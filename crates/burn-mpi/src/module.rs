@@ -68,16 +68,16 @@ pub fn broadcast_module<M: Module>(world: &World, module: M) -> Result<M, CommEr
 ///
 /// # Errors
 /// [`SharedError::Diverged`](crate::SharedError::Diverged) names the first parameter that differs;
-/// [`SharedError::Elsewhere`](crate::SharedError::Elsewhere) names a rank with a parameter that is not f32,
-/// or that is tied to another parameter.
+/// [`SharedError::Elsewhere`](crate::SharedError::Elsewhere) names a rank with a trainable parameter that is
+/// not f32, or with a parameter that is tied to another one.
 pub(crate) fn check_trainable(world: &World, layout: &ParamLayout) -> Result<(), CommError> {
     let _calling = calling("the start of gradient averaging");
     compare(world, layout.specs().iter().map(|spec| spec.describe()).collect(), layout.fields.clone(), "")?;
     agree_on_module(world, layout.unsupported())
 }
 
-/// Returns, on all ranks, the reason why the module of a rank is unsupported; `Ok` if no rank has a reason.
-/// Parameters may be tied on one rank only, which a comparison of shapes does not show.
+/// Returns an error on all ranks if the module of a rank is unsupported. `unsupported` is the reason of this
+/// rank, if it has one. Parameters may be tied on one rank only, which a comparison of shapes does not show.
 fn agree_on_module(world: &World, unsupported: Option<String>) -> Result<(), CommError> {
     world.agree(unsupported.map_or(Ok(()), |reason| Err(CommError::Module(reason))))
 }
@@ -154,8 +154,8 @@ pub(crate) const AFTER_A_STEP: &str =
     "after the first step (ranks need the same optimizer, rate and clipping), ";
 
 /// Checks that the parameters of `module`, and its buffers if `with_buffers`, have the same bits on every
-/// rank. An error begins with `when`. All ranks must call it. It reads all tensors, and sends a digest of 16
-/// bytes for each.
+/// rank. An error begins with `when`. All ranks must call this function. It reads all tensors, and sends a
+/// digest of 16 bytes for each.
 ///
 /// # Errors
 /// [`SharedError::Diverged`](crate::SharedError::Diverged) names the first parameter or buffer that differs.

@@ -53,7 +53,8 @@ pub fn name_deadline(setting: &str) {
 }
 
 /// Sets the deadline of MPI's start and of the collectives after it, 120 s by default. Call it before
-/// [`World::init`](crate::World::init), so that it applies to the start.
+/// [`World::init`](crate::World::init), so that it applies to the start. [`connect`](crate::connect) later
+/// replaces the deadline by [`Transport::timeout`](crate::Transport::timeout).
 ///
 /// ```
 /// burn_mpi::set_deadline(std::time::Duration::from_secs(30));

@@ -60,10 +60,10 @@ records!(
 /// Writes rank 0's `record` to a file. The `record` of other ranks is not used. Returns when the file is
 /// complete. All ranks must call it.
 ///
-/// The format is Burn's. A name without a suffix gets Burn's `.bpk`; `v1.2` has a suffix. The file is written
-/// under a temporary name, synced and renamed: a reader sees the old record or the new one. Beside it,
-/// `NAME.sha256` contains the kind of the record and the file's digest (`sha256sum -c` reads it).
-/// [`load_record`] uses it to detect damage and a record of another kind.
+/// The format is Burn's. A name without a suffix gets Burn's `.bpk`. `v1.2` has a suffix, `.2`. The file is
+/// written under a temporary name, synced and renamed: a reader sees the old record or the new one. Beside
+/// it, `NAME.sha256` contains the kind of the record and the file's digest (`sha256sum -c` reads it).
+/// [`load_record`] uses this file to detect damage, and a record of another kind.
 ///
 /// ```no_run
 /// # use burn::{module::Module, optim::ModuleOptimizer};

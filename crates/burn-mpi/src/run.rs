@@ -183,7 +183,7 @@ pub fn run(body: impl FnOnce(&World) -> Result<(), Box<dyn Error>>) -> ExitCode 
     ExitCode::FAILURE
 }
 
-/// Aborts all processes of the job with `code`; only this process if MPI is not running.
+/// Aborts all processes of the job with exit code `code`. If MPI is not running, ends only this process.
 ///
 /// May be called from any thread, and from a panic hook. The thread that started MPI calls `MPI_Abort`. At
 /// the thread level that [`World::init`](crate::World::init) requests, other threads must not call MPI. If
@@ -281,7 +281,7 @@ const END: &str = r#"
 "#;
 
 /// Makes mpirun end after some seconds, if it is MPICH's mpirun and runs on this host. A child process ends
-/// mpirun, because this rank exits before.
+/// mpirun, because this rank exits earlier than that.
 pub(crate) fn end_mpirun() {
     let Some(mpirun) = mpirun() else { return };
     // If no child process starts, mpirun goes on waiting. The error cannot be reported.

@@ -12,9 +12,9 @@ use crate::{CommError, SampleOrder, ShardPlan, SharedError, World};
 ///
 /// Sharding is strided: rank `r` of `w` has the samples `r`, `r + w`, `r + 2w`, … of the sample order. This
 /// order is the data set's, or the order that [`shuffle`](Self::shuffle) draws. Nothing is padded or dropped.
-/// Shards therefore differ by one sample at most, and the union of all ranks' batches of a step is the batch
-/// that one process would use. The last batch of a rank may be smaller than another rank's, or empty. A rank
-/// with an empty batch still takes part in the step.
+/// Shards therefore differ by one sample at most. The union of all ranks' batches of a step is the batch of a
+/// single process whose batch size is `w` times as large. The last batch of a rank may be smaller than
+/// another rank's, or empty. A rank with an empty batch still takes part in the step.
 ///
 /// ```no_run
 /// # use burn::data::dataset::InMemDataset;
@@ -75,7 +75,7 @@ impl<I> RankBatch<I> {
     }
 }
 
-/// The data set returned an error for the samples of a step.
+/// The error of a data set that cannot read the samples of a step.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("cannot read the samples of step {step}: {source}")]
 pub struct BatchError<E: Error + 'static> {

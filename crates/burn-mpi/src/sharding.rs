@@ -3,7 +3,7 @@
 //! Sharding is strided (round-robin), as in PyTorch's `DistributedSampler`: rank `r` of `w` gets the samples
 //! `r`, `r + w`, `r + 2w`, … of the epoch's sample order. Nothing is padded or dropped, so shards differ by
 //! one sample at most. The union of all ranks' batches of one step is a contiguous range of this order: the
-//! batch that one process would use.
+//! batch of a single process whose batch size is `w` times as large.
 
 use chacha20::ChaCha8Rng;
 use chacha20::rand_core::{Rng, SeedableRng};

@@ -10,14 +10,15 @@ use burn::tensor::{Bool, DType, Int, Tensor, TensorData};
 use crate::ParamSpec;
 
 /// Receives each tensor: its id, its description, and a function that copies its values. The description's
-/// `range` in the flat buffer, which contains floats only, is empty for a tensor of another type.
+/// `range` in the flat buffer of [`ParamLayout`](crate::ParamLayout), which contains floats only, is empty
+/// for a tensor of another type.
 type Visit<'a> = dyn FnMut(ParamId, ParamSpec, &dyn Fn() -> TensorData) + 'a;
 
 /// Passes the tensors of `module` to `visit`, in the order in which Burn visits them (visit order).
 /// Initialises parameters that have not been used yet.
 ///
-/// Returns the fields that are modules, each with the type that contains it, such as
-/// `act.Relu of Enum:Activation`. A layer without tensors appears only there.
+/// Returns the fields that are modules, each with the type that contains it, such as `act.Relu of
+/// Enum:Activation`. A layer without tensors appears only among these fields.
 pub(crate) fn visit<M: Module>(module: &M, visit: &mut Visit<'_>) -> Vec<String> {
     let mut visitor = Visitor { path: Vec::new(), fields: Vec::new(), floats: 0, visit };
     module.visit(&mut visitor);

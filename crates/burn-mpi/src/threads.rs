@@ -99,7 +99,7 @@ pub struct Options {
     pub hosts: usize,
     /// Deadline of an exchange, until [`connect`](crate::connect) sets the deadline of its transport.
     pub deadline: Duration,
-    /// Time after which a rank prints which ranks it waits for.
+    /// Time in an exchange after which a rank prints which ranks it waits for.
     pub stall_warning: Duration,
     /// Whether ranks take turns. If false, ranks run at the same time, in real time and in no fixed order, as
     /// a thread sanitizer needs it.
@@ -136,7 +136,7 @@ pub struct Failure {
     /// The seed that repeats the failure; `None` if [`Options::turns`] is false, because then no seed repeats
     /// it.
     pub seed: Option<u64>,
-    /// Lines that ranks have printed: warnings of stalls.
+    /// Lines that ranks have printed: warnings of stalls and of turns that take long.
     pub lines: Vec<String>,
 }
 
@@ -163,7 +163,8 @@ pub fn run<T: Send, E: fmt::Display>(
     run_with_lines(ranks, options, body).map(|(results, _)| results)
 }
 
-/// Runs `body` as [`run`] does; also returns the lines that ranks have printed: warnings of stalls.
+/// Runs `body` as [`run`] does. Also returns the lines that ranks have printed: warnings of stalls and of
+/// turns that take long.
 ///
 /// # Errors
 /// The errors of [`run`].

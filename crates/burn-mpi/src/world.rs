@@ -85,7 +85,7 @@ struct Job {
     library: String,
     /// This rank's seat if ranks are threads; `None` if ranks are processes of an MPI job.
     seat: Option<Seat>,
-    /// The transport of exchanges.
+    /// The transport of this world's small exchanges.
     control: RefCell<Box<dyn Primitives>>,
 }
 
@@ -152,8 +152,9 @@ impl World {
         self.member().activity.with(|state| *state.ending.get_or_insert(false))
     }
 
-    /// Records an operation of `bytes` bytes that starts now, for a transport in another crate. The names are
-    /// as in [`watch`](Self::watch).
+    /// Describes an operation of `bytes` bytes that starts now, for a transport in another crate. If the
+    /// operation fails, the transport passes the description to [`failed`](Self::failed) or
+    /// [`broken`](Self::broken). `transport`, `operation` and `bucket` are as in [`watch`](Self::watch).
     pub fn started(
         &self,
         transport: &'static str,
@@ -172,7 +173,8 @@ impl World {
     /// Returns the error of an operation after its connection broke for `reason`.
     ///
     /// A connection breaks when the peer exits. If a peer announces within 3 seconds that it leaves, the
-    /// result is [`CommError::Left`] with the peer's reason. Ranks that are threads announce nothing.
+    /// result is [`CommError::Left`] with the peer's reason. Otherwise, the result is the error of
+    /// [`failed`](Self::failed). Ranks that are threads announce nothing.
     pub fn broken(&self, started: &Started, reason: String) -> CommError {
         self.member().broken(started, Member::PEER_REASON_TIMEOUT, reason)
     }
@@ -245,7 +247,7 @@ impl World {
         Ok(all)
     }
 
-    /// Gathers the length in bytes of what each rank sends next, in rank order.
+    /// Gathers the number of bytes that each rank sends next, in rank order. `mine` is this rank's number.
     ///
     /// # Errors
     /// On all ranks, [`SharedError::OutOfStep`](crate::SharedError::OutOfStep) if ranks are in different
@@ -264,8 +266,8 @@ impl World {
     }
 
     /// Gathers every rank's value in rank order. `send` gets this rank's encoded value, padded to the length
-    /// of the longest one. It returns the encoded values of all ranks, one after the other; on a rank that
-    /// gets no values, it returns an empty vector.
+    /// of the longest one. `send` returns the padded values of all ranks, one after the other, or an empty
+    /// vector on a rank that gets no values.
     fn gathered<T: Serialize + DeserializeOwned>(
         &self,
         mine: &T,

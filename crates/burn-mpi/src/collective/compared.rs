@@ -1,7 +1,8 @@
 //! Checks that all ranks make the same call before any rank makes it.
 //!
-//! MPI and gloo do not check. If one rank sums 5 values and another 50, they write past the end of a buffer,
-//! abort, or return a wrong sum. This module compares the calls first: kind, element type and length.
+//! MPI and gloo do not check this. If one rank sums 5 values and another rank 50, MPI and gloo write past the
+//! end of a buffer, abort, or return a wrong sum. This module compares the calls first: kind, element type
+//! and length.
 //!
 //! A comparison is itself a small all-gather, so comparing every call would double the latency of small
 //! calls. Training repeats the same sequence of calls, step after step. Each rank therefore learns the

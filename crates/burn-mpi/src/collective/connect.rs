@@ -1,5 +1,6 @@
-//! Connects the ranks of a job over a transport: [`connect`] and [`connect_primitives`]. Also defines their
-//! options: the backend (MPI or gloo), the settings of the transport, and the order of sums.
+//! Connects the ranks of a job over a transport: [`connect`] and [`connect_primitives`]. This module also
+//! defines the options of both functions: the backend (MPI or gloo), the settings of the transport, and the
+//! order of sums.
 
 use std::time::Duration;
 
@@ -131,7 +132,7 @@ impl Backend {
     /// Checks that this build includes the backend.
     ///
     /// # Errors
-    /// If it does not include the backend. The error names the missing feature and package.
+    /// If the build does not include the backend. The error names the missing feature and package.
     pub fn check_built(self) -> Result<(), String> {
         let (is_built, lacking) = match self {
             Self::Mpi => (

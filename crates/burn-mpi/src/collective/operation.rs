@@ -227,7 +227,7 @@ impl Operation {
         let expected = chunk_range(length, ranks, rank).len();
         if is_gather && found != expected {
             return Err(format!(
-                "this rank passes {found} elements, but its chunk of {length} elements on {ranks} ranks has {expected}"
+                "this rank passes {found} elements, but its chunk has {expected}: {length} elements are divided among {ranks} ranks"
             ));
         }
         Ok(())

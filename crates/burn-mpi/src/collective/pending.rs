@@ -18,8 +18,9 @@ use crate::{Call, Collective, CommError, Operation, Primitives, Reduction, Wire,
 /// One call of a transport: a whole operation, one stage of an operation, or a comparison.
 #[derive(Clone, Copy)]
 pub struct Transfer {
-    /// The operation, with the call of this transfer as its `call`. Non-blocking calls are all-reduce (in
-    /// place, in the second buffer), reduce-scatter, all-to-all and all-gather.
+    /// The operation. Its `call` is the call of this transfer, which may be one stage of the whole operation.
+    /// Non-blocking calls are all-reduce (in place, in the second buffer), reduce-scatter, all-to-all and
+    /// all-gather.
     pub operation: Operation,
     /// Number of the channel, below [`CHANNELS`].
     pub channel: usize,
@@ -65,10 +66,10 @@ pub trait Link {
     const SUMS_IN_ORDER: bool = false;
 
     /// If true, the transport compares an unexpected call as the first part of that call. If false, an
-    /// all-gather on the last channel compares the call, and the call starts afterwards. A transport that
-    /// runs its calls one after the other has to compare within the call. With separate comparisons, one rank
-    /// could run an operation while another rank runs the next comparison, and both would wait for each
-    /// other.
+    /// all-gather on the channel [`ANNOUNCEMENTS`] compares the call, and the call starts afterwards. A
+    /// transport that runs its calls one after the other has to compare within the call. With separate
+    /// comparisons, one rank could run an operation while another rank runs the next comparison, and both
+    /// would wait for each other.
     const COMPARES_WITHIN: bool = false;
 
     /// Whether the transport reads the length of a message before it receives the message. Messages are then

@@ -8,8 +8,8 @@ use super::wire::Element;
 use crate::{CommError, Wire};
 
 /// Blocking operations of one transport. All ranks call them in the same order with buffers of equal length.
-/// Only [`send`](Self::send) and [`receive`](Self::receive) are called by two ranks; a transport has both of
-/// them or neither.
+/// [`send`](Self::send) and [`receive`](Self::receive) are the exception: one rank sends, and one other rank
+/// receives. A transport has both of them or neither.
 ///
 /// A transport implements [`call`](Self::call), which returns [`CommError::Unsupported`] for operations that
 /// it does not have.

@@ -75,7 +75,8 @@ pub(crate) struct Step {
     /// Sum of the weights of all backward calls. It is an f64, because a step may have thousands of calls,
     /// whose rounding errors would add up in f32.
     share: f64,
-    /// Gradients that came after their bucket had started, scaled by this rank's share of the samples.
+    /// Gradients that came after their bucket had started, by parameter. Each is scaled by its backward's
+    /// share of the step's samples.
     late: BTreeMap<usize, Vec<f32>>,
     /// Whether the program has replaced a gradient after a bucket took it.
     replaced: bool,
@@ -177,8 +178,8 @@ impl Buckets {
         self.step.backwards += 1;
     }
 
-    /// Adds to the gradient of `param`. A gradient that comes after its bucket has started is kept aside, and
-    /// reduced at the end of the step.
+    /// Adds `gradient`, scaled, to the gradient of `param` in its bucket. A gradient that comes after its
+    /// bucket has started is kept aside, and reduced at the end of the step.
     pub fn add(&mut self, param: usize, gradient: &[f32]) {
         let fits = |(_, range): &(usize, Range<usize>)| range.len() == gradient.len();
         let Some((bucket, range)) = self.plan.place(param).filter(fits) else {

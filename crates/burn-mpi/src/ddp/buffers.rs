@@ -23,7 +23,7 @@ pub const CONTROL: usize = 5;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BucketPlan {
     buckets: Vec<BucketSpec>,
-    /// Bucket and range in it, for each parameter; `None` for parameters without gradients.
+    /// For each parameter, its bucket and its range in that bucket; `None` for parameters without gradients.
     places: Vec<Option<(usize, Range<usize>)>>,
 }
 
@@ -173,8 +173,8 @@ impl Buffers {
         self.wide[bucket].as_mut().map(|memory| &mut memory.own()[range])
     }
 
-    /// Returns the values in `range` of a bucket as a flex tensor that shares the bucket's memory; `None` as
-    /// for [`values`](Self::values).
+    /// Returns the values in `range` of a bucket as a flex tensor that shares the bucket's memory; `None` in
+    /// the same case as [`values`](Self::values).
     pub fn tensor(&mut self, bucket: usize, range: Range<usize>, shape: Vec<usize>) -> Option<FlexTensor> {
         let memory = self.wide[bucket].as_mut()?;
         let layout = Layout::contiguous(shape.into());

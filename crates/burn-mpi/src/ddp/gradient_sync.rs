@@ -517,8 +517,8 @@ impl GradientSync {
         }
     }
 
-    /// Restores the order of an earlier run, so that a resumed run is bit-identical. Call it between steps
-    /// only.
+    /// Restores the order in which gradients became final in an earlier run, so that a resumed run is
+    /// bit-identical. Call it between steps only.
     ///
     /// # Errors
     /// [`CommError::Arrival`] if `arrival` is not an order of this module's parameters;

@@ -47,7 +47,7 @@ use crate::ddp::buckets::Buckets;
 pub struct HookedBackward {
     /// Index of the parameter of each node of the autodiff graph. Every step has new nodes.
     params: HashMap<u64, usize>,
-    /// Number of registrations of each parameter's gradient.
+    /// Number of registrations of each parameter's gradient so far.
     times: Vec<usize>,
     /// Parameters in the order of their registrations. A parameter that is used several times occurs several
     /// times.

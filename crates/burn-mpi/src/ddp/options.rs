@@ -25,8 +25,8 @@ pub struct SyncOptions {
     pub wire: WireType,
     /// Whether buckets are summed over ranks while backward still runs.
     pub overlap: bool,
-    /// Maximum bytes of a bucket, counted in f32. If a model has too few gradients for eight buckets of this
-    /// size, the maximum is an eighth of the bytes of its gradients or 1 MB, whichever is more.
+    /// Maximum bytes of a bucket, counted in f32. The maximum is lower for a model with too few gradients for
+    /// eight buckets of this size: an eighth of the bytes of all gradients, but not less than 1 MB.
     pub bucket_bytes: usize,
     /// Maximum bytes of the first bucket, counted in f32.
     pub first_bucket_bytes: usize,

@@ -1,6 +1,6 @@
 //! [`SyncReport`]: what averaging gradients over ranks costs, and whether it overlaps with backward.
-//! Gradients are sent in buckets, each of which contains several gradients. Also defines the events that a
-//! profile records.
+//! Gradients are sent in buckets, each of which contains several gradients. This module also defines the
+//! events that a profile records.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::ddp::options::WireType;
 /// Communication times of this rank, summed over steps.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct CommTimes {
-    /// Copying gradients into buckets, and converting them for the wire.
+    /// Copying gradients into buckets, and converting them for sending and after receiving.
     pub copy: Duration,
     /// Hidden communication: buckets were in flight while backward ran.
     pub hidden: Duration,

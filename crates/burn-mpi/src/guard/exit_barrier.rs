@@ -21,7 +21,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use super::Guard;
 use crate::guard::Message;
 
-/// How often a message without an answer is sent again.
+/// Interval at which a message without an answer is sent again.
 const RESEND: Duration = Duration::from_millis(20);
 /// How long a message is repeated if its receiver may not be reachable, or may have exited after its answer
 /// was lost.
@@ -36,7 +36,8 @@ pub(super) struct ExitBarrier {
 
 #[derive(Default)]
 struct BarrierState {
-    /// When the last message of each rank arrived. Ranks that the network cuts off are missing here.
+    /// When the last message of each rank arrived. Ranks whose messages never arrived, because the network
+    /// cuts them off, are not contained.
     received: BTreeMap<usize, Instant>,
     /// Ranks on which MPI has ended.
     finalized: BTreeSet<usize>,

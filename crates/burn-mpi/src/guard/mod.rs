@@ -35,7 +35,7 @@ use crate::{CommError, World};
 
 /// Exit code of a job that a guard aborted.
 const TIMED_OUT: i32 = 3;
-/// How often a guard checks the deadline.
+/// Interval at which a guard checks the deadline.
 const TICK: Duration = Duration::from_millis(100);
 /// Unit of the delay before a report: rank r waits min(r, 8) times this duration. One line is enough, and the
 /// lowest rank that can report prints it.
@@ -49,13 +49,13 @@ const FAILED: Duration = Duration::from_secs(10);
 /// While a rank waits to leave, it aborts the job if another rank is silent for longer than the deadline. If
 /// the deadline is shorter than this time, this time applies instead.
 const SILENCE: Duration = Duration::from_secs(6);
-/// How long a rank waits after it has announced that it prints why the job ends, before it prints the line.
-/// In this time, a lower rank can announce that it prints the line instead.
+/// Time between a rank's announcement that it prints why the job ends, and the printed line. In this time, a
+/// lower rank can announce that it prints the line instead.
 const CLAIM: Duration = Duration::from_secs(1);
 /// How long a rank waits for another rank to print why the job ends. The exit of the printing rank ends all
 /// ranks. If this rank exited earlier, the launcher would end the job before the line is printed.
 const PRINTED: Duration = Duration::from_secs(20);
-/// How often a rank that leaves announces that it leaves.
+/// Interval at which a rank that leaves announces that it leaves.
 const ANNOUNCE: Duration = Duration::from_millis(200);
 /// Interval between the questions with which rank 0, after its start, tests whether the other ranks answer at
 /// all.

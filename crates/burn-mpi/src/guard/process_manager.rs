@@ -85,7 +85,7 @@ impl ProcessManager {
     }
 }
 
-/// Whether `library` is the version string of an MPICH before 4.2 over UCX.
+/// Returns whether `library` is the version string of an MPICH before 4.2 over UCX.
 fn may_never_finalize(library: &str) -> bool {
     let version = library.strip_prefix("MPICH Version:").and_then(|text| text.split_whitespace().next());
     let mut numbers = version.unwrap_or_default().split('.').map_while(|number| number.parse::<u32>().ok());

@@ -33,7 +33,7 @@ pub(crate) struct Hub {
     /// Virtual time in ns; `None` without turns.
     time: Option<Arc<AtomicU64>>,
     state: Mutex<HubState>,
-    /// Real time of a turn after which a line reports the turn.
+    /// Maximum real time of a turn. If a turn takes longer, a line reports it.
     long_turn: Duration,
     /// For each rank, the condition variable that wakes it.
     changed: Vec<Condvar>,
@@ -99,8 +99,9 @@ impl Hub {
         self.await_turn(&mut state, rank);
     }
 
-    /// Adds this rank's input to the next call of `channel`. An all-reduce and a broadcast are in place, and
-    /// read their input from `to`; other calls read it from `from`.
+    /// Adds the input of `rank` to its next call on `channel`, and returns the ticket of this call. An
+    /// all-reduce and a broadcast are in place, and read their input from `to`; other calls read it from
+    /// `from`.
     ///
     /// # Errors
     /// If the job has ended.

@@ -1,6 +1,6 @@
 //! [`Seat`]: if ranks are threads of one process, each thread has a seat, through which it calls the hub that
-//! connects the threads. In a simulation, the hub gives the ranks turns, and time is virtual. Also defines
-//! the transport through memory.
+//! connects the threads. In a simulation, the hub gives the ranks turns, and time is virtual. This module
+//! also defines the transport through memory.
 
 use std::cell::Cell;
 use std::rc::Rc;

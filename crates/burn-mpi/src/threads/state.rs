@@ -207,7 +207,7 @@ pub(super) fn result(operation: Operation, rank: usize, inputs: &[&[u8]], to: &m
     }
 }
 
-/// Returns whether `rank` needs the buffer of `other` for its result of `call`.
+/// Returns whether `rank` needs the input of `other` for its result of `call`.
 pub(super) fn needs(call: Call, rank: usize, other: usize) -> bool {
     match call {
         Call::Broadcast { root } | Call::Scatter { root } => other == root,

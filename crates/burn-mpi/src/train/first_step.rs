@@ -53,7 +53,7 @@ impl fmt::Display for BatchSize {
 /// two batches, and `items` is the number of samples in its shard.
 ///
 /// # Errors
-/// On all ranks, if the batches of two ranks cannot have the same size. The first two such ranks are named.
+/// On all ranks, if two ranks cannot have the same batch size. The error names the first two such ranks.
 pub(super) fn check_batches(world: &World, first: [usize; 2], items: usize) -> Result<(), CommError> {
     let ranks: Vec<BatchSize> = world.gather(&BatchSize::from_batches(first, items))?;
     let Some((one, other)) = differing(&ranks) else { return Ok(()) };

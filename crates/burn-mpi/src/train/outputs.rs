@@ -11,8 +11,8 @@ use crate::{CommError, World};
 /// An output of a step that can be sent to rank 0, so that rank 0 computes metrics over the samples of all
 /// ranks.
 ///
-/// burn-train's outputs implement it. To implement it for another output, return the output's tensors from
-/// `into_parts`, and make the output from them in `from_parts`.
+/// burn-train's outputs implement this trait. To implement it for another output, return the output's tensors
+/// from `into_parts`, and make the output from them in `from_parts`.
 pub trait RankOutput: ItemLazy {
     /// Returns the tensors of an output over `samples` samples. The first dimension of each tensor is the
     /// sample. A mean is repeated for each sample ([`mean_of_samples`](Self::mean_of_samples)), so that

@@ -61,8 +61,9 @@ pub trait OverMpi {
     /// Makes this training data-parallel. Call it last, before `launch`, on every rank: it replaces the
     /// training strategy, and on ranks other than 0 the display, the logs and the checkpointers.
     ///
-    /// - Every rank begins with rank 0's weights, and after `checkpoint(n)` with rank 0's optimizer and
-    ///   scheduler. Only rank 0 reads the files.
+    /// - Every rank begins with rank 0's weights. If the training resumes from a checkpoint
+    ///   (`checkpoint(n)`), every rank also begins with rank 0's optimizer and scheduler. Only rank 0 reads
+    ///   the files.
     /// - Each rank trains on its shard of the training loader. Nothing is padded or dropped, and shards
     ///   differ by at most one sample. A step takes one batch of every rank, so the batch of a step is the
     ///   loader's batch times the number of ranks. A rank with an exhausted shard takes part with no samples.
@@ -74,11 +75,11 @@ pub trait OverMpi {
     /// - Only rank 0 shows progress, writes logs and checkpoints, and decides about early stopping. If the
     ///   interrupter of one rank is asked to stop, all ranks stop, and every rank's interrupter gets the
     ///   reason.
-    /// - Under a launcher, rank 0 uses burn-train's plain display. Open MPI gives ranks a terminal without a
-    ///   keyboard, on which burn-train's terminal UI fails. The plain display replaces a renderer that was
-    ///   set before, because burn-train does not show whether one was set. To use another renderer, set it
-    ///   after this call, on rank 0. An evaluator of the program needs a renderer as well:
-    ///   `.renderer(Box::new(CliMetricsRenderer::new()))`.
+    /// - If rank 0 runs under a launcher and prints to a terminal, it uses burn-train's plain display. Open
+    ///   MPI gives ranks a terminal without a keyboard, on which burn-train's terminal UI fails. The plain
+    ///   display replaces a renderer that was set before, because burn-train does not show whether one was
+    ///   set. To use another renderer, set it after this call, on rank 0. An evaluator of the program needs a
+    ///   renderer as well: `.renderer(Box::new(CliMetricsRenderer::new()))`.
     /// - Buffers without gradients (running statistics of batch norm) are replaced by their mean over ranks
     ///   after each epoch.
     ///

@@ -356,8 +356,9 @@ impl Link for GlooThread {
 }
 
 impl Drop for GlooThread {
-    /// Ends the thread and waits for it. If operations are still in flight, as after an error, this function
-    /// does not wait: the thread runs on until gloo's timeout. The thread owns all memory that it uses.
+    /// Ends the thread and waits for it. If operations are still in flight, for example after an error, this
+    /// function does not wait: the thread runs on until gloo's timeout. The thread owns all memory that it
+    /// uses.
     fn drop(&mut self) {
         self.launches = channel().0;
         if self.in_flight.is_empty()
