@@ -74,7 +74,7 @@ pub(crate) struct Departure {
     pub host: String,
     /// Its exit code.
     pub status: i32,
-    /// Number of collectives that the rank has entered before it left.
+    /// Number of collectives that the rank had entered when it left.
     pub entered: u64,
     /// Its reason; empty if unknown.
     pub reason: String,

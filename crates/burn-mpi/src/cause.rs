@@ -58,8 +58,8 @@ impl Wait<'_> {
     ///   reason;
     /// - if all ranks answer, the ranks that are in no operation and have entered no operation after this
     ///   one;
-    /// - if all ranks are in an operation, the first rank that is in another operation than this one. Such a
-    ///   rank is named last, because it may itself wait for the ranks above.
+    /// - if there are no such ranks, the first rank that is in another operation than this one or has
+    ///   completed this one. This rank is named last, because it may itself wait for the ranks above.
     fn cause(&self) -> String {
         let Self { seen, answers, .. } = *self;
         let others = || (0..answers.len()).filter(|&rank| rank != self.member.rank);

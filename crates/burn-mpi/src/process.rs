@@ -107,8 +107,9 @@ pub(crate) fn identify(member: &Member, is_thread: bool) {
     }
 }
 
-/// Returns rank, world size and host of this thread or this process; `None` before it is a rank. Log lines
-/// and panic hooks use it, because they have no access to a `World`.
+/// Returns the rank, the world size and the host of this thread, or of this process if the thread itself is
+/// not a rank. Returns `None` before this process is a rank. Log lines and panic hooks call this function,
+/// because they have no access to a `World`.
 pub fn identity() -> Option<(usize, usize, String)> {
     OF_THREAD.with_borrow(Clone::clone).or_else(|| IDENTITY.get().cloned())
 }

@@ -33,7 +33,8 @@ const MEMORY: usize = 4096;
 /// Maximum number of recent calls that are matched against earlier ones to find the position in the sequence.
 const CONTEXT: usize = 64;
 
-/// The collective calls so far on one communicator, from which the next call is predicted.
+/// The collective calls that this rank has made so far on one [`Checked`] transport. They predict the next
+/// call.
 #[derive(Default)]
 pub(crate) struct Calls {
     /// Number of calls so far.

@@ -159,7 +159,8 @@ pub trait Collective {
     /// If the transport fails, or the operations of the ranks differ.
     fn poll(&mut self) -> Result<usize, CommError>;
 
-    /// Whether [`wait`](Self::wait) for `bucket` would return at once, as of the last [`poll`](Self::poll).
+    /// Returns whether [`wait`](Self::wait) for `bucket` would return at once, as of the last
+    /// [`poll`](Self::poll).
     fn is_done(&self, bucket: usize) -> bool;
 
     /// Waits for `bucket` and returns the result of its [`Operation`].

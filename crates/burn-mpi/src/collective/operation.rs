@@ -13,8 +13,9 @@ pub(crate) const BLOCKING: usize = usize::MAX;
 /// The reason why a sum of bytes is rejected.
 const BYTES_SUMMED: &str = "bytes cannot be summed; use f32, f64, bf16 or f16";
 
-/// Kind of an [`Operation`]. The method of [`Primitives`](crate::lab::Primitives) with the same name
-/// documents each variant. If a call divides a buffer among the ranks, all parts have the same length.
+/// Kind of an [`Operation`]. Each variant is documented at the method of
+/// [`Primitives`](crate::lab::Primitives) with the same name. If a call divides a buffer among the ranks, all
+/// parts have the same length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the methods of Primitives with these names say it")]
@@ -133,13 +134,13 @@ impl Call {
         Ok(())
     }
 
-    /// Whether the call has nothing to do if the parts of all ranks are empty. False for messages and for the
-    /// barrier.
+    /// Returns whether the call has nothing to do if the parts of all ranks are empty. False for messages and
+    /// for the barrier.
     pub(crate) fn has_parts(self) -> bool {
         !matches!(self, Self::Send { .. } | Self::Receive { .. } | Self::Barrier)
     }
 
-    /// Whether the call sums values of the ranks.
+    /// Returns whether the call sums values of the ranks.
     pub(crate) fn sums(self) -> bool {
         matches!(self, Self::AllReduce | Self::Reduce { .. } | Self::ReduceScatter)
     }

@@ -72,8 +72,8 @@ pub trait Link {
     /// would wait for each other.
     const COMPARES_WITHIN: bool = false;
 
-    /// Whether the transport reads the length of a message before it receives the message. Messages are then
-    /// not compared.
+    /// Whether the transport reads the length of a message before it receives the message. If true, messages
+    /// are not compared.
     const PROBES_MESSAGES: bool = true;
 
     /// This rank.

@@ -91,7 +91,7 @@ impl Wire {
         each!(self, v => v.len())
     }
 
-    /// Whether the buffer is empty.
+    /// Returns whether the buffer is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

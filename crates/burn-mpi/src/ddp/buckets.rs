@@ -127,8 +127,9 @@ impl Buckets {
         self.plan = plan;
     }
 
-    /// Whether buckets can start before the end of a backward: overlap is enabled, and there are several
-    /// ranks and several buckets. The last bucket always waits for the end, because it carries the signals.
+    /// Returns whether buckets can start before the end of a backward: overlap is enabled, and there are
+    /// several ranks and several buckets. The last bucket always waits for the end, because it carries the
+    /// signals.
     pub fn can_overlap(&self) -> bool {
         self.options.overlap && self.collective.world_size() > 1 && self.plan.buckets().len() > 1
     }

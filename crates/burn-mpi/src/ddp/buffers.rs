@@ -182,7 +182,7 @@ impl Buffers {
         Some(FlexTensor::from_arc(memory.shared(), layout, DType::F32))
     }
 
-    /// Whether a bucket is sent as a 16-bit copy.
+    /// Returns whether a bucket is sent as a 16-bit copy.
     pub fn is_narrow(&self, bucket: usize) -> bool {
         self.narrow[bucket].is_some()
     }

@@ -424,8 +424,9 @@ impl GradientSync {
         Ok(own > 0)
     }
 
-    /// Averages over ranks the float tensors that get no gradients. The running statistics of batch norm, for
-    /// example, differ between ranks. All ranks must call it with the same module.
+    /// Returns `module` with its float buffers averaged over ranks. A buffer is a tensor that gets no
+    /// gradients. The running statistics of batch norm, for example, differ between ranks. All ranks must
+    /// call it with the same module.
     ///
     /// # Errors
     /// If the transport fails.

@@ -45,7 +45,7 @@ use crate::ddp::buckets::Buckets;
 
 /// State of a hooked backward, which the hook fills.
 pub struct HookedBackward {
-    /// Index of the parameter of each node of the autodiff graph. Every step has new nodes.
+    /// For the node of each parameter in the autodiff graph, the parameter's index. Every step has new nodes.
     params: HashMap<u64, usize>,
     /// Number of registrations of each parameter's gradient so far.
     times: Vec<usize>,
@@ -73,7 +73,7 @@ impl Taken {
         }
     }
 
-    /// Whether `gradient` has the same bits as the gradient that the bucket took.
+    /// Returns whether `gradient` has the same bits as the gradient that the bucket took.
     pub(crate) fn has_bits_of(&self, gradient: &[f32]) -> bool {
         let values = self.values();
         let same_bits = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits();

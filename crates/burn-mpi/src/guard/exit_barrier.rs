@@ -37,7 +37,7 @@ pub(super) struct ExitBarrier {
 #[derive(Default)]
 struct BarrierState {
     /// When the last message of each rank arrived. Ranks whose messages never arrived, because the network
-    /// cuts them off, are not contained.
+    /// cuts them off, are missing.
     received: BTreeMap<usize, Instant>,
     /// Ranks on which MPI has ended.
     finalized: BTreeSet<usize>,
@@ -50,7 +50,7 @@ struct BarrierState {
 }
 
 impl BarrierState {
-    /// Whether `ranks` contains every rank from which a message has arrived.
+    /// Returns whether `ranks` contains every rank from which a message has arrived.
     fn is_everyone(&self, ranks: &BTreeSet<usize>) -> bool {
         self.received.keys().all(|rank| ranks.contains(rank))
     }
@@ -75,7 +75,7 @@ impl ExitBarrier {
         self.changed.notify_all();
     }
 
-    /// Whether a message of `rank` has arrived since `since`.
+    /// Returns whether a message of `rank` has arrived since `since`.
     pub(super) fn has_received(&self, rank: usize, since: Instant) -> bool {
         self.state.lock().received.get(&rank).is_some_and(|&at| at >= since)
     }

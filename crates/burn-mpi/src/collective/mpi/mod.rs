@@ -105,7 +105,7 @@ impl Mpi {
         }
     }
 
-    /// Whether an operation in flight is complete.
+    /// Returns whether an operation in flight is complete.
     pub fn test(&self, request: &mut ffi::MPI_Request, started: &Started) -> Result<bool, CommError> {
         let mut done = 0;
         // SAFETY: the handle came from MPI and is not used after completion: MPI then sets it to the null
@@ -157,7 +157,7 @@ pub(crate) fn note_thread() {
     STARTED_MPI.set(true);
 }
 
-/// Whether this thread may call MPI.
+/// Returns whether this thread may call MPI.
 pub(crate) fn is_mpi_thread() -> bool {
     STARTED_MPI.get()
 }
