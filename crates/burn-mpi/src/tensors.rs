@@ -9,9 +9,9 @@ use burn::tensor::{Bool, DType, Int, Tensor, TensorData};
 
 use crate::ParamSpec;
 
-/// Receives each tensor: its id, its description, and a function that copies its values. The description's
-/// `range` in the flat buffer of [`ParamLayout`](crate::ParamLayout), which contains floats only, is empty
-/// for a tensor of another type.
+/// Receives each tensor: its id, its description, and a function that copies its values. The flat buffer of
+/// [`ParamLayout`](crate::ParamLayout) contains floats only, so the description's `range` in it is empty for
+/// a tensor of another type.
 type Visit<'a> = dyn FnMut(ParamId, ParamSpec, &dyn Fn() -> TensorData) + 'a;
 
 /// Passes the tensors of `module` to `visit`, in the order in which Burn visits them (visit order).

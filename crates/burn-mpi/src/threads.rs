@@ -101,8 +101,8 @@ pub struct Options {
     pub deadline: Duration,
     /// Time in an exchange after which a rank prints which ranks it waits for.
     pub stall_warning: Duration,
-    /// Whether ranks take turns. If false, ranks run at the same time, in real time and in no fixed order, as
-    /// a thread sanitizer needs it.
+    /// Whether ranks take turns. If false, ranks run at the same time, in real time and in no fixed order,
+    /// which a thread sanitizer needs.
     pub turns: bool,
     /// Stack size of each rank's thread, in bytes.
     pub stack_bytes: usize,

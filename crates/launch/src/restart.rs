@@ -307,7 +307,8 @@ impl Restarts<'_> {
     fn fault(&self, attempt: &JobAttempt, after: &RunDirState) -> Fault {
         let checkpoint = after.checkpoint.filter(|_| self.owns());
         // A new run writes run.json before its ranks connect to each other, and the step file (`noted`) after
-        // they have connected. The attempt has begun only if both are there.
+        // they have connected. So the attempt has begun only if it has changed run.json and the step file is
+        // there.
         let began = after.run_json != attempt.before.run_json && after.noted.is_some();
         // If the attempt has not begun, the step file is from an earlier attempt.
         let step = after.noted.filter(|_| began).max(checkpoint).unwrap_or(0);

@@ -4,7 +4,7 @@
 //! `mpiburn report | head` closes the pipe after ten lines. The standard library's `println!` then panics,
 //! and a panic of one rank aborts the whole job. With the default action of SIGPIPE, a closed pipe would end
 //! the process, for example a training in the middle of its work. Commands therefore use the macros `print!`,
-//! `println!` and `eprintln!` below. They drop output to a closed pipe.
+//! `println!` and `eprintln!` below. The macros drop output to a closed pipe.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -117,7 +117,7 @@ pub fn err(text: Arguments<'_>) {
 }
 
 /// Writes an error to stderr as `NAME: TEXT`. If `colour` is true, the name is red. `tag` is written before
-/// the text, for programs that read the output.
+/// the text, for programs that read the output. Captured text has neither colour nor tag.
 pub fn error(name: &str, tag: &str, text: &str, colour: bool) {
     let text = message(text);
     if !is_captured(1, &format!("{name}: {text}\n")) {

@@ -1,8 +1,8 @@
 //! Formats times with enough digits. With only two decimal places, short times look equal: 0.001 and 0.004
 //! seconds would both be printed as 0.00.
 
-/// Returns the number of decimal places for a time. A time between 0 and 1 gets the places that three
-/// significant digits need, but at least `least`. Other times get `least`.
+/// Returns the number of decimal places for a time. A time between 0 and 1 gets as many places as three
+/// significant digits need, but not fewer than `least`. Any other time gets `least` places.
 pub fn decimals(time: f64, least: usize) -> usize {
     if time > 0.0 && time < 1.0 {
         (2 - time.log10().floor().max(-9.0) as i32).max(least as i32) as usize
