@@ -67,7 +67,7 @@ pub fn plan(file: &SweepFile, scale: &str) -> Result<Vec<PlannedRun>, SweepError
                 short(&run.name)
             ),
             None => format!(
-                "two runs are named {}, because a value is listed twice: remove one of the two",
+                "two runs are named {}: a value of [vary] or a section of [[runs]] is there twice, so remove one",
                 short(&run.name)
             ),
         };
