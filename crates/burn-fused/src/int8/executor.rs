@@ -1,4 +1,5 @@
-//! Runs an integer model on a block of images, step by step.
+//! Runs an integer model on a block of images, step by step. A step computes one layer, or a convolution and
+//! the pooling after it.
 //!
 //! Images are stored in one of two memory layouts. The layout of [`lanes`] is faster, and is for small models
 //! with one input channel. The layout of [`rows`] supports all layers. A map is the memory of a layer's input
@@ -15,9 +16,9 @@ use super::{lanes, rows};
 #[derive(Debug, Clone)]
 pub(super) struct Plan {
     in_lanes: bool,
-    /// Each step, with the layers that it computes.
+    /// The steps, each with the indices of the layers that it computes.
     steps: Vec<(Range<usize>, Step)>,
-    /// The map of each step's input, then the map of the last output.
+    /// The map of each step's input, then the map of the last step's output.
     maps: Vec<Map>,
     /// Maximum number of images in a block.
     pub images: usize,
@@ -67,13 +68,14 @@ impl Plan {
         plan
     }
 
-    /// Returns the layers of each step.
+    /// Returns the indices of the layers of each step.
     pub fn steps(&self) -> impl Iterator<Item = Range<usize>> {
         self.steps.iter().map(|(layers, _)| layers.clone())
     }
 
-    /// Allocates a buffer for each map, filled with the map's zero point. The borders keep this value. For
-    /// images in lanes, also allocates the scratch buffer of [`lanes::Fill`].
+    /// Allocates a buffer for each map, filled with the map's zero point. No step changes the pixels of the
+    /// borders, so they keep this value. For images in lanes, also allocates the scratch buffer of
+    /// [`lanes::Fill`].
     pub fn buffers(&self) -> Vec<Vec<Block>> {
         let blocks =
             |map: &Map| if self.in_lanes { map.len() } else { (map.len() * self.images).div_ceil(LANES) };
@@ -81,9 +83,9 @@ impl Plan {
         self.maps.iter().map(|map| vec![Block::splat(map.zero); blocks(map)]).chain(words).collect()
     }
 
-    /// Computes `outputs`, `[images, outputs]`, from `inputs`, `[images, channels, height, width]`. There may
-    /// be at most [`self.images`](Self::images) images. `buffers` come from [`buffers`](Self::buffers). Calls
-    /// `watch` at the beginning of each step and of [`Stage::Output`].
+    /// Computes `outputs` from `inputs`, both `[images, channels, height, width]`. `images` is at most
+    /// [`self.images`](Self::images). `buffers` come from [`buffers`](Self::buffers). Calls `watch` at the
+    /// beginning of each step and of [`Stage::Output`].
     pub fn run(
         &self,
         instructions: Instructions,
@@ -132,7 +134,8 @@ impl Plan {
     }
 }
 
-/// Computes average pooling of `planes` planes. A pixel has `bytes` bytes.
+/// Computes average pooling of `planes` planes, for images in rows. A plane is one image with all channels,
+/// so a pixel has `bytes` bytes, one for each channel.
 fn average(
     pool: AveragePool,
     [from, to]: [Map; 2],
@@ -158,7 +161,8 @@ fn average(
     }
 }
 
-/// Computes max pooling of planes. `size` is the number of planes and the number of bytes in a pixel.
+/// Computes max pooling of planes. In rows, a plane is one image with all channels. In lanes, a plane is a
+/// group of four channels of 16 images. `size` is the number of planes and the number of bytes in a pixel.
 struct Pool<'a> {
     pool: MaxPool,
     maps: [Map; 2],

@@ -15,7 +15,7 @@ use super::layer::{Geometry, Layer, Map, MaxPool, Weights};
 use super::requantize::{NUMBERS, Requantization};
 use super::words::{Block, LANES, Task, Words};
 
-/// Maximum output channels of a layer.
+/// Maximum number of output channels of a layer.
 const MOST_OUTPUTS: usize = 16;
 
 /// 2x2 max pooling, which is computed together with the convolution before it.
@@ -23,8 +23,8 @@ pub(super) const POOL: Layer = Layer::MaxPool(MaxPool { kernel: [2; 2], stride: 
 
 /// Whether this layout supports the layers of a model. The first layer has to be a convolution of one
 /// channel, with a horizontal stride of 1 and [`POOL`] after it. Each window of pixels then serves two
-/// neighbouring outputs, which are pooled together. No layer may have more than [`MOST_OUTPUTS`] outputs or
-/// be an average pooling.
+/// neighbouring outputs, which are pooled together. No layer may be an average pooling, and no convolution or
+/// linear layer may have more than [`MOST_OUTPUTS`] outputs.
 pub(super) fn support(layers: &[Layer]) -> bool {
     let fits = |layer: &Layer| match layer {
         Layer::Conv(conv) => conv.outputs <= MOST_OUTPUTS,
@@ -41,8 +41,8 @@ fn windows(input: Map) -> usize {
     input.row().div_ceil(2)
 }
 
-/// Number of blocks that [`Fill::flat`] needs for 16 images of one channel, with four pixels in a word, and
-/// for one more block before and one after the images.
+/// Number of blocks in [`Fill::flat`], which stores 16 images of one channel with four pixels in a word. One
+/// more block lies before the images, and one after them.
 pub(super) fn words(map: Map) -> usize {
     (map.shape[1] * map.shape[2]).div_ceil(4).next_multiple_of(LANES) + 2
 }
@@ -51,7 +51,7 @@ pub(super) fn words(map: Map) -> usize {
 pub(super) struct Fill<'a> {
     pub map: Map,
     pub images: &'a [u8],
-    /// Scratch of [`words`] blocks.
+    /// Scratch memory for the transposed images: [`words`] blocks.
     pub flat: &'a mut [Block],
     /// The map of the input: windows of pixels. Windows without a pixel of the image are not written, so they
     /// keep the zero point.
@@ -98,7 +98,7 @@ fn inside(x: isize, width: isize) -> u32 {
     u32::from_ne_bytes([0, 1, 2, 3].map(|next| if (0..width).contains(&(x + next)) { 0xff } else { 0 }))
 }
 
-/// Transposes images of `size` pixels: word `w` of all images becomes block `w` of `flat`.
+/// Transposes images of `size` pixels: block `w` of `flat` gets word `w` of each image.
 #[inline(always)]
 fn into_lanes<W: Words>(words: W, size: usize, images: &[u8], flat: &mut [Block]) {
     for (from, flat) in (0..size).step_by(4 * LANES).zip(flat.chunks_exact_mut(LANES)) {
@@ -142,18 +142,19 @@ pub(super) struct Product {
     targets: Vec<usize>,
     /// Offsets from an element of `bases` to the blocks that a result reads, one for each word of the kernel.
     taps: Vec<usize>,
-    /// Offsets from an element of `bases` to the positions whose maximum is the result. Without pooling, the
-    /// only offset is 0. With pooling, there are four offsets, or two if the input has windows of pixels:
-    /// each position then has two outputs of a row.
+    /// Offsets from an element of `bases` to the positions of the kernel. A result is the maximum over these
+    /// positions. Without pooling, there is only one, with offset 0. With pooling, there are four, or two if
+    /// the input has windows of pixels: a window serves two neighbouring outputs at once.
     positions: Vec<usize>,
-    /// Number of blocks in a group of the output's channels.
+    /// Number of blocks of the output for one group of four channels.
     plane: usize,
-    /// Words `[tile][tap][channel][phase]`, and biases `[channel][phase]`. If the input has windows of
-    /// pixels, there are two phases, for two neighbouring outputs: both read the same words, and the second
-    /// has its weights shifted by a pixel. Otherwise there is one phase.
+    /// Weights `[tile][tap][channel][phase]`, four in a word, and biases (`bias`) `[channel][phase]`. If the
+    /// input has windows of pixels, there are two phases, one for each of two neighbouring outputs. Both
+    /// phases read the same windows, and the weights of the second phase are shifted by one pixel. Otherwise,
+    /// there is one phase.
     weights: Vec<i32>,
     bias: Vec<i32>,
-    /// Number of groups of four channels that are computed together, as a tile.
+    /// Number of groups of four output channels in a tile. The channels of a tile are computed together.
     tile: usize,
     requantization: Requantization,
 }
@@ -242,7 +243,7 @@ impl Task for Multiply<'_> {
     }
 }
 
-/// Some groups of output channels, which are computed together.
+/// A tile: some groups of output channels, which are computed together.
 struct Tile<'a> {
     product: &'a Product,
     weights: &'a [i32],
@@ -254,7 +255,7 @@ struct Tile<'a> {
 #[allow(clippy::needless_range_loop, reason = "the index names a register")]
 impl Tile<'_> {
     /// Computes all results of the tile. Each result is the maximum over `P` positions and `PHASES` phases.
-    /// `C` is the number of channels times `PHASES`.
+    /// `C` is the number of channels of the tile times `PHASES`.
     #[inline(always)]
     fn run<W: Words, const P: usize, const C: usize, const PHASES: usize>(
         &self,

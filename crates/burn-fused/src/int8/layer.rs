@@ -73,7 +73,7 @@ impl AveragePool {
 /// A linear layer from `[inputs]` to `[outputs]`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Linear {
-    /// Input features: all channels, rows and columns of the layer before, in this order.
+    /// Number of input features. The input `[channels, height, width]` is flattened in this order.
     pub inputs: usize,
     /// Output features.
     pub outputs: usize,
@@ -85,30 +85,30 @@ pub struct Linear {
     pub output: QParams,
 }
 
-/// Quantized weights and biases, and the ratio of scales as a fixed-point number ([`fixed_point`]).
+/// Quantized weights and biases, and ratios of scales as fixed-point numbers ([`fixed_point`]).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Weights {
     /// Quantized weights, each -127 to 127. The first axis is that of outputs.
     pub values: Vec<i8>,
-    /// Weight scale of each output, or one for all.
+    /// Weight scale of each output, or one weight scale for all outputs.
     pub scales: Vec<f32>,
     /// Bias of each output, as a multiple of input scale · weight scale.
     pub bias: Vec<i32>,
-    /// Multipliers of the ratio input scale · weight scale / output scale, one for each weight scale.
+    /// For each weight scale, the multiplier of the ratio input scale · weight scale / output scale.
     pub multipliers: Vec<i32>,
-    /// Shifts of this ratio in bits, one for each weight scale.
+    /// For each weight scale, the shift of this ratio in bits.
     pub shifts: Vec<u8>,
 }
 
 impl Weights {
     /// Quantizes real weights, whose first axis is that of outputs, and real biases, one for each output.
     /// `scales` are weight scales of [`Scheme::Symmetric`], one for each output or one for all. `input` and
-    /// `output` are the parameters of the activations before and after the layer. Biases are rounded to
+    /// `output` are the scales and zero points of the layer's input and output. Biases are rounded to
     /// multiples of input scale · weight scale, half to even.
     ///
     /// # Errors
-    /// If there are no weights or no biases, lengths do not match, values are not finite, parameters are
-    /// invalid, or a bias or a ratio overflows.
+    /// If there are no weights or no biases, lengths do not match, a weight or a bias is not finite, a scale
+    /// or a zero point is invalid, or a bias or a ratio overflows.
     pub fn quantize(
         weights: &[f32],
         bias: &[f32],
@@ -203,8 +203,8 @@ fn ratios(scales: &[f32], input: QParams, output: QParams) -> Result<Vec<f64>, I
     scales.iter().map(ratio).collect()
 }
 
-/// Sizes and output parameters of a convolution or a linear layer. A linear layer is a convolution with a
-/// kernel that covers its input.
+/// Sizes of a convolution or a linear layer, scale and zero point of its output, and whether ReLU follows. A
+/// linear layer counts as a convolution with a kernel that covers its input.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Geometry {
     pub inputs: usize,
@@ -343,8 +343,9 @@ pub(super) fn is_sensible(shape: [usize; 3]) -> bool {
         && shape.map(|size| size as u64).iter().product::<u64>() < 1 << 31
 }
 
-/// Returns the number of windows of `kernel` pixels in `size` pixels. Returns `None` if no window fits, if
-/// `padding` is not less than `kernel`, or if `size`, `kernel` or `stride` is 0 or above [`MOST`].
+/// Returns the number of windows of `kernel` pixels in a row of `size` pixels, with `padding` more pixels at
+/// each end. Returns `None` if no window fits, if `padding` is not less than `kernel`, or if `size`, `kernel`
+/// or `stride` is 0 or above [`MOST`].
 fn windows(size: usize, kernel: usize, stride: usize, padding: usize) -> Option<usize> {
     let sensible =
         [size, kernel, stride].iter().all(|number| (1..=MOST).contains(number)) && padding < kernel;

@@ -92,7 +92,7 @@ pub struct Model {
 pub struct Workspace {
     /// The `id` of the model that the workspace belongs to.
     model: u64,
-    /// The quantized inputs and outputs of a block of images.
+    /// The quantized inputs of a block of images, and its outputs.
     inputs: Vec<u8>,
     outputs: Vec<u8>,
     /// The executor's buffers, from `Plan::buffers`.
@@ -118,7 +118,7 @@ impl Model {
     /// If `input` is invalid, if no layer has weights, or if a layer is invalid; the error names the first
     /// invalid layer. A layer is invalid if its sizes are too large or do not fit the layer before, if the
     /// numbers of its weights, biases and scales do not fit its sizes, if a scale or zero point is invalid,
-    /// if its multipliers are not those of its scales, or if a sum may overflow 32 bits.
+    /// if its multipliers and shifts are not those of its scales, or if a sum may overflow 32 bits.
     pub fn new(shape: [usize; 3], input: QParams, layers: Vec<Layer>) -> Result<Self, Int8Error> {
         Self::planned(shape, input, layers, true)
     }
@@ -219,8 +219,7 @@ impl Model {
     }
 
     /// Computes the class scores, `[batch, outputs]`, of `images`, `[batch, channels, height, width]`.
-    /// Allocates nothing. NaN in an image counts as the lowest value that a byte of the quantized input
-    /// represents.
+    /// Allocates nothing. NaN in an image is quantized to byte 0, the lowest value of the quantized input.
     ///
     /// # Panics
     /// If lengths do not match, or the workspace belongs to another model.
@@ -269,8 +268,8 @@ impl Model {
         });
     }
 
-    /// Calls `done` with the output of each block of `images`. `scores` is the number of output values that
-    /// the caller expects for all blocks.
+    /// Calls `done` with the output of each block of `images`. `scores` is the number of scores for which the
+    /// caller has memory.
     fn for_each_block(
         &self,
         workspace: &mut Workspace,

@@ -20,7 +20,7 @@ const SHIFTS: [u8; 2] = [13, 54];
 /// Smallest shift for which the result does not depend on the lower 32 bits of the product.
 const NARROW: u8 = 33;
 /// A shift below [`NARROW`] means a ratio of at least 1/4. An accumulator of this magnitude then gives a
-/// result outside of 0..=255, whatever the zero point.
+/// result outside of 0..=255, whatever the zero point, so accumulators can be clamped to it.
 const WIDE: i32 = 2048;
 
 /// Returns multiplier and shift of a ratio of scales.
@@ -97,7 +97,8 @@ impl Requantization {
     }
 
     /// Applies the formula to a vector of accumulators. Returns results that are not clamped to 255 yet. Lane
-    /// `i` of the vector `numbers[n]` is number `n` of the output that lane `i` of `sum` belongs to.
+    /// `i` of `sum` belongs to an output, and lane `i` of the vector `numbers[n]` is number `n` of this
+    /// output.
     #[inline(always)]
     pub fn apply<W: Words>(&self, words: W, mut sum: W::Word, numbers: [W::Word; NUMBERS]) -> W::Word {
         let [low, high, left, multiplier, addend, right] = numbers;

@@ -8,14 +8,14 @@ use super::layer::{Geometry, Map, Weights};
 use super::requantize::{NUMBERS, Requantization};
 use super::words::{Block, LANES, Task, Words};
 
-/// Maximum size in bytes of the two maps before and after a layer, for all images of a block. A block of one
+/// Maximum size in bytes of a layer's input and output together, for all images of a block. A block of one
 /// image may exceed it.
 const BLOCK_BYTES: usize = 1 << 20;
 /// Number of output pixels that are computed together. With four vectors of outputs for each pixel, 24 of 32
 /// registers are accumulators.
 const PIXELS: usize = 6;
 
-/// Returns the number of images that are computed together. `maps` are the maps before and after each layer.
+/// Returns the maximum number of images in a block. `maps` are the maps before and after each layer.
 pub(super) fn images(maps: &[Map]) -> usize {
     let largest = maps.windows(2).map(|pair| 4 * (pair[0].len() + pair[1].len())).max().unwrap_or(1);
     let images = (BLOCK_BYTES / largest).clamp(1, 8 * PIXELS);
@@ -64,19 +64,20 @@ pub(super) fn store(map: Map, words: &[u32], outputs: &mut [u8]) {
 /// A prepared convolution or linear layer.
 #[derive(Debug, Clone)]
 pub(super) struct Product {
-    /// For each output pixel: index of the first word of the input that it reads.
+    /// For each output pixel: the index of the first word that it reads in the input.
     bases: Vec<usize>,
-    /// For each output pixel: index of its first word in the output.
+    /// For each output pixel: the index of its first word in the output.
     targets: Vec<usize>,
     /// Number of rows of the kernel, and number of words in such a row (`run`).
     rows: usize,
     run: usize,
-    /// `[group of outputs][row][word][vector]`. A group has up to four vectors of 16 outputs.
+    /// Weights `[part of the outputs][row][word][vector]`, with a row and a word of the kernel. A part has up
+    /// to four vectors of 16 outputs.
     weights: Vec<Block>,
     bias: Vec<i32>,
     requantization: Requantization,
-    /// The numbers of `requantization`. Each element has the numbers of 16 outputs, as one vector for each
-    /// number.
+    /// The numbers of `requantization` as vectors. Each element belongs to 16 outputs. It has one vector for
+    /// each number, with one lane for each output.
     numbers: Vec<[Block; NUMBERS]>,
 }
 
@@ -127,7 +128,7 @@ impl Product {
         let numbers = numbers.collect();
         let [_, height, width] = output.shape;
         let pixels = || (0..height).flat_map(move |y| (0..width).map(move |x| (y, x)));
-        // The window of output (0, 0) begins at the first padding pixel.
+        // The window of output (0, 0) begins at the first padding pixel, which is the first pixel of the map.
         let base = |(y, x): (usize, usize)| (y * stride[0] * input.row() + x * stride[1]) * groups;
         Self {
             bases: pixels().map(base).collect(),

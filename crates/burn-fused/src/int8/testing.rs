@@ -2,7 +2,8 @@
 
 use super::{Layer, Model, Weights};
 
-/// Returns the scores of `images`, computed in 64 bits by the formulas in the documentation of [`super`].
+/// Returns the scores of `images`, computed in 64 bits by the formulas in the documentation of
+/// [`int8`](super).
 pub(super) fn reference(model: &Model, images: &[f32]) -> Vec<u8> {
     let size: usize = model.input_shape().iter().product();
     images.chunks_exact(size).flat_map(|image| of_image(model, image)).collect()
@@ -89,7 +90,7 @@ fn of_image(model: &Model, image: &[f32]) -> Vec<u8> {
     map.into_iter().map(|value| value as u8).collect()
 }
 
-/// Requantizes a sum in 64 bits, by the formula in the documentation of [`super`].
+/// Requantizes a sum in 64 bits, by the formula in the documentation of [`int8`](super).
 fn plainly(accumulator: i64, multiplier: i32, shift: u8, zero_point: u8, lowest: u8) -> u8 {
     let scaled = (accumulator * i64::from(multiplier) + (1 << (shift - 1))) >> shift;
     (i64::from(zero_point) + scaled).clamp(i64::from(lowest), 255) as u8

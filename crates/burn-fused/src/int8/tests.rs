@@ -124,7 +124,8 @@ fn models_of_any_size_equal_plain_loops_on_every_level() {
             }
         }
     }
-    // Ratios of at least 1/4 have shifts below 33, and are computed differently. Both kinds occurred.
+    // Ratios of at least 1/4 have shifts below 33, and are computed differently. Check that the models had
+    // ratios of both kinds.
     for wide in [false, true] {
         assert!(shifts.iter().filter(|&&shift| (shift < 33) == wide).count() > 20, "{wide}: {shifts:?}");
     }
@@ -137,7 +138,7 @@ fn batches_from_1_to_257_equal_plain_loops() {
     check(&model, &mut random, &(1..=257).collect::<Vec<_>>());
 }
 
-/// Returns the layers of the MNIST ConvNet, for images of any size.
+/// Returns the MNIST ConvNet for images of this size, with random weights.
 fn convnet(random: &mut Random, [height, width]: [usize; 2]) -> Model {
     let input = Scheme::Affine.parameters(-0.42, 2.82).unwrap();
     let (mut parameters, mut layers) = (input, Vec::new());
@@ -249,7 +250,8 @@ fn a_workspace_is_for_one_model() {
 
 #[test]
 fn a_layer_without_output_range_gives_its_zero_point() {
-    // If the output of a ReLU is always 0, the output has the smallest scale, and the ratio is far above 1/4.
+    // If the output of a ReLU is always 0, its range has no width. Its scale is then the smallest, and the
+    // ratio is far above 1/4.
     let input = Scheme::Affine.parameters(0.0, 3.0).unwrap();
     let output = Scheme::Affine.parameters(0.0, 0.0).unwrap();
     let weights = Weights::quantize(&[-0.5; 20], &[-1.0; 2], &[0.5 / 127.0], input, output).unwrap();

@@ -8,8 +8,8 @@ use pulp::x86::V4;
 use super::{LANES, Task, Words};
 use crate::kernels::simd::Lanes;
 
-/// The instructions of AVX-512 with VNNI. A value exists only on a machine that supports them. The `V4`
-/// proves all of them except VNNI: AVX-512 F, BW, VL and DQ.
+/// The instructions of AVX-512 with VNNI. A value exists only on a machine that supports them: a `V4` exists
+/// only with AVX-512 F, BW, VL and DQ, and `detect` checks VNNI.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::int8) struct Vnni(V4);
 
@@ -69,7 +69,7 @@ impl Words for Vnni {
         unsafe {
             let even = _mm512_mul_epi32(sum, multiplier);
             let odd = _mm512_mul_epi32(_mm512_srli_epi64::<32>(sum), _mm512_srli_epi64::<32>(multiplier));
-            // The high halves of the products. The high halves of `odd` are already in position.
+            // Joins the high halves of the products. Those of `odd` are already in position.
             let high = _mm512_mask_shuffle_epi32::<0b11_11_01_01>(odd, 0x5555, even);
             _mm512_srav_epi32(_mm512_add_epi32(high, addend), right)
         }
