@@ -16,8 +16,8 @@ pub(crate) fn unsupported(module: &str, what: &str) {
     }
 }
 
-/// A reason is a pair: whether it holds, and the plural noun for [`unsupported`]. Logs the first reason that
-/// holds, and returns true. Returns false if no reason holds.
+/// Each reason is a pair: whether the reason holds, and the plural noun for [`unsupported`]. Logs the first
+/// reason that holds, and returns true. Returns false if no reason holds.
 pub(crate) fn any_unsupported(module: &str, reasons: &[(bool, &str)]) -> bool {
     let reason = reasons.iter().find(|(holds, _)| *holds);
     reason.inspect(|(_, what)| unsupported(module, what)).is_some()

@@ -1,5 +1,5 @@
-//! State that a process has once: memory pool and counters, the poll callback that backward passes call, and
-//! the debug lines that were already logged.
+//! State outside of tensors and modules: the memory pool and counters, the poll callback that backward passes
+//! call, and the debug lines that were already logged.
 
 pub(crate) mod fallback;
 pub mod memory;

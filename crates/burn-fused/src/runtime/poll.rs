@@ -6,13 +6,13 @@ static POLL: RwLock<fn()> = RwLock::new(nothing);
 
 fn nothing() {}
 
-/// Makes long operators call `poll` again and again during their backward pass, on the thread that runs it.
-/// `poll` replaces the previous callback; the default callback does nothing.
+/// Makes long operators call `poll` again and again during their backward pass, on the thread that runs the
+/// pass. `poll` replaces the previous callback; the default callback does nothing.
 ///
 /// The backward pass of one convolution takes milliseconds, and a message library such as MPI makes progress
 /// only inside its own calls. If `poll` makes such a call, communication proceeds during the backward pass.
-/// Operators call `poll` every few tens of microseconds, in attention every 200 µs, so `poll` should return
-/// at once if there is nothing to do. `poll` may use operators of this crate.
+/// Most operators call `poll` every few tens of microseconds, and attention every 200 µs. `poll` should
+/// therefore return at once if there is nothing to do. `poll` may use operators of this crate.
 ///
 /// ```
 /// use std::sync::atomic::{AtomicUsize, Ordering};

@@ -6,9 +6,9 @@ use libmimalloc_sys::{mi_option_set, mi_option_t};
 /// name for it.
 const PURGE_DELAY: mi_option_t = 15;
 
-/// Makes mimalloc keep all freed memory; call it at the start of `main`. A training step frees blocks that
-/// the next step allocates again. If mimalloc returned large blocks to the system, the kernel would clear
-/// their pages again in each step.
+/// Makes mimalloc keep all freed memory. Call this function at the start of `main`. A training step frees
+/// blocks that the next step allocates again. If mimalloc returned large blocks to the system, the kernel
+/// would clear their pages again in each step.
 pub fn keep_freed_pages() {
     // SAFETY: `PURGE_DELAY` is the number of an option, and -1 (never purge) is a valid value of that option.
     // The option is one aligned word, which the allocator reads at each use: a thread that allocates at the

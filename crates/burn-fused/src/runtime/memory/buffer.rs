@@ -2,8 +2,8 @@
 //!
 //! The pool keeps freed buffers because the operating system would otherwise clear their pages again at the
 //! next use. The bytes of used and idle buffers together never exceed 1.5 times the maximum of used bytes so
-//! far. The factor is above 1 because a gradient often fits in no idle buffer: it has another size than the
-//! activations that backward has freed before. For the counters of
+//! far. The factor is above 1 because a gradient often fits in no idle buffer: its size differs from the
+//! sizes of the activations that backward has freed before. For the counters of
 //! [`counting_allocator`](super::counting_allocator), taking a buffer from the pool is an allocation, and
 //! returning it is a free.
 
@@ -91,8 +91,8 @@ impl fmt::Debug for Buffer {
 /// Lets a tensor own a buffer as its memory.
 impl AllocationController for Buffer {
     fn alloc_align(&self) -> usize {
-        // This is not the real alignment, which is 64. A copy of `Bytes` is allocated with the alignment
-        // returned here, and the allocator of such copies supports at most the alignment of `u128`.
+        // This is not the alignment of the buffer, which is 64. A copy of `Bytes` is allocated with the
+        // alignment returned here, and the allocator of such copies supports at most the alignment of `u128`.
         align_of::<u128>()
     }
 

@@ -39,7 +39,7 @@ pub fn allocations() -> u64 {
 }
 
 /// Returns the bytes of all allocations and reallocations that this thread has made so far, and of all tensor
-/// buffers that its operators took from the pool. Returns 0 if the global allocator is not a
+/// buffers that this thread took from the pool. Returns 0 if the global allocator is not a
 /// [`CountingAllocator`].
 pub fn allocated_bytes() -> u64 {
     COUNTS.with(|counts| counts.bytes.get())
@@ -52,7 +52,7 @@ pub fn live_bytes() -> i64 {
     COUNTS.with(Counts::live)
 }
 
-/// Returns the maximum of [`live_bytes`] since the last [`set_peak`].
+/// Returns the maximum of [`live_bytes`] since the last [`set_peak`], at least the number that was set then.
 pub fn peak() -> i64 {
     COUNTS.with(|counts| counts.peak.get())
 }

@@ -1,9 +1,9 @@
 //! Bytes of live tensors, counted by [`CountingAllocator`](super::counting_allocator::CountingAllocator).
 //!
 //! Counting is always on, so it must be cheap: only allocations of a page or more count, and a step makes
-//! only a few dozen of them. Only memory that is aligned to two bytes or more counts, as the memory of
-//! tensors is: tensors contain floats of at least 16 bits. Samples, labels, files and text are bytes and are
-//! not counted.
+//! only a few dozen of them. Only memory that is aligned to two bytes or more counts: tensors contain floats
+//! of at least 16 bits, so their memory is aligned in this way. Samples, labels, files and text are bytes and
+//! are not counted.
 //!
 //! One thread may free a buffer that another allocated, so all threads share the counters. No other memory
 //! access depends on the counters, so `Relaxed` is enough.
@@ -62,8 +62,8 @@ pub fn live() -> usize {
 }
 
 /// Marks the end of the training step that [`begin_step`] began. `others` are live bytes that do not belong
-/// to the step, such as indices of samples and buffers that an evaluation has kept; they are subtracted from
-/// the step's maximum.
+/// to the step, such as indices of samples and buffers that an evaluation has kept. This number is subtracted
+/// from the step's maximum.
 pub fn end_step(others: usize) {
     MOST_OF_STEPS.fetch_max(MOST.load(Relaxed).saturating_sub(others), Relaxed);
 }
