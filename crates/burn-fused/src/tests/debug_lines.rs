@@ -1,4 +1,4 @@
-//! Checks that a module logs why it is composed of Burn's operators.
+//! Checks that a module that falls back to Burn's operators logs the reason.
 
 use std::sync::Mutex;
 

@@ -1,5 +1,6 @@
-//! Checks operators against Burn's on operands that fit and on operands that do not: both compute the same,
-//! or both panic. Operators on mixed types are compared with Burn's operators in f32.
+//! Compares operators with Burn's. If operands fit each other, both must compute the same. If they do not
+//! fit, our operator must panic, even in cases in which Burn's operator computes a result. Our operators on
+//! 16-bit operands are compared with Burn's operators on f32.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -19,12 +20,12 @@ use crate::ops::linear::linear;
 use crate::ops::loss::smoothed_cross_entropy;
 use crate::ops::norm::{batch_norm, moving_average};
 
-/// Shapes and values: first those of an output, then those of the gradients of a weighted sum of the output.
+/// Tensors, each as its shape and its values: the output, then the gradients of a weighted sum of the output.
 type Values = Vec<(Vec<usize>, Vec<f32>)>;
 /// What an operator returns, or the message of its panic.
 type Outcome = Result<Values, String>;
 type Convolution = fn(Tensor<4>, &Conv2d) -> Tensor<4>;
-/// Creates a layer's input, for a number of channels or columns.
+/// Creates an input for a layer with this number of channels or columns.
 type Input<const D: usize> = fn(usize, &Device) -> Tensor<D>;
 
 /// Returns all devices of this build, with the types to test. Only flex computes with bf16 and f16.
@@ -89,9 +90,9 @@ fn refused(what: &str, ours: &Outcome) {
     assert!(told, "{what}: {ours:?}");
 }
 
-/// Asserts that `ours` equal `burns` within `error` of the largest value, or that both are panics. The
-/// message of the panic of `ours` must have the format of Burn's checks, or equal the message of the panic of
-/// `burns`.
+/// Asserts that `ours` and `burns` are equal values or are both panics. Values may differ by `error` times
+/// the largest value. A panic of `ours` must have the message of `burns`, or a message in the format of
+/// Burn's checks.
 fn agree(what: &str, ours: &Outcome, burns: &Outcome, error: f32) {
     let (found, expected) = match (ours, burns) {
         (Ok(found), Ok(expected)) => (found, expected),
@@ -183,8 +184,8 @@ fn layers_of_any_parameters_are_burns_or_are_refused() {
     fn bias(len: usize, device: &Device) -> Option<Param<Tensor<1>>> {
         Some(Param::from_tensor(tensor([len], device)))
     }
-    // A change of a layer: its name, whether the changed layer is meaningless (Burn may compute with it all
-    // the same), and a function that makes the change.
+    // Each change of a layer has a name, whether the changed layer is meaningless, and a function that makes
+    // the change. Our operator must refuse a meaningless layer, although Burn may compute a result with it.
     type Change = fn(&mut Conv2d, [usize; 2], &Device);
     let changes: [(&str, bool, Change); 22] = [
         ("no bias", false, |layer, _, _| layer.bias = None),
@@ -238,8 +239,9 @@ fn layers_of_any_parameters_are_burns_or_are_refused() {
             {
                 let mut layer = layer(channels, &device);
                 apply(&mut layer, channels, &device);
-                // In 16 bits, composed operators round before they pool. Rounding can make several values of
-                // a window equal, and then another value gets the gradient.
+                // Pooling is compared in f32 only. In 16 bits, an operator that falls back to Burn's
+                // operators rounds before it pools. Rounding can make several values of a window equal, and
+                // then another value than in f32 gets the gradient.
                 let dtype = if name == "conv_relu_pool" { DType::F32 } else { dtype };
                 let x = || tensor([3, channels[0], 8, 7], &device);
                 let found = convolved(x().cast(dtype), &layer, ours);
@@ -271,8 +273,8 @@ fn images_without_pixels_are_refused() {
 #[test]
 fn pairs_of_convolutions_are_burns() {
     for (device, types) in devices() {
-        // Channels of the images, then inputs and outputs of both layers, and the number of values of the
-        // second layer's bias.
+        // Numbers of channels: of the images, then input and output channels of the first layer, then of the
+        // second. Last, the number of values in the second layer's bias.
         for ([images, a, b, c, d], biases) in [
             ([1, 1, 4, 4, 8], 8),
             ([1, 1, 4, 5, 8], 8),
