@@ -58,7 +58,7 @@ impl AdamConfig {
     }
 }
 
-/// Adam, as one pass over memory: Kingma and Ba, "Adam: a method for stochastic optimization" (2015).
+/// Adam (Kingma and Ba, "Adam: a method for stochastic optimization", 2015). A step is one pass over memory.
 /// Replaces [`burn::optim::Adam`].
 #[derive(Clone)]
 pub struct Adam {

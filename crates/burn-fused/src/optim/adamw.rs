@@ -63,8 +63,8 @@ impl AdamWConfig {
     }
 }
 
-/// AdamW, as one pass over memory: Loshchilov and Hutter, "Decoupled weight decay regularization" (2019).
-/// Replaces [`burn::optim::AdamW`].
+/// AdamW (Loshchilov and Hutter, "Decoupled weight decay regularization", 2019). A step is one pass over
+/// memory. Replaces [`burn::optim::AdamW`].
 #[derive(Clone)]
 pub struct AdamW {
     config: AdamWConfig,

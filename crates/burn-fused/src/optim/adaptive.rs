@@ -1,4 +1,4 @@
-//! The step of Adam and AdamW on tensors: parameter, gradient and moments.
+//! The step of Adam and AdamW on the tensors of a parameter: its values, gradient and moments.
 
 use burn::optim::AdaptiveMomentumState;
 use burn::tensor::Tensor;

@@ -2,11 +2,11 @@
 //! imports.
 //!
 //! Everything in [`burn::optim`] is here at the same paths. [`AdamW`], [`Adam`] and [`Sgd`] replace Burn's: a
-//! step reads the parameter, its gradient and its moments once, and writes parameter and moments once, in
-//! place. Burn's optimizers make a pass over memory for each operation. The fused optimizers run in Burn's
-//! [`ModuleOptimizer`], with its parameter groups and gradient clipping. A record of Burn's optimizer loads
-//! into the fused optimizer, and a record of the fused one into Burn's. [`flat`] has the same passes for
-//! slices.
+//! step reads the parameter, its gradient and its moments once, and writes the parameter and the moments
+//! once, in place if no other tensor shares their memory. Burn's optimizers make a pass over memory for each
+//! operation. The fused optimizers run in Burn's [`ModuleOptimizer`], with its parameter groups and gradient
+//! clipping. A record of Burn's optimizer loads into the fused optimizer, and a record of the fused one into
+//! Burn's. [`flat`] has the same updates for slices.
 //!
 //! Results equal those of Burn's optimizers within rounding. Parameters of a type other than f32, or on a
 //! backend other than flex, are updated by Burn's operators.

@@ -16,7 +16,7 @@ use crate::runtime::fallback::unsupported;
 pub struct SgdConfig {
     /// L2 penalty: this multiple of the parameter is added to its gradient.
     weight_decay: Option<WeightDecayConfig>,
-    /// Momentum, its dampening, and whether it is Nesterov's.
+    /// Factor and dampening of the momentum, and whether the momentum is Nesterov's.
     momentum: Option<MomentumConfig>,
     /// Gradient clipping, applied by the optimizer that [`init`](Self::init) creates.
     gradient_clipping: Option<GradientClippingConfig>,
@@ -44,7 +44,7 @@ impl SgdConfig {
     }
 }
 
-/// Stochastic gradient descent, as one pass over memory. Replaces [`burn::optim::Sgd`].
+/// Stochastic gradient descent. A step is one pass over memory. Replaces [`burn::optim::Sgd`].
 #[derive(Debug, Clone)]
 pub struct Sgd {
     weight_decay: Option<WeightDecayConfig>,

@@ -1,7 +1,7 @@
-//! The passes of [`flat`] on Burn's tensors.
+//! The updates of [`flat`] on Burn's tensors.
 //!
-//! A step avoids allocating memory for the parameter. It writes the new values to the first of these that is
-//! possible:
+//! A step avoids allocating memory for the parameter. It writes the new values to the first of these places
+//! that is available:
 //!
 //! 1. over the parameter, if no other tensor shares its memory;
 //! 2. over the gradient, if no other tensor shares its memory and it is not a part of a larger buffer;
@@ -15,7 +15,7 @@ use super::flat::{self, UpdateRule};
 use crate::ops::flex_tensor::{unshared, values};
 use crate::runtime::memory::Buffer;
 
-/// The reason why [`update_tensors`] does not support a parameter, for the debug lines.
+/// What [`update_tensors`] does not support, for the debug lines.
 pub const PARAMETERS: &str = "parameters other than f32 on flex";
 
 /// Returns whether [`update_tensors`] supports a parameter and the tensors that belong to it: f32 on flex,
@@ -32,8 +32,8 @@ pub fn is_supported<'a, const D: usize>(
     })
 }
 
-/// Returns the parameter and its moments after a step. The head of this module says which memory holds the
-/// parameter; moments stay in their memory unless another tensor shares it.
+/// Returns the parameter and its moments after a step. The documentation of this module says to which memory
+/// the parameter is written. Moments stay in their memory unless another tensor shares it.
 ///
 /// # Panics
 /// If the tensors are not [supported](is_supported).
@@ -64,7 +64,8 @@ pub fn update_tensors<const D: usize, const M: usize>(
     (Tensor::from_primitive::<Flex>(parameter), moments.map(Tensor::from_primitive::<Flex>))
 }
 
-/// Exchanges weight and gradient of a rule, so that a pass writes the new weights over the gradients.
+/// Exchanges the roles of weight and gradient in a rule, so that an update writes the new weights over the
+/// gradients.
 #[derive(Clone, Copy)]
 struct Swapped<R>(R);
 

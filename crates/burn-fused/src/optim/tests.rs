@@ -51,8 +51,8 @@ impl Parameters {
     }
 }
 
-/// Registers a random gradient for each parameter. Some gradients are missing in some steps, and some are
-/// views.
+/// Registers random gradients of the parameters. In each step, some parameters get no gradient, and some
+/// gradients are views.
 struct RandomGradients {
     gradients: GradientsParams,
     step: u64,
@@ -64,7 +64,7 @@ impl ModuleVisitor for RandomGradients {
         self.seed += 1;
         let value = param.val();
         // The test loads records at step 20. Moments in bf16 load as f32, and Burn's operators then reject
-        // them beside the bf16 parameter.
+        // them beside the bf16 parameter, so this parameter gets no gradient after step 20.
         let unloadable = self.step > 20 && value.dtype() == DType::BF16;
         if !param.is_require_grad() || unloadable || (self.step + self.seed).is_multiple_of(5) {
             return;
@@ -93,8 +93,8 @@ impl RandomGradients {
         all.gradients
     }
 
-    /// Returns the scale of gradients, which grows and shrinks so that second moments fall below their
-    /// maxima.
+    /// Returns the scale of gradients. It grows and shrinks, so that second moments fall below their maxima
+    /// and AMSGrad differs from Adam.
     fn scale(&self) -> f32 {
         [1.0, 3.0, 0.1, 0.0][(self.step / 4) as usize % 4]
     }

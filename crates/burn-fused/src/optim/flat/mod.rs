@@ -1,13 +1,13 @@
 //! Optimizers over flat slices: one pass over a parameter, its gradient and its moments.
 //!
 //! Use this module in training loops that have weights and gradients as slices, for example in buckets whose
-//! gradients an all-reduce has averaged. The optimizers of [`optim`](super) run the same passes on Burn's
+//! gradients an all-reduce has averaged. The optimizers of [`optim`](super) make the same updates on Burn's
 //! tensors.
 //!
-//! The options of an optimizer ([`AdamOptions`], [`SgdOptions`], [`RmspropOptions`]) return the rule of a
-//! step, and [`update`] applies the rule to one parameter. Moments start at zero. Before the update,
-//! [`add_penalties`] adds the gradients of penalties, and [`square_sum`] and [`scale`] clip gradients by
-//! their norm.
+//! The method `rule` of an optimizer's options ([`AdamOptions`], [`SgdOptions`], [`RmspropOptions`]) returns
+//! the rule of a step, and [`update`] applies the rule to one parameter. Moments start at zero. Before the
+//! update, [`add_penalties`] adds the gradients of penalties, and [`square_sum`] and [`scale`] clip gradients
+//! by their norm.
 //!
 //! ```
 //! use burn_fused::optim::flat::{self, AdamOptions};

@@ -11,7 +11,7 @@ pub enum Decay {
     /// Multiplies the weight by `1 - lr * decay` before the update, as AdamW does: Loshchilov and Hutter,
     /// "Decoupled weight decay regularization" (2019).
     Decoupled(f64),
-    /// Multiplies as [`Decoupled`](Self::Decoupled) does, but only weights that have the sign of their first
+    /// Does the same as [`Decoupled`](Self::Decoupled), but only to weights that have the sign of their first
     /// moment: "Cautious weight decay" (2025), arXiv 2510.12402.
     Cautious(f64),
 }
@@ -68,12 +68,12 @@ impl AdamOptions {
     }
 }
 
-/// The constants of a step. PyTorch divides the root of the second moment by the root of its bias correction.
-/// Here this root is a factor of `step_size` and `epsilon` (section 2 of Kingma and Ba). This saves a
-/// division for each weight, and divisions take most of the time of a pass.
+/// The constants of a step. PyTorch divides the root of the second moment by the root of the bias correction.
+/// Here, the root of the bias correction is a factor of `step_size` and `epsilon` instead (section 2 of
+/// Kingma and Ba). This saves a division for each weight, and divisions take most of the time of a pass.
 #[derive(Clone, Copy)]
 struct AdamRule {
-    /// L2 penalty: multiplied by the weight and added to the gradient.
+    /// L2 penalty: this multiple of the weight is added to the gradient.
     penalty: f32,
     /// Factor of the weight, for decoupled decay.
     keep: f32,
@@ -89,8 +89,8 @@ struct AdamRule {
 
 impl AdamRule {
     /// Returns the weight and both moments after the step. The update is divided by the root of
-    /// `largest(second moment)`. With AMSGrad, `largest` returns the largest second moment so far; without,
-    /// it returns its argument.
+    /// `largest(second moment)`. With AMSGrad, `largest` returns the largest second moment so far. Without
+    /// AMSGrad, it returns its argument.
     #[inline(always)]
     fn step(
         self,
@@ -131,8 +131,8 @@ impl UpdateRule<3> for AdamRule {
     compiled_here!(3, adam_pass);
 }
 
-/// Adam without cautious decay. As this is a type of its own, the compiler leaves the comparisons of signs
-/// out of the loop.
+/// The rule of Adam without cautious decay. It has a type of its own, so that the compiler leaves the
+/// comparisons of signs out of the loop.
 #[derive(Clone, Copy)]
 struct Plain(AdamRule);
 
@@ -171,7 +171,7 @@ pub struct SgdOptions {
     /// Factor of the old velocity in a step (Polyak, 1964). It has no effect on weights without a velocity.
     pub momentum: f64,
     /// Dampening: the gradient enters the velocity with the factor `1 - dampening`. PyTorch and Burn do not
-    /// dampen the first gradient: set 0 in the first step.
+    /// dampen the first gradient. To do the same, set 0 in the first step.
     pub dampening: f64,
     /// Whether the momentum is Nesterov's: a step uses `gradient + momentum * velocity` instead of the
     /// velocity (Sutskever et al., 2013).
