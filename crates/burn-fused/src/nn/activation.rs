@@ -13,8 +13,8 @@ use crate::ops::activation::activate;
 pub use burn::nn::activation::*;
 
 module! {
-    /// GELU, `x Φ(x)` with the distribution function Φ of the normal distribution, as one operator: Hendrycks
-    /// and Gimpel, "Gaussian error linear units" (2016). Replaces [`burn::nn::Gelu`].
+    /// GELU as one operator: `x Φ(x)`, where Φ is the distribution function of the normal distribution
+    /// (Hendrycks and Gimpel, "Gaussian error linear units", 2016). Replaces [`burn::nn::Gelu`].
     #[derive(Default)]
     pub struct Gelu of burn::nn::Gelu {
         /// Whether Φ is approximated by tanh.
@@ -43,7 +43,8 @@ impl Gelu {
     }
 }
 
-/// Defines the enum of layers, with conversions from each layer, and from and to Burn's enum.
+/// Defines the enum [`Activation`], and its conversions: from each layer, from Burn's enum, and to Burn's
+/// enum.
 macro_rules! layers {
     ($($variant:ident),* $(,)?) => {
         /// One of the activation layers; replaces [`burn::nn::activation::Activation`].
@@ -105,7 +106,8 @@ impl Activation {
     }
 }
 
-/// Defines the enum of configurations, with conversions from each configuration, and from and to Burn's enum.
+/// Defines the enum [`ActivationConfig`], and its conversions: from each layer's configuration, from Burn's
+/// enum, and to Burn's enum.
 macro_rules! configs {
     ($($variant:ident $(($config:ident: $type:ident))?),* $(,)?) => {
         /// Configuration of an [`Activation`]; replaces [`burn::nn::activation::ActivationConfig`].

@@ -25,8 +25,9 @@ impl<const D: usize> TensorCache<D> {
 }
 
 impl TensorCache<3> {
-    /// Returns `compute(tensor)` for `tensor` `[batch, sequence, ...]`. If the cache has a tensor, only the
-    /// last position of the sequence is computed, and the other positions come from the cache.
+    /// Returns `compute(tensor)` for `tensor` `[batch, sequence, ...]`. If the cache has a tensor, calls
+    /// `compute` only for the last position of the sequence, and takes the results of the other positions
+    /// from the cache.
     pub(super) fn extend(
         &mut self,
         tensor: Tensor<3>,
@@ -46,8 +47,8 @@ pub(super) fn last(tensor: Tensor<3>) -> Tensor<3> {
     tensor.narrow(1, length - 1, 1)
 }
 
-/// Returns `compute(tensor)`. With a `cache`, computes only what the cache does not have, as
-/// [`TensorCache::extend`] does.
+/// Returns `compute(tensor)`. If there is a `cache`, calls [`TensorCache::extend`], which computes only the
+/// last position of the sequence unless the cache is empty.
 pub(super) fn cached(
     cache: Option<&mut TensorCache<3>>,
     tensor: Tensor<3>,

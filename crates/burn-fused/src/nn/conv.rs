@@ -51,8 +51,8 @@ module! {
     /// A convolution of images; replaces [`burn::nn::conv::Conv2d`].
     ///
     /// The convolution is one operator for 3x3 kernels with padding 1, a bias, stride 1, dilation 1 and one
-    /// group. Other convolutions are composed of Burn's operators, and each reason for this is logged once,
-    /// at level debug.
+    /// group. Other convolutions are composed of Burn's operators. The layer then logs the reason, once for
+    /// each reason, at level debug.
     pub struct Conv2d of burn::nn::conv::Conv2d {
         /// Weights `[outputs, inputs / groups, height, width]`.
         pub weight: Param<Tensor<4>>,
@@ -212,8 +212,8 @@ mod tests {
         (Ours { conv: burns.conv.clone().into(), norm: ours }, burns)
     }
 
-    /// Returns all parts except the gradient of the convolution's bias. Normalisation subtracts this bias
-    /// again, so its gradient is 0 except for rounding.
+    /// Returns output and gradients, except the gradient of the convolution's bias. Normalisation subtracts
+    /// this bias again, so its gradient is 0 except for rounding.
     fn of_block<M: Module>(
         module: &M,
         x: &Tensor<4>,
@@ -230,9 +230,9 @@ mod tests {
     fn a_normalised_convolution_is_that_of_burns_layers() {
         let epilogues = [Epilogue::Identity, Epilogue::Relu, Epilogue::ReluPool];
         for device in autodiff_devices() {
-            // The cases are, in this order: direct convolution, with lanes that have no image; Winograd, with
-            // lanes that have no channel and with blocks that are parts of an image; and sizes that the
-            // operator does not support.
+            // First, direct convolution, with lanes that have no image. Then Winograd, with lanes that have
+            // no channel, and with blocks that are parts of an image. Last, sizes that the operator does not
+            // support.
             for (channels, [batch, height, width]) in [
                 ([1, 32], [29, 9, 7]),
                 ([3, 5], [14, 8, 8]),

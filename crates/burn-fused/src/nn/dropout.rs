@@ -24,7 +24,7 @@ config! {
 
 module! {
     /// Dropout: Srivastava et al., "Dropout: a simple way to prevent neural networks from overfitting"
-    /// (2014). Replaces [`burn::nn::Dropout`], and needs no tensor of random numbers.
+    /// (2014). Replaces [`burn::nn::Dropout`]. Unlike Burn's layer, it needs no tensor of random numbers.
     ///
     /// Each call of `forward` draws one number from the generator of the device, and computes the mask from
     /// this number. After [`Device::seed`] with the same seed, the same masks therefore come again. The masks
@@ -38,8 +38,8 @@ module! {
 }
 
 impl Dropout {
-    /// Sets values of `input` to zero at random. Returns `input` itself without autodiff, or if the layer is
-    /// frozen.
+    /// Sets values of `input` to zero at random. Returns `input` unchanged on a device without autodiff, or
+    /// if the layer is frozen.
     ///
     /// # Panics
     /// If the probability is not in the range [0, 1).
@@ -49,9 +49,9 @@ impl Dropout {
     }
 
     /// Does the same as [`forward`](Self::forward) for `input` `[batch, ...]`, but with one mask for each
-    /// sample. A mask depends only on seed, step and the sample's index in the step's batch, which `place`
-    /// gives. The generator of the device is not used. The masks are the same for all types and on all
-    /// backends.
+    /// sample. `place` gives a seed, a step, and the index of each sample in the batch of this step. A mask
+    /// depends only on these three. The generator of the device is not used. The masks are the same for all
+    /// types and on all backends.
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};

@@ -24,8 +24,8 @@ config! {
 }
 
 module! {
-    /// Embedding: a vector for each index. Replaces [`burn::nn::Embedding`]. The gradient is dense: 0 for the
-    /// vectors of indices that do not occur.
+    /// Embedding: has a vector for each index, and looks up vectors by their indices. Replaces
+    /// [`burn::nn::Embedding`]. The gradient is dense: 0 for the vectors of indices that do not occur.
     pub struct Embedding of burn::nn::Embedding {
         /// Vectors `[n_embedding, d_model]`.
         pub weight: Param<Tensor<2>>,

@@ -162,7 +162,7 @@ mod tests {
             for config in configs(10) {
                 for bad_class in [0, 3, 5] {
                     let mask = Tensor::<1, Int>::arange(0..10, &device).equal_scalar(bad_class);
-                    // Selects rows 2 and 3, one of which may be padding.
+                    // Write the value into rows 2 and 3. One of them may be padding.
                     let rows = Tensor::<1, Int>::arange(0..6, &device).reshape([6, 1]);
                     let rows = rows.clone().equal_scalar(2).bool_or(rows.equal_scalar(3));
                     let mask = mask.reshape([1, 10]).repeat_dim(0, 6).bool_and(rows.repeat_dim(1, 10));

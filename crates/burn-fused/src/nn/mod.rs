@@ -22,7 +22,7 @@
 //! | [`Lstm`], [`BiLstm`], [`Gru`], [`BiGru`] | all steps and gates; gradients of weights and inputs are one product each |
 //!
 //! `Rnn` and `BiRnn` are Burn's, with [`burn::nn::GateController`] and Burn's activations. If the loss does
-//! not depend on a gate of an LSTM, the gradient of the gate is zeros; in Burn's LSTM, such a gate has no
+//! not depend on a gate of an LSTM, the gradient of the gate is zeros. In Burn's LSTM, such a gate has no
 //! gradient. `Linear`, `Conv2d`, `BatchNorm`, `LayerNorm` and `RmsNorm` also take inputs of 16 bits beside
 //! parameters in f32 ([mixed precision](crate::precision)).
 //!

@@ -76,7 +76,7 @@ impl MaxPool2d {
         let padded = !matches!(self.padding, PaddingConfig2d::Valid | PaddingConfig2d::Explicit(0, 0, 0, 0));
         let usual = [self.stride, self.kernel_size, self.dilation] == [[2, 2], [2, 2], [1, 1]];
         let reasons = [
-            (!usual, "windows other than 2x2 with stride 2"),
+            (!usual, "windows other than 2x2 with stride 2 and dilation 1"),
             (padded, "padded images"),
             (!inside, "windows that reach beyond the image (ceil_mode with an odd size)"),
         ];

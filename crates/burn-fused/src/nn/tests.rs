@@ -21,7 +21,7 @@ fn sizes<const N: usize>(seed: u64, least: [usize; N]) -> [usize; N] {
     std::array::from_fn(|at| least[at] + (2.0 * (numbers[at] + 1.0) * least[at] as f32) as usize)
 }
 
-/// Freezes parameter `n` if bit `n` is set.
+/// Freezes the module's parameter number `n` if bit `n` is set.
 struct Freeze(u32);
 
 impl ModuleMapper for Freeze {
@@ -61,7 +61,7 @@ fn compare<B: Module, O: Module + From<B>, const D: usize, const E: usize>(
     }
 }
 
-/// Returns each device, whether layers have biases, and a seed.
+/// Returns the cases: each combination of a device, whether layers have biases, and a seed.
 fn cases() -> impl Iterator<Item = (Device, bool, u64)> {
     let devices = autodiff_devices().into_iter().flat_map(|device| [(device.clone(), true), (device, false)]);
     devices.flat_map(|(device, bias)| SEEDS.map(move |seed| (device.clone(), bias, seed)))

@@ -23,7 +23,7 @@ config! {
         pub n_heads_kv: usize,
         /// Width of a head.
         pub d_head: usize,
-        /// Probability that dropout sets a weight to zero in training.
+        /// Probability that dropout sets an attention weight to zero in training.
         #[config(default = 0.1)]
         pub dropout: f64,
         /// The score of a masked key.

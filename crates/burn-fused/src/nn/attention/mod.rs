@@ -1,5 +1,5 @@
 //! Attention: everything in [`burn::nn::attention`], with fused modules. The fused modules compute the scores
-//! of a few queries at a time, which stay in cache.
+//! of a few queries at a time, so that the scores stay in the processor's cache.
 
 mod cross;
 mod multi_head;

@@ -16,13 +16,14 @@ config! {
         pub d_model: usize,
         /// Number of heads.
         pub n_heads: usize,
-        /// Probability that dropout sets a weight to zero in training.
+        /// Probability that dropout sets an attention weight to zero in training.
         #[config(default = 0.1)]
         pub dropout: f64,
         /// The score of a masked key.
         #[config(default = -1.0e4)]
         pub min_float: f64,
-        /// Whether softmax adds 1 to its denominator, so that all weights may be near zero.
+        /// Whether softmax adds 1 to its denominator, so that all attention weights of a query may be near
+        /// zero.
         #[config(default = false)]
         pub quiet_softmax: bool,
         /// How parameters are initialised.
@@ -61,7 +62,7 @@ module! {
         pub value: Linear,
         /// Linear layer of the outputs.
         pub output: Linear,
-        /// Dropout of the weights.
+        /// Dropout of the attention weights.
         pub dropout: Dropout,
         /// Unused, as in Burn's module.
         pub activation: Gelu,
@@ -130,9 +131,9 @@ impl MhaInput {
 /// Output of [`MultiHeadAttention`].
 #[derive(Debug, Clone)]
 pub struct MhaOutput {
-    /// Weights `[batch, n_heads, queries, keys]`, after dropout.
+    /// Attention weights `[batch, n_heads, queries, keys]`, after dropout.
     pub weights: Tensor<4>,
-    /// Context `[batch, queries, d_model]`.
+    /// Context `[batch, queries, d_model]`: the output of the linear layer `output`.
     pub context: Tensor<3>,
 }
 
@@ -142,7 +143,7 @@ pub struct MhaCache {
     key: TensorCache<3>,
     value: TensorCache<3>,
     output: TensorCache<3>,
-    /// Whether keys and values are the same in each step: cross-attention.
+    /// Whether this is cross-attention: keys and values are the same in each step.
     is_cross: bool,
 }
 
@@ -169,8 +170,9 @@ impl MultiHeadAttention {
         self.output_of(input, None)
     }
 
-    /// Does the same as [`forward`](Self::forward), but projects only the last token of `input`, and takes
-    /// the projections of the tokens before it from the cache. If the cache is empty, projects all tokens.
+    /// Does the same as [`forward`](Self::forward), but applies the linear layers only to the last token of
+    /// `input`. The results of the tokens before it come from the cache. If the cache is empty, all tokens
+    /// are computed. In cross-attention, keys and values come only from the first input.
     ///
     /// # Panics
     /// In the same cases as [`forward`](Self::forward).
@@ -183,7 +185,8 @@ impl MultiHeadAttention {
         MhaOutput { weights: weights.expect("they are wanted"), context }
     }
 
-    /// Returns the context, without computing the weights.
+    /// Returns the context as [`forward`](Self::forward) does, or as [`forward_cache`](Self::forward_cache)
+    /// does with a cache. Does not compute the attention weights.
     pub(in crate::nn) fn context(&self, input: MhaInput, cache: Option<&mut MhaCache>) -> Tensor<3> {
         self.attend(input, cache, false).0
     }

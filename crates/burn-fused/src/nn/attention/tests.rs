@@ -29,8 +29,8 @@ struct Masks {
     attn: Option<Tensor<3, Bool>>,
 }
 
-/// Creates an input of Burn's module or of ours, from queries, keys and values. If `x` has fewer than three
-/// tensors, its last tensor stands for the missing ones.
+/// Creates an input of Burn's module or of ours. `x` has queries, keys and values. If `x` has fewer than
+/// three tensors, its last tensor stands for the missing ones.
 macro_rules! input {
     ($attention:ident, $x:expr, $masks:expr) => {{
         let (x, masks) = ($x, $masks);
@@ -153,7 +153,7 @@ fn self_attention_with_hidden_blocks_of_keys() {
             let expected = burns_results(&burns, &x, &masks, both);
             assert_close(&our_results(&ours, &x, &masks, both), &expected, &context);
             // In this layer, the score of masked keys is near the other scores, so masked keys have a weight
-            // above 0.
+            // above 0, and the operator must not leave them out.
             let near = MultiHeadAttention { min_float: -1.0, ..ours.clone() };
             let burns_near = burns::MultiHeadAttention { min_float: -1.0, ..burns.clone() };
             let expected = burns_results(&burns_near, &x, &masks, both);

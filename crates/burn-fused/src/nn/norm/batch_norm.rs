@@ -101,7 +101,7 @@ impl BatchNorm {
     pub fn forward_with<const D: usize>(&self, input: Tensor<D>, epilogue: Epilogue) -> Tensor<D> {
         let (device, [num_features]) = (input.device(), self.gamma.shape().dims());
         assert_shape!(input, [_, num_features, ..]);
-        assert!(D == 4 || epilogue != Epilogue::ReluPool, "pooling does not support {D} dimensions");
+        assert!(D == 4 || epilogue != Epilogue::ReluPool, "pooling needs 4 dimensions, but got {D}");
         if !(device.is_autodiff() && self.training.is_enabled()) {
             let [mean, variance] =
                 [&self.running_mean, &self.running_var].map(|running| running.value().to_device(&device));
@@ -127,7 +127,8 @@ impl BatchNorm {
     /// [`conv_norm`] supports the tensors and the layer; in all other cases, two operators run.
     ///
     /// # Panics
-    /// In the same cases as [`Conv2d::forward`], and as [`forward`](Self::forward) for the output of `conv`.
+    /// In the same cases as [`Conv2d::forward`], or if [`forward`](Self::forward) would panic with the output
+    /// of `conv`.
     #[track_caller]
     pub(crate) fn forward_conv(&self, conv: &Conv2d, input: Tensor<4>, epilogue: Epilogue) -> Tensor<4> {
         let [batch, _, height, width] = of_conv(input.dims(), &conv.as_burns());
@@ -152,7 +153,7 @@ impl BatchNorm {
     }
 
     /// Moves the running statistics towards the statistics of a batch with `values` values in each channel.
-    /// Ignores an empty batch, as PyTorch does, because its mean and variance are NaN.
+    /// Ignores an empty batch, as PyTorch does, because the mean and the variance of an empty batch are NaN.
     fn keep<const D: usize>(&self, batch: Normalised<D>, values: usize) -> Tensor<D> {
         if values == 0 {
             return batch.output;

@@ -47,7 +47,7 @@ pub enum Normalization {
     Rms(RmsNorm),
 }
 
-/// Defines conversions and methods that are the same for all variants of both enums.
+/// Defines the conversions of both enums, and the methods that do the same for each variant.
 macro_rules! normalisations {
     ($($variant:ident of $layer:ident and $config:ident with $features:ident),* $(,)?) => {
         variants!(NormalizationConfig of burn::nn::norm::NormalizationConfig {
@@ -87,8 +87,8 @@ macro_rules! normalisations {
         }
 
         impl Normalization {
-            /// Returns `input` normalised, in the same shape. The layer determines which values are
-            /// normalised together.
+            /// Returns the normalised `input`, in the same shape. Which values are normalised together
+            /// depends on the layer.
             #[track_caller]
             pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
                 match self {

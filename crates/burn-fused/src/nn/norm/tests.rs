@@ -98,7 +98,7 @@ fn inputs_have_any_number_of_dimensions_and_strides() {
 #[test]
 fn a_large_mean_costs_no_more_digits_than_in_burn() {
     let device = Device::flex().autodiff();
-    // Sums of these values are exact.
+    // The values are integers near 4096, so their sums are exact.
     let x = (random([50, 64], 1, &device) * 64.0).round() + 4096.0;
     compare(&burns_layer(64, true, 1e-5, &device), &x, "mean 4096");
 }

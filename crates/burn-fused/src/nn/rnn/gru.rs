@@ -146,9 +146,9 @@ module! {
 }
 
 impl BiGru {
-    /// Returns the hidden states of all steps, and the last state of each direction. In each step, the hidden
-    /// units of `forward` come first, then the hidden units of `reverse`. `state` has the hidden states
-    /// before the first step of each direction; `None` stands for zeros.
+    /// Returns the hidden states of all steps, and the hidden states after the last step of each direction.
+    /// In each step, the hidden units of `forward` come first, then the hidden units of `reverse`. `state`
+    /// has the hidden states before the first step of each direction; `None` stands for zeros.
     ///
     /// # Shapes
     /// - `batched_input`: `[batch, steps, d_input]`, or `[steps, batch, d_input]` if `batch_first` is false

@@ -88,8 +88,8 @@ converts!(Lstm of burn::nn::Lstm {
 shown_as_burns!(Lstm of burn::nn::Lstm);
 
 impl Lstm {
-    /// Returns the hidden states of all steps, and the last states. `state` has the states before the first
-    /// step; `None` stands for zeros.
+    /// Returns the hidden states of all steps, and the cells and hidden states after the last step. `state`
+    /// has the cells and hidden states before the first step; `None` stands for zeros.
     ///
     /// # Shapes
     /// - `batched_input`: `[batch, steps, d_input]`, or `[steps, batch, d_input]` if `batch_first` is false
@@ -108,8 +108,9 @@ impl Lstm {
             .unwrap_or_else(|| burn::nn::Lstm::from(self.clone()).forward(batched_input, state))
     }
 
-    /// Does the same as [`forward`](Self::forward), but the input comes from an iterator, which yields the
-    /// number of each step and the input `[batch, 1, d_input]` of this step. The layer runs Burn's operators.
+    /// Does the same as [`forward`](Self::forward), but takes the input of one step at a time. The iterator
+    /// yields the number of a step and the input `[batch, 1, d_input]` of this step. The layer runs Burn's
+    /// operators.
     ///
     /// # Panics
     /// In the same cases as [`forward`](Self::forward), or if the number of a step is not below `seq_length`.
@@ -206,9 +207,10 @@ module! {
 }
 
 impl BiLstm {
-    /// Returns the hidden states of all steps, and the last states of each direction. In each step, the
-    /// hidden units of `forward` come first, then the hidden units of `reverse`. `state` has the states
-    /// before the first step of each direction; `None` stands for zeros.
+    /// Returns the hidden states of all steps, and the cells and hidden states after the last step of each
+    /// direction. In each step, the hidden units of `forward` come first, then the hidden units of `reverse`.
+    /// `state` has the cells and hidden states before the first step of each direction; `None` stands for
+    /// zeros.
     ///
     /// # Shapes
     /// - `batched_input`: `[batch, steps, d_input]`, or `[steps, batch, d_input]` if `batch_first` is false
@@ -229,8 +231,8 @@ impl BiLstm {
             let order = Order { batch_first: self.batch_first, reverse };
             layer.run(&batched_input, &states[usize::from(reverse)], order)
         };
-        // Burn's layer applies `batch_first` and `reverse` of its forward layer, and ignores both options of
-        // its reverse layer.
+        // Burn's layer applies the options `batch_first` and `reverse` of its field `forward`, and ignores
+        // both options of its field `reverse`.
         let unusual = !self.forward.batch_first || self.forward.reverse;
         let both = if any_unsupported(
             "bi_lstm",

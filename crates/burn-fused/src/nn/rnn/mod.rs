@@ -15,7 +15,7 @@ use crate::ops::recurrent;
 pub use gru::{BiGru, BiGruConfig, Gru, GruConfig};
 pub use lstm::{BiLstm, BiLstmConfig, Lstm, LstmConfig};
 
-/// Reasons why the operators of LSTM and GRU do not support a layer, for the debug lines.
+/// What the operators of LSTM and GRU do not support, for the debug lines.
 const ACTIVATIONS: &str = "activations other than sigmoid and tanh";
 const WEIGHTS: &str = "hidden weights other than [d_hidden, d_hidden]";
 const CLIPS: &str = "negative clips";

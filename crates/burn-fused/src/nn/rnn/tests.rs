@@ -13,7 +13,7 @@ use crate::ops::testing::{Part, assert_close, autodiff_devices, random, results}
 const SIZES: [[usize; 4]; 6] =
     [[1, 1, 2, 3], [3, 5, 4, 7], [13, 4, 3, 16], [2, 9, 20, 33], [7, 3, 5, 80], [9, 6, 16, 64]];
 
-/// Returns inputs of this shape. With `repeat`, only a third of the rows differ.
+/// Returns inputs of this shape. If `repeat` is set, only a third of the rows differ.
 fn inputs(shape @ [first, second, width]: [usize; 3], repeat: bool, device: &Device) -> Tensor<3> {
     if !repeat {
         return random(shape, 1, device);
@@ -31,7 +31,8 @@ fn state(tensors: &[Tensor<3>]) -> Option<LstmState<2>> {
     Some(LstmState::new(cell.clone().squeeze_dim(0), hidden.clone().squeeze_dim(0)))
 }
 
-/// Joins output and states to one tensor, so that each value has a different weight in the gradient.
+/// Joins output and states to one tensor. [`results`] then weights the values of output and states
+/// differently in the sum whose gradients it returns.
 fn joined((output, state): (Tensor<3>, LstmState<2>)) -> Tensor<1> {
     let parts = [output.flatten(0, 2), state.hidden.flatten(0, 1), state.cell.flatten(0, 1)];
     Tensor::cat(parts.to_vec(), 0)

@@ -198,11 +198,11 @@ pub struct TransformerDecoderLayerAutoregressiveCache {
     pub self_attn: MhaCache,
     /// Cache of the feed-forward network.
     pub pwff: TensorCache<3>,
-    /// Cache of the first normalisation.
+    /// Cache of the layer's `norm_1`.
     pub norm_1: TensorCache<3>,
-    /// Cache of the second normalisation.
+    /// Cache of the layer's `norm_2`.
     pub norm_2: TensorCache<3>,
-    /// Cache of the third normalisation.
+    /// Cache of the layer's `norm_3`.
     pub norm_3: TensorCache<3>,
 }
 

@@ -178,9 +178,9 @@ pub struct TransformerEncoderLayerAutoregressiveCache {
     pub mha: MhaCache,
     /// Cache of the feed-forward network.
     pub pwff: TensorCache<3>,
-    /// Cache of the first normalisation.
+    /// Cache of the layer's `norm_1`.
     pub norm_1: TensorCache<3>,
-    /// Cache of the second normalisation.
+    /// Cache of the layer's `norm_2`.
     pub norm_2: TensorCache<3>,
 }
 

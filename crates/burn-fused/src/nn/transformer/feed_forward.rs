@@ -54,7 +54,7 @@ module! {
 }
 
 impl PositionWiseFeedForward {
-    /// Returns the outputs for `input`; both are `[..., d_model]`.
+    /// Returns the outputs `[..., d_model]` for `input` `[..., d_model]`.
     ///
     /// # Panics
     /// If the last axis of `input` is not `d_model`.

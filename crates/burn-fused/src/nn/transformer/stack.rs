@@ -1,4 +1,4 @@
-//! The parts that encoder and decoder have in common: a stack of layers, its configuration and its cache.
+//! What encoder and decoder have in common: a stack of layers, its configuration and its cache.
 
 /// Defines the configuration, the stack of layers and the cache of an encoder or a decoder.
 macro_rules! stack {
