@@ -45,8 +45,9 @@ pub(crate) fn dropout<const D: usize>(x: Tensor<D>, prob: f64) -> Tensor<D> {
     })
 }
 
-/// Applies [`dropout`] to `x` `[batch, ...]` with one mask for each sample. A mask is computed from the seed,
-/// the step and the sample's index, which `place` gives, so it is the same for all types and backends.
+/// Applies [`dropout`] to `x` `[batch, ...]` with one mask for each sample. `place` gives a seed, a step and
+/// the index of each sample. A mask depends only on these three, so masks are the same for all types and
+/// backends.
 pub(crate) fn dropout_at<const D: usize>(x: Tensor<D>, prob: f64, place: &BatchPlace) -> Tensor<D> {
     let batch = x.dims()[0];
     let masks = || place.masks(prob, batch);
@@ -104,12 +105,11 @@ fn forward_added(
     (output, backward)
 }
 
-/// Number of values computed between two calls of the poll callback.
+/// Number of values that are computed between two calls of the callback of [`set_poll`](crate::set_poll).
 const PART: usize = 1 << 16;
 
 /// Computes `x * mask + residual`, in the memory of `x` if no other tensor shares it. An empty `residual`
-/// adds nothing. `x` is divided into equal parts, one for each mask; without masks, all values are kept as
-/// they are.
+/// adds nothing. `x` is divided into equal parts, one for each mask. Without masks, `mask` is 1.
 fn apply(masks: &[DropoutMask], x: FlexTensor, residual: &[f32], poll: fn()) -> FlexTensor {
     let (level, (mut target, x)) = (Level::current(), target_of(x));
     let (all, mut unpolled) = (target.storage_mut::<f32>(), 0);

@@ -24,7 +24,7 @@ pub(crate) fn embedding(weights: Tensor<2>, indices: Tensor<2, Int>) -> Tensor<3
     })
 }
 
-/// Number of values computed between two calls of the callback of [`set_poll`](crate::set_poll).
+/// Number of values that are computed between two calls of the callback of [`set_poll`](crate::set_poll).
 const PART: usize = 1 << 16;
 
 fn forward(weights: FlexTensor, indices: Tensor<2, Int>) -> (FlexTensor, Backward<impl Saved, 1>) {

@@ -38,8 +38,8 @@ pub(crate) struct Backward<F, const N: usize> {
 
 impl<F: FnOnce(FlexTensor, bool) -> [Option<FlexTensor>; N], const N: usize> Backward<F, N> {
     /// Wraps the closure `backward(gradient, needs_first)`, which returns one gradient for each input tensor.
-    /// `gradient` is the gradient of the output, and is contiguous. If `needs_first` is false, the first
-    /// gradient may be `None`.
+    /// `gradient` is the gradient of the output, and is contiguous. A gradient may be `None` if its tensor is
+    /// absent, and the first gradient also if `needs_first` is false.
     pub fn new(backward: F) -> Self {
         Self { saved: backward, run: |backward, gradient, of_first| backward(gradient, of_first) }
     }
@@ -106,7 +106,8 @@ pub(crate) fn on_flex<F: Saved, T, const N: usize>(
     }
     let nodes = nodes.map(|node| node.expect("one for each"));
     // With checkpointing, backward computes the outputs of memory-bound operators again instead of storing
-    // them. This operator is compute-bound and never computed again, so the strategy does not matter.
+    // them. This operator is declared compute-bound, so it is never computed again, and the checkpointing
+    // strategy does not matter.
     let prepared = Fused(PhantomData::<fn(Backward<F, N>)>).prepare::<NoCheckpointing>(nodes).compute_bound();
     let output = match prepared.stateful() {
         OpsKind::Tracked(prepared) => {
@@ -135,7 +136,7 @@ pub(crate) fn on_flex_or<F: Saved, T, const N: usize, const D: usize>(
 }
 
 /// Logs with [`unsupported`] why `on_flex` returned these tensors, and returns them. The first tensor is the
-/// input.
+/// input of the module.
 pub(crate) fn unsupported_tensors<const N: usize>(
     module: &str,
     tensors: [DispatchTensor; N],

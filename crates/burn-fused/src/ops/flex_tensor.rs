@@ -29,8 +29,8 @@ pub(crate) fn values(tensor: &FlexTensor) -> &[f32] {
     tensor.as_slice::<f32>().expect("the tensor is f32 and contiguous")
 }
 
-/// Returns the tensor as a contiguous one. Unlike `to_contiguous`, it does not clone the handle of a tensor
-/// that is contiguous already.
+/// Returns the tensor as a contiguous one. If the tensor is contiguous already and covers its whole memory,
+/// it is returned itself: `to_contiguous` would clone its handle.
 pub(crate) fn contiguous(tensor: FlexTensor) -> FlexTensor {
     let layout = tensor.layout();
     let length = layout.num_elements() * tensor.dtype().size();

@@ -1,5 +1,5 @@
-//! 2x2 max pooling with stride 2: one pass forward and one backward. Forward stores the argmax of each square
-//! in a byte.
+//! 2x2 max pooling with stride 2: one pass forward and one backward. Forward stores the position of each
+//! square's maximum in a byte.
 
 use burn::backend::TensorMetadata;
 use burn::backend::flex::FlexTensor;

@@ -1,7 +1,8 @@
 //! Shape checks that run before an operator computes. Their messages have the format of Burn's own checks.
 //!
-//! Burn checks shapes in the methods of its tensors. An operator that calls a backend directly skips these
-//! checks, and some operators of a backend compute a result from operands that do not fit each other.
+//! Burn checks shapes in the methods of its tensors. The operators of this crate do not call these methods if
+//! they run on a backend directly, and some backends compute a result from operands that do not fit each
+//! other.
 
 use std::fmt::{Debug, Display};
 
@@ -11,7 +12,7 @@ use burn::nn::conv::Conv2d;
 /// Checks that `got` equals `expected`.
 ///
 /// # Panics
-/// If they differ. The message is that of [`refuse`].
+/// If they differ. The message has the format of Burn's checks.
 #[track_caller]
 pub(crate) fn expect<T: Debug + PartialEq>(operation: &str, rule: &str, got: T, expected: T) {
     if got != expected {
@@ -65,7 +66,7 @@ pub(crate) fn of_conv([batch, channels, height, width]: [usize; 4], conv: &Conv2
     [batch, outputs, height, width]
 }
 
-/// Returns the padding of an axis of `size` pixels, both ends together, as Burn computes it.
+/// Returns the number of padding pixels at both ends of an axis of `size` pixels together, by Burn's formula.
 fn padding(conv: &Conv2d, axis: usize, size: usize) -> usize {
     let (stride, kernel) = (conv.stride[axis], conv.kernel_size[axis]);
     match conv.padding {

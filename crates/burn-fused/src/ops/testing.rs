@@ -1,5 +1,5 @@
-//! Helpers of tests that compare a module with Burn's module: outputs, and the gradients of inputs and
-//! parameters.
+//! Helpers of tests that compare a module with Burn's module. They compare outputs, and the gradients of
+//! inputs and parameters.
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Device, Gradients, Tensor, TensorData};
@@ -38,7 +38,7 @@ impl ModuleMapper for Fixed {
     }
 }
 
-/// A name and the values that it stands for.
+/// A part of a module's results: a name, such as `gradient of input 0`, and the values.
 pub type Part = (String, Vec<f32>);
 
 /// Returns the output of `forward` for these inputs, and the gradients of a weighted sum of the output with

@@ -99,9 +99,11 @@ struct Part<'a> {
     gradients: [&'a mut [f32]; 3],
 }
 
-/// Numbers of queries and keys in a block. The products of a block and their factors fit in cache.
+/// Maximum numbers of queries and keys in a block. The products of a block, and the factors of the products,
+/// fit in the processor's cache.
 const BLOCK: [usize; 2] = [32, 256];
-/// Number of blocks between two calls of the poll callback; these blocks take about 200 µs.
+/// Number of blocks between two calls of the callback of [`set_poll`](crate::set_poll). These blocks take
+/// about 200 µs.
 const POLL: usize = 8;
 
 impl<'a> Part<'a> {
@@ -140,8 +142,8 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// Returns `[heads, queries]`: the `mean` of each row, which the head of this module defines. It is
-    /// computed as the sum of each value of the output times its gradient, which is the same number.
+    /// Returns the `mean` of each row, `[heads, queries]`; the documentation of this module defines it. It is
+    /// computed from the output instead: the products of the values and their gradients have the same sum.
     fn means(&self) -> Vec<f32> {
         let Sizes { queries, keys, heads, width, .. } = self.setup.sizes;
         let mut means = vec![0.0; self.heads.len() * queries];
@@ -177,7 +179,8 @@ impl<'a> Part<'a> {
         [q, View { values: self.gradient, ..q }]
     }
 
-    /// Computes the weights of a block, and the gradients of its scores; `first` is the first packed key.
+    /// Computes the weights of a block, and the gradients of its scores. `first` is the index of the first
+    /// packed key.
     fn compute_scores(&self, block: &Block, first: usize, means: &[f32], buffers: &mut BlockBuffers) {
         let Self { setup, gradient, stats, .. } = *self;
         let BlockBuffers { scores, of_scores, step, k_panels, v_panels, .. } = buffers;
@@ -206,8 +209,9 @@ impl<'a> Part<'a> {
     }
 
     /// Adds the products of a block to the gradients. The keys of the block are among the packed keys. If
-    /// `adds_queries` is false, the block is the first for its queries, and its product replaces their
-    /// gradients. `adds_keys` does the same for the gradients of keys and values.
+    /// `adds_queries` is false, this is the first block with these queries, so the product replaces the
+    /// gradients of the queries. If `adds_keys` is false, this is the first block with these keys, so the
+    /// products replace the gradients of keys and values.
     fn add_block(
         &mut self,
         block: &Block,

@@ -67,15 +67,15 @@ struct Part<'a> {
     batch: usize,
     heads: Range<usize>,
     inputs: [&'a [f32]; 3],
-    /// Gets the context, `[queries, heads * width]`.
+    /// Receives the context, `[queries, heads * width]`.
     context: &'a mut [f32],
-    /// Gets the statistics for backward, `[heads, queries]`.
+    /// Receives the statistics for backward, `[heads, queries]`.
     stats: &'a mut [[f32; 2]],
-    /// Gets the weights, `[heads, queries, keys]`; empty if they are not requested.
+    /// Receives the weights, `[heads, queries, keys]`; empty if they are not requested.
     weights: &'a mut [f32],
 }
 
-/// Maximum number of scores of a block, which are 256 KiB. A block of 8 queries may have more.
+/// Maximum number of scores of a block: 256 KiB of f32. A block of 8 or fewer queries may have more scores.
 const SCORES: usize = 1 << 16;
 
 impl Part<'_> {
@@ -104,8 +104,8 @@ impl Part<'_> {
                 } else {
                     &mut weights[row * keys..][..block.rows * keys]
                 };
-                // The first pass leaves out keys that the block does not see. If the statistics do not prove
-                // that these keys have weights of 0, a second pass computes all keys.
+                // The first pass leaves out keys that no query of the block sees. If the statistics do not
+                // prove that these keys have weights of 0, a second pass computes the scores of all keys.
                 loop {
                     setup.multiply_panels(&block, q, (&k_panels, 0), &mut scores, step);
                     let (scores, weights) = (&mut scores[..], &mut *weights);

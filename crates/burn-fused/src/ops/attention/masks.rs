@@ -21,7 +21,8 @@ struct Mask {
     /// One byte for each value; not 0 if the mask hides the key.
     values: FlexTensor,
     first: usize,
-    /// Distances between samples, and between queries; 0 for an axis of size 1.
+    /// Distances in bytes from one sample to the next, and from one query to the next; 0 for an axis of size
+    /// 1.
     steps: [usize; 2],
 }
 
@@ -75,7 +76,7 @@ impl Masks {
     }
 
     /// Returns the range from the first to the last key that at least one row of the block sees, rounded to
-    /// whole chunks. If no row sees a key, returns all keys.
+    /// whole chunks. Returns all keys if masks hide every key from every row.
     pub fn seen(&self, block: &Block, level: Level) -> Range<usize> {
         let keys = block.keys.end;
         let mut hidden = vec![true; keys.div_ceil(CHUNK)];

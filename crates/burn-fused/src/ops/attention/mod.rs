@@ -2,10 +2,10 @@
 //!
 //! The operator reads queries, keys and values in the layout that linear layers write,
 //! `[batch, sequence, heads * width]`, and writes the context (the weighted sums of values) in this layout,
-//! so nothing is transposed. The operator computes the scores of a few queries at a time, which fit in the
-//! cache. Of each softmax, forward saves only the maximum and the reciprocal of the sum, from which backward
-//! computes the weights again (Dao et al., "FlashAttention", 2022). Memory therefore grows with the length of
-//! a sequence, not with its square.
+//! so nothing is transposed. The operator computes the scores of a few queries at a time, so that the scores
+//! fit in the processor's cache. Of each softmax, forward saves only the maximum and the reciprocal of the
+//! sum, from which backward computes the weights again (Dao et al., "FlashAttention", 2022). Memory therefore
+//! grows with the length of a sequence, not with its square.
 //!
 //! The work is divided into parts and blocks. A part is some heads of one sample, and one thread computes it.
 //! A block is some queries of one head. If masks hide a key from all queries of a block, as in a causal
@@ -45,7 +45,7 @@ pub(crate) struct Attention {
     pub min_float: f64,
     /// Whether softmax adds 1 to its denominator.
     pub quiet_softmax: bool,
-    /// Probability that dropout sets a weight to zero; 0 if dropout is inactive.
+    /// Probability that dropout sets an attention weight to zero; 0 if dropout is inactive.
     pub dropout: f64,
     /// Each mask is `true` at the keys that it hides. Its shape is `[batch, queries, keys]`. The first or
     /// second size is 1 if the mask is the same for all samples or all queries.

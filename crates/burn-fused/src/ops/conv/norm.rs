@@ -65,8 +65,8 @@ pub(crate) fn conv_norm(
     Some(statistics(Tensor::from_dispatch(output.ok()?), &moments?))
 }
 
-/// Returns the output, its statistics, and its backward. The tensors are images, weights, biases, scale and
-/// shift.
+/// Returns the output, the statistics by which it is normalised, and its backward. The tensors are images,
+/// weights, biases, scale and shift.
 fn forward(
     tensors: [FlexTensor; 5],
     (shape, route): (Shape, Route),

@@ -142,7 +142,8 @@ pub(crate) fn conv_with(images: Tensor<4>, conv: &Conv2d, epilogue: Epilogue) ->
 }
 
 /// Returns the weights and biases of `conv` if it is 3x3 with padding 1, biases, stride 1, dilation 1 and one
-/// group. The operators do not support other convolutions: returns `None`, and logs the reason once.
+/// group. Returns `None` for other convolutions, which the operators do not support, and logs the reason
+/// once.
 pub(super) fn parameters(conv: &Conv2d) -> Option<(Tensor<4>, Tensor<1>)> {
     let reasons = [
         (conv.kernel_size != [3, 3], "kernels other than 3x3"),
@@ -183,8 +184,8 @@ fn forward(
     let [height, width] = shape.output_size(epilogue);
     let size = [shape.batch, shape.outputs, height, width];
     let parameters = [&weights, &bias].map(values);
-    // For f32 images, there is one buffer of argmax for the batch; for 16-bit images, one for each block of
-    // images.
+    // `argmax` has the position of the maximum in each pooling window. For f32 images, it is one buffer for
+    // the batch. For 16-bit images, it has a buffer for each block of images.
     let (output, argmax) = match Half::from_dtype(images.dtype()) {
         Some(half) => {
             let (output, argmax) = mixed::forward(half, conv, half.bits(&images), parameters, backward);

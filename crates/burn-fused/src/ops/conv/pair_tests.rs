@@ -42,7 +42,8 @@ fn bits(
         found.push(layer.weight.val().grad(&gradients).expect("of the weights").into_data());
         found.push(bias.grad(&gradients).expect("of the biases").into_data());
     }
-    // The payload of a NaN sum depends on the compiler's order of operands.
+    // All NaN count as the same bits, because the payload of a NaN sum depends on the compiler's order of
+    // operands.
     let bits = |x: &f32| if x.is_nan() { f32::NAN.to_bits() } else { x.to_bits() };
     let bits = |data: TensorData| data.as_slice::<f32>().expect("f32").iter().map(bits).collect();
     found.into_iter().map(bits).collect()
@@ -80,7 +81,8 @@ fn compare(sizes: [usize; 6], spoil: impl Fn(Tensor<4>) -> Tensor<4>) {
     }
 }
 
-/// Returns parameters for a range scaled by `share`. With a share below 1, some values are clipped.
+/// Returns the quantization parameters of the range `found`, scaled by `share`. With a share below 1, some
+/// values are clipped.
 fn affine(found: Result<[f32; 2], Int8Error>, share: f32) -> Option<QParams> {
     let [min, max] = found.ok()?.map(|end| end * share);
     Scheme::Affine.parameters(min, max).ok()

@@ -24,8 +24,8 @@ use crate::ops::precision::cast;
 use crate::ops::shapes::refuse;
 use crate::runtime::memory::Buffer;
 
-/// Quantizes and dequantizes each value of `x`. `round` rounds ties to even, and `clamp` limits to the
-/// integers of `scheme`:
+/// Quantizes and dequantizes each value of `x`. In the formula, `round` rounds ties to even, and `clamp`
+/// limits a number to the integers of `scheme`:
 ///
 /// (clamp(round(x · (1 / scale)) + zero point) - zero point) · scale.
 ///
@@ -63,8 +63,8 @@ pub fn fake_quantize<const D: usize>(
     })
 }
 
-/// Computes [`fake_quantize`] with Burn's operators. The gradient passes through the clamping; the rounding
-/// is detached. 16-bit values are quantized in f32.
+/// Computes [`fake_quantize`] with Burn's operators. The gradient passes through the clamping, but not
+/// through the rounding, which is detached. 16-bit values are quantized in f32.
 fn composed<const D: usize>(x: Tensor<D>, grids: &Grids) -> Tensor<D> {
     let (device, dtype) = (x.device(), x.dtype());
     let wide = if Half::from_dtype(dtype).is_some() { DType::F32 } else { dtype };

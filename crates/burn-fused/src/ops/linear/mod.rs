@@ -1,7 +1,7 @@
 //! A linear layer with its bias, and in f32 also with its activation, as one operator.
 //!
-//! In Burn, backward multiplies transposed copies, and the activation is a separate pass over memory. Here,
-//! matrix products read their factors in the stored layout, without copies.
+//! In Burn, backward multiplies transposed copies of inputs and weights, and the activation is a separate
+//! pass over memory. Here, matrix products read their factors in the stored layout, without copies.
 
 mod half;
 #[cfg(test)]

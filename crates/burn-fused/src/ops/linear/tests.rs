@@ -35,7 +35,7 @@ fn reference([batch, inputs, outputs]: [usize; 3], data: &[Vec<f32>; 4]) -> [Vec
     all
 }
 
-/// Computes the results of [`reference`] with `operator`.
+/// Computes with `operator` what [`reference`] computes in f64.
 fn found(
     [batch, inputs, outputs]: [usize; 3],
     data: &[Vec<f32>; 4],

@@ -1,8 +1,9 @@
 //! Cross entropy of scores against class indices, with class weights, label smoothing and padding.
 //!
-//! Forward reads the scores once. If no other tensor shares the memory of the scores, forward overwrites the
-//! scores with their gradient. Otherwise forward saves two numbers of each row, and backward computes the
-//! probabilities again. Burn's composition stores five matrices of the size of the scores.
+//! Forward reads the scores once. If a backward pass follows and no other tensor shares the memory of the
+//! scores, forward overwrites the scores with their gradient. Otherwise, forward saves two numbers for each
+//! row, and backward computes the probabilities again. The same loss composed of Burn's operators stores five
+//! matrices of the size of the scores.
 
 use burn::backend::TensorMetadata;
 use burn::backend::flex::FlexTensor;
@@ -143,8 +144,8 @@ impl Labels {
     }
 }
 
-/// Calls `block` for each block, on all threads if there are several blocks. Calls `after` on this thread:
-/// after each block, or once after all blocks if several threads run them.
+/// Calls `block` for each block, on all threads if there are several blocks. Calls `after` on this thread. If
+/// several threads run the blocks, `after` is called once after all blocks, and otherwise after each block.
 fn in_parallel<B: Send>(
     blocks: impl ExactSizeIterator<Item = B> + Send,
     after: impl Fn(),

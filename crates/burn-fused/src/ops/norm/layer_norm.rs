@@ -1,7 +1,7 @@
 //! Layer normalisation, and RMS normalisation, which is layer normalisation without the mean.
 //!
 //! Burn composes each normalisation of a dozen operators, and each operator is a pass over memory. Here,
-//! forward reads each row once from memory and saves two numbers of it. Backward reads each row and its
+//! forward reads each row once from memory and saves two numbers for it. Backward reads each row and its
 //! gradient once.
 
 use burn::backend::TensorMetadata;

@@ -75,7 +75,8 @@ fn run<const G: usize>(
     Some((output, Tensor::from_dispatch(last.ok()?)))
 }
 
-/// The gradient of the last cells, which the second operator's backward stores for the first operator's.
+/// The gradient of the last cells, which the second operator's backward stores for the backward of the first
+/// operator.
 type Left = Arc<Mutex<Option<FlexTensor>>>;
 
 /// Returns the output, the last cells, and the backward, which takes the gradient of the last cells from

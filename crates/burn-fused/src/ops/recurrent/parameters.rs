@@ -14,8 +14,8 @@ use crate::ops::flex_tensor::{contiguous, values};
 use crate::runtime::memory::Buffer;
 use crate::runtime::poll;
 
-/// The two weights of a gate, and its two biases. The first of the two is for the input, and the second for
-/// the hidden state.
+/// The two weights of a gate, and its two biases. In both pairs, the first tensor is for the input, and the
+/// second for the hidden state.
 pub type Gate = ([Tensor<2>; 2], [Option<Tensor<1>>; 2]);
 
 /// Positions of a gate's four tensors.
@@ -24,8 +24,8 @@ pub const INPUT_BIAS: usize = 1;
 pub const HIDDEN_WEIGHTS: usize = 2;
 pub const HIDDEN_BIAS: usize = 3;
 
-/// Returns the tensors of an operator: inputs, states before the first step, and four of each gate. An empty
-/// tensor stands for an absent state, bias or gate.
+/// Returns the tensors of an operator: inputs, states before the first step, and four tensors of each gate.
+/// An empty tensor stands for an absent state, bias or gate.
 ///
 /// # Panics
 /// If there are more than `N` tensors.
@@ -130,8 +130,9 @@ impl<const G: usize> Parameters<G> {
     }
 }
 
-/// Returns the gradients of the four tensors of each gate. `weights` and `biases` have the gradients of all
-/// gates side by side: the first element for the input, and the second for the hidden state.
+/// Returns the gradients of the four tensors of each gate. The first elements of `weights` and `biases` are
+/// the gradients for the input, and the second elements for the hidden state. Each element has the gradients
+/// of all gates side by side.
 pub fn of_gates(
     gates: usize,
     weights: [&[f32]; 2],

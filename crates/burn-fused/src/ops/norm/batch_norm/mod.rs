@@ -1,8 +1,9 @@
 //! Batch normalisation in training, with an epilogue (ReLU, or ReLU and pooling), as one operator: algorithm
 //! 1 of Ioffe and Szegedy, "Batch normalization" (2015), and its gradients.
 //!
-//! Burn's operator makes transposed copies of the whole batch. This operator reads the planes of a channel
-//! without copies. They stay in the cache from the computation of the mean to that of the output.
+//! Burn's operator makes transposed copies of the whole batch. This operator reads the pixels of a channel
+//! without copies. They stay in the processor's cache from the computation of the mean to the computation of
+//! the output.
 
 #[cfg(test)]
 mod tests;
@@ -70,7 +71,7 @@ pub fn batch_norm<const D: usize>(
 ) -> Normalised<D> {
     assert!(
         D >= 2 && (epilogue != Epilogue::ReluPool || D == 4),
-        "{epilogue:?} does not support {D} dimensions"
+        "{epilogue:?} does not support inputs with {D} dimensions"
     );
     let channels = x.dims()[1];
     if channels == 0 {

@@ -12,8 +12,9 @@ use crate::ops::testing::{autodiff_devices, random};
 
 const EPSILON: f64 = 1e-5;
 const EPILOGUES: [Epilogue; 3] = [Epilogue::Identity, Epilogue::Relu, Epilogue::ReluPool];
-/// Batch, channels, height, width. Some have more values than one block of a sum. No channel has exactly two
-/// values: their gradients would cancel out except for a part of 1e-5, in which f32 has few exact digits.
+/// Batch, channels, height, width. Some channels have more values than one block of a sum. No channel has
+/// exactly two values: the gradients of two values would cancel out except for a part of 1e-5, in which f32
+/// has few exact digits.
 const SIZES: [[usize; 4]; 12] = [
     [1, 3, 5, 7],
     [1, 1, 1, 4],

@@ -127,7 +127,7 @@ fn convolutions_match_an_f64_reference_on_rounded_values() {
                 let _held = level.hold();
                 let layer = conv_layer([sizes[1], sizes[2]], None, &Device::flex().autodiff());
                 let found = run_conv(sizes, half.dtype(), &layer, operator);
-                // Activations are rounded in both types. Gradients of weights are rounded only in f16.
+                // In bf16 and in f16, activations are rounded. Gradients of weights are rounded only in f16.
                 let of_weights = if half == Half::F16 { rounding(half) } else { 0.0 };
                 let most = [rounding(half), rounding(half), of_weights, of_weights];
                 for (part, most) in most.into_iter().enumerate() {
