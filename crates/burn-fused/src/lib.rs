@@ -26,7 +26,7 @@
 //!
 //! If an operator does not support a shape, a type or a backend, it is composed of Burn's operators instead.
 //! This changes its results by rounding only. If operands do not fit each other, an operator panics before it
-//! computes anything, on every backend. If shapes do not fit, the message has the format of Burn's own
+//! computes anything, on every backend. If the reason is a shape, the message has the format of Burn's own
 //! checks.
 //!
 //! A module that is composed of Burn's operators logs the reason with the [`log`] crate, at level debug, once
@@ -95,9 +95,9 @@
 //!
 //! # Sources
 //!
-//! The sources are in layers, and a layer uses only the layers below it: first `nn`, `optim` and `int8`; then
-//! `ops`, the operators; then `kernels`, their loops over slices without any type of Burn; last `runtime`,
-//! the memory pools, counters and callbacks of the process.
+//! Each part of the sources uses only parts that are named after it: first `nn`, `optim` and `int8`; then
+//! `ops`, the operators; then `kernels`, the loops of operators over slices, without any type of Burn; last
+//! `runtime`, the memory pools, counters and callbacks of the process.
 //!
 //! # Features
 //!

@@ -1,4 +1,4 @@
-//! Tests that involve several layers of the crate.
+//! Tests that involve several parts of the crate.
 
 mod debug_lines;
 mod poll;
