@@ -8,7 +8,7 @@
 //! | --- | --- |
 //! | [`Scheme::parameters`] | scale and zero point of a range: PyTorch's `calculate_qparams` |
 //! | [`min_max`], [`Observer`] | ranges of values and their moving averages |
-//! | [`quantize`], [`quantize_weights`], [`dequantize`] | integers of real values, and back |
+//! | [`quantize`], [`quantize_weights`], [`dequantize`] | integers of real values; real values of integers |
 //! | [`Weights::quantize`], [`fixed_point`] | a layer's integers: weights, biases, and ratio of scales |
 //! | [`Model`] | inference on integers |
 //!

@@ -1,8 +1,8 @@
-//! Macros for modules and configurations that have the fields of Burn's: structures, conversions from and to
-//! Burn's, and Burn's display.
+//! Macros for types that have the same fields as a type of Burn: modules and configurations. The macros
+//! define the structure, the conversions from and to Burn's type, and the display of Burn's type.
 
-/// Defines a configuration with the fields of Burn's: the structure, the conversions, and, if declared, an
-/// `init` that calls Burn's.
+/// Defines a configuration with the fields of Burn's configuration: the structure, the conversions, and, if
+/// declared, an `init` that calls the `init` of Burn's configuration.
 macro_rules! config {
     (
         $(#[$meta:meta])*
@@ -28,9 +28,9 @@ macro_rules! config {
     };
 }
 
-/// Defines a module with the fields of Burn's: the structure, the conversions, and Burn's display. After
-/// `and` come fields that Burn's module does not have. With their default values, the module must compute the
-/// same as Burn's.
+/// Defines a module with the fields of Burn's module: the structure, the conversions, and the display of
+/// Burn's module. After `and` come fields that Burn's module does not have. With the default values of these
+/// fields, the module must compute the same as Burn's module.
 macro_rules! module {
     (
         $(#[$meta:meta])* pub struct $name:ident of $burns:ty { $($fields:tt)* }

@@ -56,7 +56,7 @@ impl Linear {
         self.forward_activated(input, ActivationFunction::Identity)
     }
 
-    /// Returns `activation` of the outputs, in the same pass.
+    /// Applies `activation` to the outputs. In f32, the same operator computes both.
     ///
     /// # Panics
     /// In the same cases as [`forward`](Self::forward).

@@ -9,7 +9,7 @@
 //! | [`LayerNorm`], [`RmsNorm`] | one pass forward, and one backward |
 //! | [`attention::MultiHeadAttention`], [`attention::CrossAttention`] | scores, softmax, dropout and context; no weights stored |
 //! | [`transformer::TransformerEncoder`], [`transformer::TransformerDecoder`] | the modules above |
-//! | [`transformer::PositionWiseFeedForward`] | the activation in the first layer |
+//! | [`transformer::PositionWiseFeedForward`] | the first layer and the activation in one operator |
 //! | [`Dropout`] | forward and backward both compute the mask; it is not stored |
 //! | [`norm::Normalization`], [`activation::Activation`] | a fused layer, or Burn's if there is none |
 //! | [`Gelu`] | one pass forward, and one backward |
@@ -30,13 +30,13 @@
 //!
 //! | item | computes |
 //! | --- | --- |
-//! | [`BatchNorm::unbiased`](BatchNorm) | the running variance of PyTorch, which divides by `values - 1` |
+//! | [`BatchNorm::unbiased`](BatchNorm) | the unbiased running variance, as in PyTorch |
 //! | [`BatchNorm::running_affine`] | the layer in inference as a factor and a summand, to fold it into another layer |
 //! | [`Dropout::forward_at`] | masks by seed, step and sample: equal for any number of processes, and after an interruption |
 //! | [`precision::autocast`](crate::precision::autocast) | a model with activations in 16 bits |
 //!
-//! If a module's operator does not support the operands (a type other than f32, another backend), the module
-//! is composed of Burn's operators, and [logs](crate) the reason.
+//! If a module's operator does not support the operands (for example f64, or another backend), the module is
+//! composed of Burn's operators, and [logs](crate) the reason.
 
 pub mod activation;
 pub mod attention;

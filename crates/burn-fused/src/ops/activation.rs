@@ -23,8 +23,9 @@ impl ActivationFunction {
     }
 }
 
-/// Number of values in a row for the kernels. An activation has no rows, so its values are divided into rows
-/// of this length; a block of such rows stays in the cache.
+/// Number of values in a row. The kernels compute in blocks of rows, but an activation function needs no
+/// rows. The values are therefore divided into rows of this length, so that a block stays in the processor's
+/// cache.
 const PART: usize = 1024;
 
 /// Applies `activation` to each value of `x`.

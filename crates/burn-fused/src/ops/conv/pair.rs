@@ -1,5 +1,5 @@
 //! Two convolutions of few channels, each with ReLU and pooling, as one operator of Burn. The activations
-//! between the convolutions stay in the cache.
+//! between the convolutions stay in the processor's cache.
 //!
 //! The operator exists only on flex. On other backends, and for shapes and types that it does not support,
 //! two operators run instead.
@@ -22,8 +22,8 @@ use crate::ops::flex_tensor::{contiguous, tensor, values};
 use crate::ops::shapes;
 use crate::runtime::poll;
 
-/// Applies [`conv_relu_pool`] with `first`, then with `second`: `[batch, channels, height, width]` to
-/// `[batch, outputs, height / 4, width / 4]`.
+/// Applies [`conv_relu_pool`] to `images` `[batch, channels, height, width]` with `first`, and then to the
+/// result with `second`. Returns `[batch, outputs, height / 4, width / 4]`.
 ///
 /// On flex, this is one operator for f32 tensors if both layers meet the conditions of
 /// [`conv`](super::conv()), if height and width are multiples of 4, and if, in each layer, input channels

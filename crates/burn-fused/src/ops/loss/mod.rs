@@ -74,8 +74,8 @@ pub fn smoothed_cross_entropy(scores: Tensor<2>, labels: &[u16], smoothing: f64)
 }
 
 /// Does the same as [`smoothed_cross_entropy`], with class weights: each sample's loss is multiplied by the
-/// weight of its class. The mean is over the number of samples, so that the means of ranks can be averaged.
-/// PyTorch instead divides by the sum of the batch's weights. Without `weights`, all weights are 1.
+/// weight of its class. The mean is over the number of samples, so that the means of several processes can be
+/// averaged. PyTorch instead divides by the sum of the batch's weights. Without `weights`, all weights are 1.
 ///
 /// # Panics
 /// In the same cases as [`smoothed_cross_entropy`], or if the numbers of weights and classes differ.

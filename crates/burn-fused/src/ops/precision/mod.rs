@@ -111,8 +111,8 @@ pub(crate) fn multiply(level: Level, half: Half, a: Bits<'_>, b: Bits<'_>) -> Bu
 /// `Lstm` or `Conv1d`, panic: inside `model`, run such layers in f32 with
 /// `autocast(x, DType::F32, |x| layer.forward(x))`.
 ///
-/// With f16, scale the loss: some gradients of activations are smaller than the smallest positive number of
-/// f16.
+/// With f16, scale the loss: otherwise, some gradients of activations become 0, because they are smaller than
+/// the smallest positive number of f16.
 ///
 /// ```
 /// use burn::tensor::{DType, Device, Tensor};

@@ -13,7 +13,7 @@ pub fn add_penalties(l1: f32, l2: f32, weights: &[f32], gradients: &mut [f32]) {
 }
 
 /// Returns the sum of the squares of `values`, in f64. The order of additions does not depend on the SIMD
-/// level, so ranks that sum the same values get the same bits.
+/// level, so processes that sum the same values get the same bits.
 pub fn square_sum(values: &[f32]) -> f64 {
     sixteen_sums(Level::current(), values)
 }

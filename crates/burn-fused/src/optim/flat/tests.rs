@@ -9,7 +9,7 @@ const STEPS: u64 = 20;
 const DECAY: f64 = 0.01;
 
 /// Asserts that the weights after [`STEPS`] steps equal the weights that
-/// `reference(weight, gradient, moments, time)` computes in f64. The gradients are `2w + 0.3`.
+/// `reference(weight, gradient, moments, time)` computes in f64. The gradient of a weight `w` is `2w + 0.3`.
 fn assert_follows<const M: usize, R: UpdateRule<M>>(
     context: &str,
     rule: impl Fn(u64) -> R,

@@ -200,7 +200,8 @@ fn several(
     (output, found.mean, found.variance)
 }
 
-/// Asserts that non-finite values are equal, and others within 1e-5 of the largest expected value.
+/// Asserts that non-finite values are equal, and that finite values differ by at most 1e-5 times the largest
+/// expected value.
 fn agree(what: &str, found: &[f32], expected: &[f64]) {
     assert_eq!(found.len(), expected.len(), "{what}");
     let finite = expected.iter().filter(|x| x.is_finite());
