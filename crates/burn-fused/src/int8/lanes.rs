@@ -98,7 +98,7 @@ fn inside(x: isize, width: isize) -> u32 {
     u32::from_ne_bytes([0, 1, 2, 3].map(|next| if (0..width).contains(&(x + next)) { 0xff } else { 0 }))
 }
 
-/// Transposes images of `size` pixels: block `w` of `flat` gets word `w` of each image.
+/// Transposes images of `size` pixels: block `w` of `flat` gets word `w` (four pixels) of each image.
 #[inline(always)]
 fn into_lanes<W: Words>(words: W, size: usize, images: &[u8], flat: &mut [Block]) {
     for (from, flat) in (0..size).step_by(4 * LANES).zip(flat.chunks_exact_mut(LANES)) {

@@ -5,8 +5,8 @@
 //! step reads the parameter, its gradient and its moments once, and writes the parameter and the moments
 //! once, in place if no other tensor shares their memory. Burn's optimizers make a pass over memory for each
 //! operation. The fused optimizers run in Burn's [`ModuleOptimizer`], with its parameter groups and gradient
-//! clipping. A record of Burn's optimizer loads into the fused optimizer, and a record of the fused one into
-//! Burn's. [`flat`] has the same updates for slices.
+//! clipping. A record of Burn's optimizer loads into the fused optimizer, and a record of the fused optimizer
+//! loads into Burn's. [`flat`] has the same updates for slices.
 //!
 //! Results equal those of Burn's optimizers within rounding. Parameters of a type other than f32, or on a
 //! backend other than flex, are updated by Burn's operators.

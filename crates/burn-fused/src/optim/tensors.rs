@@ -3,9 +3,9 @@
 //! A step avoids allocating memory for the parameter. It writes the new values to the first of these places
 //! that is available:
 //!
-//! 1. over the parameter, if no other tensor shares its memory;
-//! 2. over the gradient, if no other tensor shares its memory and it is not a part of a larger buffer;
-//! 3. to a copy.
+//! 1. the memory of the parameter, if no other tensor shares it;
+//! 2. the memory of the gradient, if no other tensor shares it and it is not a part of a larger buffer;
+//! 3. new memory.
 
 use burn::backend::flex::FlexTensor;
 use burn::backend::{Flex, TensorMetadata};
