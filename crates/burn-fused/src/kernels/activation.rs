@@ -53,16 +53,16 @@ fn function(activation: ActivationFunction, x: f32) -> [f32; 2] {
 }
 
 kernel! {
-    /// Adds `bias`, which may be empty, to each row of `inner`, and applies the activation. Without `output`,
-    /// the results replace the values of `inner`. With `output`, the results are written there, and the
-    /// slopes replace the values of `inner`.
+    /// Adds `bias`, which may be empty, to each row of `inner`, and applies the activation. If `output` is
+    /// `None`, the results replace the values of `inner`. Otherwise, the results are written to `output`, and
+    /// the slopes replace the values of `inner`.
     pub(crate) fn activate_rows<S>(
         _simd: S,
         activation: ActivationFunction,
         // Number of values in a row. Without a bias, the last row may be shorter.
         width: usize,
         bias: &[f32],
-        // The rows that are first copied into `inner`. `None` if `inner` has them already.
+        // Rows that are copied into `inner` first. `None` if `inner` has the rows already.
         source: Option<&[f32]>,
         inner: &mut [f32],
         output: Option<&mut [f32]>,
@@ -77,7 +77,7 @@ kernel! {
     }
 }
 
-/// Does the work of [`activate_rows`]. `function` returns the value and the slope at an input.
+/// Does the work of [`activate_rows`]. `function` returns the value and the slope of the activation at `x`.
 #[inline(always)]
 fn rows(
     width: usize,
@@ -131,7 +131,7 @@ kernel! {
 pub(crate) const ROWS: usize = 64;
 
 kernel! {
-    /// Adds the sum of each column to `sums`. Does nothing if `sums` is empty.
+    /// Adds the sum of each column of `rows` to `sums`. Does nothing if `sums` is empty.
     pub(crate) fn add_rows<S>(_simd: S, width: usize, rows: &[f32], sums: &mut [f32]) {
         if sums.is_empty() {
             return;

@@ -12,10 +12,12 @@ use crate::kernels::simd::{
 /// widest vectors.
 pub const PANEL: usize = 64;
 /// Maximum number of terms in a block. Each value of a product is a sum of terms, which is computed block by
-/// block. The second factor's vectors for one block stay in the L1 cache while all rows use them.
+/// block. The second factor's vectors for one block stay in the L1 cache while all rows of the first factor
+/// are multiplied by them.
 const TERMS: usize = 128;
 
-/// A matrix in a slice that may have other values as well: row `r` begins at `first + r * step`.
+/// A matrix in a slice: row `r` begins at `first + r * step`. The slice may have other values between the
+/// rows.
 #[derive(Debug, Clone, Copy)]
 pub struct View<'a> {
     pub values: &'a [f32],
@@ -41,10 +43,10 @@ impl<'a> View<'a> {
 }
 
 kernel! {
-    /// Transposes `rows` rows of `width` values, multiplies them by `factor`, and copies them into panels.
-    /// The panels have the shape `[panel, width, PANEL]`, with `width` rounded up to a multiple of
-    /// [`MAX_LANES`]. Each row becomes a column. The columns are followed by columns of zeros, up to a
-    /// multiple of [`MAX_LANES`]. The rest of the last panel is not written.
+    /// Copies `rows` rows of `width` values into panels. Each row becomes a column, multiplied by `factor`. A
+    /// panel has [`PANEL`] columns, and room for `width` rows rounded up to a multiple of [`MAX_LANES`].
+    /// Columns of zeros follow, until the number of columns is a multiple of [`MAX_LANES`]. The rest of the
+    /// last panel is not written.
     pub fn pack_transposed<S>(
         simd: S,
         matrix: View<'_>,
@@ -84,7 +86,7 @@ kernel! {
 
 /// Computes `target = a b`, or `target += a b` if `adds`.
 pub struct Multiply<'a> {
-    /// Two numbers: the rows of `a`, which are also the rows of the target, and the terms in each sum.
+    /// The number of rows of `a` and of the target, and the number of terms in each sum.
     pub size: [usize; 2],
     pub a: Scalars<'a>,
     /// The second factor. It has one row for each term, and each row consists of whole vectors.
@@ -183,7 +185,8 @@ kernel! {
 kernel! {
     /// Whether all values are finite.
     pub fn all_finite<S>(_simd: S, values: &[f32]) -> bool {
-        // Without the sign bit, finite numbers have smaller bits than infinity, and NaN has larger bits.
+        // If the bits without the sign bit are read as an integer, finite numbers are below infinity, and NaN
+        // is above infinity.
         let magnitude = |x: &f32| x.to_bits() & 0x7fff_ffff;
         values.iter().map(magnitude).fold(0, u32::max) < f32::INFINITY.to_bits()
     }

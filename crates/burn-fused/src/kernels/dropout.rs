@@ -2,7 +2,7 @@
 
 use crate::kernels::simd::kernel;
 
-/// The factor of each value of a tensor under dropout: 0, or `1 / (1 - probability)`.
+/// The factors of a tensor's values under dropout. Each factor is 0 or `1 / (1 - probability)`.
 ///
 /// The mask is a function of a key and of the value's index. Any part of it can therefore be computed at any
 /// time, with the same result on every SIMD level. The mask repeats after 2^32 values.
@@ -32,7 +32,8 @@ impl DropoutMask {
         let message = "Dropout probability must be finite and in the range [0, 1), but got";
         assert!((0.0..1.0).contains(&prob), "{message} {prob}");
         let keep = 1.0 - prob;
-        // If `prob` is 0, the product is 2^32, and the conversion to an integer saturates at `u32::MAX`.
+        // If `prob` is 0, the product is 2^32, and the conversion to an integer saturates at `u32::MAX`. One
+        // of 2^32 values is then dropped nevertheless.
         let limit = (keep * 2f64.powi(32)).round() as u32;
         let key = mix(key);
         Self { key: [key as u32, (key >> 32) as u32], limit, scale: (1.0 / keep) as f32 }
@@ -65,8 +66,8 @@ impl DropoutMask {
 /// themselves.
 ///
 /// The dropout mask that a layer's `forward_at` applies is a function of the seed, the step and the sample's
-/// index. The mask is therefore the same with any number of processes, and when an interrupted training
-/// continues.
+/// index. A sample's mask is therefore the same with any number of processes, and in a training that was
+/// interrupted and resumed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BatchPlace {
     /// The seed of the masks. Two layers with the same seed have the same masks.
@@ -101,11 +102,12 @@ kernel! {
     pub(crate) fn drop_part<S>(
         _simd: S,
         mask: Option<DropoutMask>,
-        // Index in the mask of the first value.
+        // Index of the first value in the mask.
         first: usize,
-        // The values. `None` if they are in `target`.
+        // The values `x`. `None` if they are in `target`.
         x: Option<&[f32]>,
-        // Has the length of `target`. With a mask, `residual` may also be empty: then nothing is added.
+        // `residual` has the length of `target`. If there is a mask, `residual` may also be empty, and
+        // nothing is added.
         residual: &[f32],
         target: &mut [f32],
     ) {

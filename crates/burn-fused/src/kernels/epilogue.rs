@@ -22,8 +22,9 @@ impl Epilogue {
     }
 }
 
-/// The argmax of a 2x2 square is the index of its largest pixel, 0 to 3. This value replaces it if no pixel
-/// of the square gets a gradient: ReLU set the square's maximum to zero, or fake quantization clipped it.
+/// The argmax of a 2x2 square is the index of its largest pixel, 0 to 3. `NO_MAXIMUM` replaces the argmax if
+/// no pixel of the square gets a gradient, because ReLU set the maximum to zero or fake quantization clipped
+/// the maximum.
 pub(crate) const NO_MAXIMUM: u32 = 4;
 
 /// ReLU. NaN stays NaN.

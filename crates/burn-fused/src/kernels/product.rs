@@ -1,9 +1,9 @@
 //! Matrix products of f32, in blocks that fit the caches.
 //!
-//! Each value of a product is a sum of terms. The second factor is packed into panels: for each term, up to
-//! four vectors of neighbouring columns. The first factor is not packed. Its values are read one by one, as
-//! scalars, and multiplied by the vectors of a panel. A block of its rows stays in the L2 cache while it is
-//! multiplied by all panels: Goto and van de Geijn, "Anatomy of high-performance matrix multiplication"
+//! Each value of a product is a sum of terms. The second factor is packed into panels. For each term, a panel
+//! has up to four vectors of neighbouring columns. The first factor is not packed. Its values are read one by
+//! one, as scalars, and multiplied by the vectors of a panel. A block of its rows stays in the L2 cache while
+//! it is multiplied by all panels: Goto and van de Geijn, "Anatomy of high-performance matrix multiplication"
 //! (2008).
 //!
 //! Packing pays only if packed values are read often. With few rows in the first factor, or few columns in
@@ -26,19 +26,20 @@ const PANEL: usize = 4;
 /// of rows in a block of rows is a multiple of this number.
 const TILE: usize = 12;
 /// Maximum number of terms in one chain of additions. The sum of each chain is added to the sum of the chains
-/// before it. The number is the same for all sizes of caches, so that every machine computes the same bits.
+/// before it. The number does not depend on the sizes of the caches, so that machines with different caches
+/// compute the same bits.
 const TERMS: usize = 512;
 /// Maximum number of columns that are packed at a time. Their panels take two megabytes of the L3 cache.
 const COLUMNS: usize = 1024;
 /// Approximate maximum number of scalars in a block of rows. They take half a megabyte of the L2 cache.
 const SCALARS: usize = 1 << 17;
-/// Number of rows between the row that is copied and the row that is prefetched.
+/// Distance, in rows, from the row that is copied to the row that is prefetched.
 const AHEAD: usize = 4;
 /// Number of f32 values in a cache line.
 const LINE: usize = 16;
 /// If the first factor has at most this many rows, the second factor is read in place, because packing it
-/// would take longer than it saves. A second factor that is transposed, or whose rows are not whole vectors,
-/// is packed in any case.
+/// would take longer than it saves. A second factor that is transposed, or whose rows do not fill whole
+/// panels, is packed in any case.
 const FEW: usize = 12;
 /// If the second factor has at most this many columns, it is read in place. Its rows are close together, so
 /// the caches hold the rows of all terms. The exceptions of [`FEW`] apply.
@@ -67,7 +68,7 @@ pub(crate) fn multiply(level: Level, a: Matrix<'_>, b: Matrix<'_>, product: &mut
     let parts = (a.rows * a.columns * b.columns / PART).clamp(1, rayon::current_num_threads());
     if a.rows == 1 || b.columns == 1 {
         // A product of one column is computed as a product of one row, with both matrices transposed. A
-        // column and a row store their values in the same way.
+        // column is stored in the same way as a row, so no value is moved.
         let (row, matrix) = if a.rows == 1 { (a, b) } else { (b, a.transpose()) };
         let part = |product: &mut [f32], values| {
             let matrix = Matrix { values, columns: product.len(), ..matrix };
@@ -88,8 +89,8 @@ pub(crate) fn multiply(level: Level, a: Matrix<'_>, b: Matrix<'_>, product: &mut
         let columns = COLUMNS.min(b.columns - column);
         for term in (0..a.columns).step_by(TERMS) {
             let terms = TERMS.min(a.columns - term);
-            // `b` is read in place if it consists of whole vectors, and if `a` has few rows or `b` few
-            // columns.
+            // `b` is read in place if its rows fill whole panels at every SIMD level, and if `a` has few rows
+            // or `b` has few columns.
             let most = columns.next_power_of_two().clamp(MAX_LANES, PANEL * MAX_LANES);
             let whole = !b.transposed && columns.is_multiple_of(most);
             let direct = whole && (a.rows <= FEW || b.columns <= NEAR);
@@ -144,7 +145,7 @@ fn panel<S: Lanes>(_simd: S, columns: usize) -> usize {
 
 kernel! {
     /// Copies a part of `matrix` into panels. `terms` and `columns` each give the first index and the number
-    /// of indices. A panel is zero beyond the last column.
+    /// of indices. Beyond the last column, the last panel is zero.
     ///
     /// A transposed matrix is copied in squares, with one row and one column for each lane of a vector. The
     /// last square may extend beyond the last term, so `panels` needs room for the terms of one more square.

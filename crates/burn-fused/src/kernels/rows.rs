@@ -4,7 +4,8 @@
 use crate::kernels::simd::kernel;
 use crate::runtime::memory::Buffer;
 
-/// Copies the rows of `values` with the indices in `rows`, in this order. Each row has `width` values.
+/// Copies the rows of `values` whose indices are in `rows`, in the order of `rows`. Each row has `width`
+/// values.
 pub(crate) fn copy_rows(rows: &[usize], values: &[f32], width: usize) -> Buffer {
     let mut copy = Buffer::new(rows.len() * width);
     if width > 0 {

@@ -75,8 +75,8 @@ impl Squares {
         }
     }
 
-    /// Backward of [`pool`](Self::pool): writes each gradient to the pixel of its argmax in `plane`, and
-    /// zeros elsewhere.
+    /// Backward of [`pool`](Self::pool): writes the gradient of each square to the pixel of `plane` that
+    /// `argmax` names, and zeros to all other pixels.
     #[inline(always)]
     pub fn spread<S: Lanes>(&mut self, simd: S, gradient: &[f32], argmax: &[u8], plane: &mut [f32]) {
         let run = self.run();
@@ -115,8 +115,9 @@ impl Squares {
         below.fill(0.0);
     }
 
-    /// Returns the number of pixels that are split in one loop. If the width is even, no pair of pixels spans
-    /// two rows, so one loop splits all rows. If the width is odd, each row is split by a separate loop.
+    /// Returns the number of pixels that one loop splits into even and odd columns. If the width is even, no
+    /// pair of pixels spans two rows, so one loop splits all rows. If the width is odd, each row is split by
+    /// a separate loop.
     #[inline(always)]
     fn run(&self) -> usize {
         if self.width.is_multiple_of(2) { 4 * self.index.len() } else { self.width }

@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::{Deserialize, Serialize};
 
-/// Algorithm of convolutions with many channels on flex, Burn's CPU backend. The setting has no effect on
-/// other convolutions. Convolutions with few channels are computed directly. Convolutions of bf16 images run
-/// on AMX tiles if the processor has AMX ([`Bf16Products`](crate::precision::Bf16Products)).
+/// Algorithm of convolutions with many channels on flex, Burn's CPU backend. The setting has no effect on two
+/// other kinds: convolutions with few channels are computed directly, and convolutions of bf16 images with 16
+/// or more input and output channels run on AMX tiles if
+/// [`Bf16Products::Amx`](crate::precision::Bf16Products::Amx) is in use.
 ///
 /// ```
 /// use burn_fused::conv::Algorithm;

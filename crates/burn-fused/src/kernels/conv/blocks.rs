@@ -9,9 +9,9 @@ use super::plane::Plane;
 use crate::kernels::epilogue::NO_MAXIMUM;
 use crate::kernels::simd::{Lanes, MAX_LANES};
 
-/// Backward of pooling, for one channel. Stores the gradient of each pooled pixel at the maximum of its 2x2
-/// square, and zeros everywhere else. `height` and `width` are the size of the pooled plane. Returns the sum
-/// of the stored gradients in each lane.
+/// Backward of pooling, for one plane. Stores the gradient of each pooled pixel in `lanes`, at the maximum of
+/// its 2x2 square, and zeros everywhere else. `height` and `width` are the size of the pooled plane. Returns
+/// the sum of the stored gradients in each lane.
 #[inline(always)]
 pub(super) fn spread<S: Lanes>(
     simd: S,
@@ -46,7 +46,8 @@ pub(super) fn spread<S: Lanes>(
 }
 
 /// Copies the maximum of each 2x2 square of a plane to `maxima`. `pooled` has the gradient of each pooled
-/// pixel. If the argmax of a pooled pixel is [`NO_MAXIMUM`], its gradient is set to zero.
+/// pixel. If the argmax of a pooled pixel is [`NO_MAXIMUM`], its gradient is set to zero, and the first pixel
+/// of the square is copied instead of the maximum.
 #[inline(always)]
 pub(super) fn gather<S: Lanes>(
     simd: S,

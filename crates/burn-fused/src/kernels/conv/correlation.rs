@@ -1,5 +1,6 @@
-//! The two inner loops of the direct convolution. The first loop computes outputs. With flipped weights, it
-//! also computes the gradient of the input. The second loop computes the gradient of the weights.
+//! The two inner loops of the direct convolution. The first loop computes outputs. With the gradient of the
+//! output and flipped weights in place of the input and the weights, the same loop computes the gradient of
+//! the input. The second loop computes the gradient of the weights.
 //!
 //! A block of images is stored as planes: one plane for each channel, with one vector for each pixel and one
 //! image in each lane ([`Plane`]).
@@ -17,7 +18,7 @@ pub struct Correlation<'a> {
     pub inputs: usize,
     /// Number of output channels.
     pub outputs: usize,
-    /// Weights, with 3x3 of them for each pair of an output and an input channel.
+    /// Weights `[outputs, inputs, 3, 3]`.
     pub weights: &'a [f32],
     /// One bias for each output channel. `None` stands for zeros.
     pub bias: Option<&'a [f32]>,
@@ -58,8 +59,8 @@ impl<'a> Correlation<'a> {
         assert!(self.weights.len() == self.outputs * self.inputs * 9);
         let mut channel = 0;
         while channel < self.outputs {
-            // Computes as many output channels at a time as fit the registers. Each takes four, one for each
-            // pixel of a 2x2 tile.
+            // The sums of as many output channels as possible stay in registers. Each channel takes four
+            // registers, one for each pixel of a 2x2 tile.
             channel += match self.outputs - channel {
                 4.. if S::REGISTER_COUNT >= 32 => {
                     self.channels::<S, 4>(simd, plane, channel, input, output, index)

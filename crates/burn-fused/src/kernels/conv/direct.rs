@@ -16,9 +16,9 @@ use crate::kernels::quantization::{Extremes, Grid, Int8Error, QParams, Scheme};
 use crate::kernels::simd::{Kernel, Lanes};
 use crate::runtime::memory::Buffer;
 
-/// A function that chooses the fake quantization of activations. Its argument is their minimum and maximum,
-/// or the error of computing them. It returns affine quantization parameters, or `None` to leave the
-/// activations as they are.
+/// A function that chooses the fake quantization of activations. Its argument is the minimum and maximum of
+/// the activations, or the error if these cannot be computed. It returns affine quantization parameters, or
+/// `None` to leave the activations as they are.
 pub type Parameters<'a> = dyn FnMut(Result<[f32; 2], Int8Error>) -> Option<QParams> + 'a;
 
 /// Whether a chain of two layers with ReLU and pooling is supported. Both layers must have few channels.
@@ -46,7 +46,7 @@ pub struct ForwardPass<'a, 'p, const N: usize> {
     pub input: &'a [f32],
     /// Weights and biases of each layer.
     pub layers: [[&'a [f32]; 2]; N],
-    /// The function that chooses the fake quantization between the layers. `None` if there is none.
+    /// The function that chooses the fake quantization between the layers. `None` if nothing is quantized.
     pub quantize: Option<&'a mut Parameters<'p>>,
     /// Whether a backward pass follows. If not, no argmax is kept.
     pub backward: bool,

@@ -124,10 +124,10 @@ impl Group {
     }
 }
 
-/// What one tap reads for a part of a plane. A tap is a position of the 3x3 kernel, and reads the same
-/// neighbour of each pixel. A plane is one channel of one image, and a part is the group's pixels in one
-/// plane. The fields say which pixels of the part have this neighbour in the plane, and where the neighbours
-/// are.
+/// What one tap reads for a part of a plane. A tap is a position of the 3x3 kernel. It reads one neighbour of
+/// each pixel, such as the pixel above. A plane is one channel of one image, and a part is the group's pixels
+/// in one plane. The fields say which pixels of the part have this neighbour in the plane, and where the
+/// neighbours are.
 struct Shift {
     /// First pixel of the part that has the neighbour.
     from: usize,
@@ -170,8 +170,9 @@ impl Shift {
     }
 }
 
-/// Calls `each` for each channel, tap and image. `each` receives the image's part of row `9 * channel + tap`
-/// of `columns`, the index at which the channel's plane begins in the images, and the tap's shift.
+/// Calls `each` for each channel, tap and image. `each` receives three arguments: the image's part of row
+/// `9 * channel + tap` of `columns`, the index in the images at which the channel's plane begins, and the
+/// tap's shift.
 #[inline(always)]
 fn rows(shape: Shape, group: Group, columns: &mut [f32], mut each: impl FnMut(&mut [f32], usize, &Shift)) {
     let (part, pixels) = (group.part(shape), group.pixels(shape));

@@ -22,7 +22,8 @@ const PIXELS: usize = 4096;
 /// Splits a batch into blocks. Returns for each block the index of its first image, and its convolution.
 fn blocks(conv: Convolution) -> impl Iterator<Item = (usize, Convolution)> {
     let Shape { height, width, .. } = conv.shape;
-    // The number of images is a multiple of the lanes of the widest vector.
+    // The number of images is a multiple of the lanes of the widest vector, so that only the last block of a
+    // batch may leave lanes empty.
     let images = (PIXELS / (height * width)).max(IMAGES).next_multiple_of(IMAGES);
     conv.shape.blocks(images).map(move |(first, shape)| (first, Convolution { shape, ..conv }))
 }

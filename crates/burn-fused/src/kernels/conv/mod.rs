@@ -4,7 +4,8 @@
 //! [`Route::for_shape`] selects the algorithm by the shape and by the setting [`Algorithm`]. Convolutions
 //! with few channels are computed directly ([`direct`]), with one image in each SIMD lane. Convolutions with
 //! many channels are computed by Winograd ([`winograd`]), or by a matrix product of copied pixels
-//! ([`im2col`]). With bf16 images, they run on AMX tiles ([`tiles`]) if the processor has AMX.
+//! ([`im2col`]). Convolutions of bf16 images with many channels run on AMX tiles ([`tiles`]) if the processor
+//! has AMX.
 
 mod algorithm;
 mod blocks;
@@ -103,11 +104,11 @@ pub struct Convolution {
 /// gradients are f32, or the bits of 16-bit values.
 #[derive(Debug, Clone, Copy)]
 pub struct Back<'a, T = f32> {
-    /// `[batch, inputs, height, width]`.
+    /// The images, `[batch, inputs, height, width]`.
     pub input: &'a [T],
-    /// `[outputs, inputs, 3, 3]`.
+    /// The weights, `[outputs, inputs, 3, 3]`.
     pub weights: &'a [f32],
-    /// `[batch, outputs, ...]`, after the epilogue.
+    /// The output after the epilogue, `[batch, outputs, ...]`.
     pub output: &'a [T],
     /// Argmax of the pooling, from forward of the same [`Convolution`].
     pub argmax: &'a [u8],
@@ -213,15 +214,15 @@ impl Route {
 }
 
 /// Whether Winograd is faster than im2col + GEMM. The rules were measured on forward and backward together,
-/// with 10 pairs of 16 to 128 input channels and 4 to 128 output channels, 13 image sizes up to 28x28, and
-/// batches of 1, 4 and 32 images:
+/// with 10 pairs of a number of input channels (16 to 128) and a number of output channels (4 to 128), 13
+/// image sizes up to 28x28, and batches of 1, 4 and 32 images:
 ///
 /// - Transforming the weights takes as long as computing some tens of pixels. Winograd is faster with 64 or
 ///   more pixels in a batch. With fewer, it takes up to twice as long.
 /// - Winograd computes tiles of 4x4 outputs. A tile takes the same time whether 1 or all 16 of its pixels are
 ///   in the image. Winograd is faster if tiles have 4 or more pixels in the image on average. It is slower
 ///   for images of one pixel.
-/// - With fewer than 16 input channels, most lanes of a wide vector would be empty.
+/// - With fewer than 16 input channels, some lanes of the widest vector would be empty.
 fn suits_winograd(shape: Shape) -> bool {
     let tiles = shape.height.div_ceil(4) * shape.width.div_ceil(4);
     shape.inputs >= 16 && shape.batch * shape.pixels() >= 64 && shape.pixels() >= 4 * tiles

@@ -190,7 +190,8 @@ impl NormForward<'_> {
     }
 }
 
-/// The terms of `K` sums over values, or over pairs of a value and its gradient.
+/// The terms of `K` sums over values, or over pairs of a value and its gradient. `add` adds the terms of one
+/// pair to the sums in `parts`.
 trait Terms<const K: usize>: Copy {
     fn add<S: Lanes>(self, simd: S, affine: [S::f32s; 3], pair: [S::f32s; 2], parts: &mut [S::f32s; K]);
 }
@@ -246,8 +247,8 @@ impl Terms<2> for GradientTerms {
     }
 }
 
-/// Approximate number of values in a block. A block is summed in f32, and the sums of blocks are added in
-/// f64.
+/// Approximate number of vectors in a block. A block is summed in f32, lane by lane, and the sums of blocks
+/// are added in f64.
 const BLOCK: usize = 1024;
 
 /// Returns the `K` sums for each lane, over rows of values and gradients.

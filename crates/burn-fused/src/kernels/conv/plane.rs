@@ -47,7 +47,7 @@ impl Plane {
         Self { size: [height, width], stride: width, first: 0, len: height * width }
     }
 
-    /// A plane of `len` vectors that contains pixels of this size. The first pixel is vector `first`, and
+    /// A plane of `len` vectors for images of height and width `size`. The first pixel is vector `first`, and
     /// rows of pixels are `stride` vectors apart.
     ///
     /// # Panics
@@ -65,8 +65,8 @@ impl Plane {
         self == Self::bordered(height, width)
     }
 
-    /// Returns the index of the vector of the pixel that follows the pixel in vector `at`. `left` counts the
-    /// pixels from `at` to the end of the row.
+    /// Returns the index of the next pixel's vector, after the pixel in vector `at`. `left` is the number of
+    /// pixels from `at` to the end of the row; it is set to this number for the next pixel.
     #[inline(always)]
     fn next(self, at: usize, left: &mut usize) -> usize {
         *left -= 1;

@@ -7,7 +7,7 @@ use bytemuck::Pod;
 pub(super) use crate::runtime::memory::Scratch;
 
 /// A buffer that forward passes to backward. When it is dropped, the thread keeps its memory for the next
-/// forward, unless the thread already keeps a larger buffer.
+/// forward, unless the thread already keeps a buffer of at least this size.
 #[derive(Debug, Default)]
 pub struct Kept(Scratch);
 
@@ -42,14 +42,15 @@ impl Drop for Kept {
     }
 }
 
-/// The buffers of one convolution.
+/// The buffers of one convolution. The fields say what the direct convolution and im2col + GEMM store in
+/// them. Winograd and AMX tiles store other values in the same buffers.
 #[derive(Default)]
 pub struct Buffers {
     /// The input, in lanes or as columns.
     pub input: Scratch,
     /// The output or its gradient.
     pub output: Scratch,
-    /// One plane, or the gradient of columns.
+    /// The argmax or the gradient of the input, in lanes. With im2col + GEMM, the gradient of columns.
     pub part: Scratch,
     /// Sums over images.
     pub sums: Scratch,
@@ -61,8 +62,8 @@ thread_local! {
 }
 
 /// Calls `body` with this thread's buffers, for up to two convolutions. The buffers are taken out of the
-/// thread-local variable and put back afterwards. A borrow would panic if `body` calls the poll callback and
-/// the callback runs a convolution.
+/// thread-local variable and put back afterwards. If they were borrowed instead, this function would panic
+/// whenever `body` calls the poll callback and the callback runs a convolution.
 pub fn with_buffers<R>(body: impl FnOnce(&mut [Buffers; 2]) -> R) -> R {
     let mut taken = BUFFERS.take();
     let result = body(&mut taken);

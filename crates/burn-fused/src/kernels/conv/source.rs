@@ -1,7 +1,7 @@
 //! The values that a convolution loads into SIMD lanes.
 //!
-//! Forward loads images. Backward loads the gradient of the output, and turns it into the gradient before the
-//! epilogue while it loads.
+//! Forward loads images. Backward loads the gradient of the output. While it loads, it computes the gradient
+//! of the convolution's results, which are the values before the normalisation and the epilogue.
 
 use super::blocks::spread;
 use super::norm::Normed;
@@ -13,9 +13,9 @@ use crate::kernels::simd::Lanes;
 /// Values `[batch, channels, height, width]`, in f32 or as bits of bf16.
 #[derive(Debug, Clone, Copy)]
 pub struct Source<'a, T = f32> {
-    /// The values. With [`Mask::Pool`], there is one for each pooled pixel.
+    /// The values. With [`Mask::Pool`], there is one value for each pooled pixel.
     pub values: &'a [T],
-    /// Which of the values pass through the epilogue.
+    /// Which of the values flow back through the epilogue.
     pub mask: Mask<'a, T>,
     /// Number of channels.
     pub channels: usize,
@@ -32,7 +32,7 @@ pub enum Mask<'a, T> {
     All,
     /// Gradients are zero where this output of ReLU is zero.
     Relu(&'a [T]),
-    /// A pooled pixel's gradient goes to the pixel of its 2x2 square that this argmax names.
+    /// The argmax of the pooling. It says which pixel of a 2x2 square gets the gradient of the pooled pixel.
     Pool(&'a [u8]),
 }
 
@@ -45,7 +45,8 @@ pub struct Planes {
     pub step: usize,
     /// Number of planes. The lanes after them are zero.
     pub count: usize,
-    /// Index of this group of planes in the argmax, where all lanes of a pixel are side by side.
+    /// Index of this group of planes in the batch. The argmax is stored in the order of these indices, with
+    /// all lanes of a pixel side by side.
     pub vector: usize,
 }
 
@@ -56,8 +57,8 @@ impl<'a, T> Source<'a, T> {
         Self { values, mask: Mask::All, channels: shape.inputs, size, normed: None }
     }
 
-    /// Makes a source that turns the gradient of a convolution's output into the gradient of the
-    /// convolution's results before the epilogue.
+    /// Makes a source from the gradient of a convolution's output. The source loads the gradient of the
+    /// convolution's results, which are the values before the normalisation and the epilogue.
     pub fn gradient(shape: Shape, epilogue: Epilogue, back: Back<'a, T>) -> Self {
         let mask = match epilogue {
             Epilogue::Relu if back.normed.is_none() => Mask::Relu(back.output),
@@ -88,11 +89,12 @@ impl<'a, T> Source<'a, T> {
 }
 
 impl Source<'_> {
-    /// Loads rows of planes into the lanes of `plane`, with zeros outside its pixels. `rows` is the first row
-    /// and the row after the last. `pooled` is scratch for the pooled pixels.
+    /// Loads rows of `planes` into `lanes`, in the layout `plane`. Vectors outside the pixels become zero.
+    /// `rows` is the first row and the row after the last. `pooled` is scratch with a vector for each pooled
+    /// pixel.
     ///
-    /// With [`Mask::Pool`] and without a normalisation, returns the sum of the loaded gradient in each lane,
-    /// because the same loop computes it. Returns `None` in all other cases.
+    /// With [`Mask::Pool`] and without a normalisation, returns the sum of the loaded gradients in each lane.
+    /// The loop that loads the gradients also sums them. Returns `None` in all other cases.
     #[inline(always)]
     pub fn load<S: Lanes>(
         &self,

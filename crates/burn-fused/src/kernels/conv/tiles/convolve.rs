@@ -8,9 +8,9 @@ use crate::kernels::half::Half;
 use crate::kernels::half::amx::{BLOCK, Operands, TILE, WORDS, tiles};
 use crate::kernels::simd::{Kernel, Lanes};
 
-/// Maximum number of steps between two calls of [`Convolve::between`]. A step multiplies 32 input channels by
-/// the weights of one tap, which is a position of the 3x3 kernel ([`Operands::steps`]). 1024 steps take some
-/// tens of microseconds.
+/// Maximum number of steps between two calls of [`Convolve::between`]. A step multiplies 32 input channels of
+/// 32 pixels by the weights of one of the nine taps of the 3x3 kernel ([`Operands::steps`]). 1024 steps take
+/// some tens of microseconds.
 const STEPS: usize = 1024;
 /// Maximum number of steps in a pass over the pixels. The weights of these steps stay in the L1 cache.
 const PASS: usize = 18;
@@ -57,7 +57,7 @@ impl Kernel for Convolve<'_> {
         // `wide` has room for the results of 16 channels. `pooled` has room for a pooled plane of 16
         // channels, with one vector for each pixel, and for the argmax of each of its pixels.
         let (wide, pooled) = (self.wide.take::<f32>(TILE * size), self.lanes.take::<S::f32s>(2 * size));
-        // There is room for the sums of 32 output channels. They stay in the cache until they are stored.
+        // `sums` has room for the sums of 32 output channels. They stay in the cache until they are stored.
         let sums = self.sums.take::<S::f32s>(2 * len);
         for (panel, weights) in self.weights.chunks_exact(steps.len() * 2 * WORDS).enumerate() {
             for (half, sums) in sums.chunks_exact_mut(len).enumerate() {

@@ -1,13 +1,13 @@
 //! Convolutions of bf16 images on AMX tiles, the matrix registers of some Intel processors.
 //!
-//! A convolution is computed by its definition: one matrix product for each of the nine taps, the positions
-//! of the 3x3 kernel. This takes four times the multiplications of Winograd, at more than eight times the
-//! rate. The only error is the rounding of values. The instructions treat denormal values as zero.
+//! A convolution is computed by its definition: one matrix product for each of the nine taps of the 3x3
+//! kernel. This takes four times the multiplications of Winograd, at more than eight times the rate. The only
+//! error is the rounding of values. The instructions treat denormal values as zero.
 //!
 //! The pixels of a block of images are the rows of one matrix, and channels are its columns. A zero pixel
 //! follows each row of an image, and a row of zero pixels follows each image ([`Flat`]). The matrix of each
 //! tap is then a part of this matrix that begins at another pixel, so pixels are not copied nine times.
-//! Products of zero pixels are computed and ignored.
+//! Results are computed for zero pixels too, and ignored.
 //!
 //! A NaN or an infinity in the input reaches the 3x3 outputs around it, and the gradients of all nine weights
 //! between its channel and each output channel.

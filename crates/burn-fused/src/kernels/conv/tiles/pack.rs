@@ -12,7 +12,7 @@ use crate::kernels::simd::{Kernel, Lanes};
 
 /// Rounds weights `[outputs, inputs, 3, 3]` to bf16, and packs them as the right matrix of the products. A
 /// product's results are output channels, and the terms of its sums are input channels. The packed layout is
-/// `[results / 32, tap, terms / 32]`. Each element has two tiles, of 16 results each.
+/// `[results / 32, 9, terms / 32]`, with two tiles of 16 results each at every index.
 ///
 /// With `flipped`, the weights are packed for the gradient of the input: results are input channels, terms
 /// are output channels, and the taps are in reverse order.

@@ -1,17 +1,17 @@
-//! The gradient of the weights, computed on AMX tiles. For each of the nine taps, the positions of the 3x3
-//! kernel, it is a matrix product of the images and the output's gradient. Its rows are input channels, its
-//! columns are output channels, and its sums run over all pixels.
+//! The gradient of the weights, computed on AMX tiles. For each of the nine taps of the 3x3 kernel, it is a
+//! matrix product of the images and the output's gradient. The rows of the product are input channels, the
+//! columns are output channels, and the sums run over all pixels.
 
 use super::super::Shape;
 use super::super::scratch::Scratch;
 use super::{Flat, padded};
 use crate::kernels::half::amx::{BLOCK, Operands, TILE, WORDS, tiles};
 
-/// Number of steps in a pass. A pass goes over all taps. A step multiplies 32 pixels ([`Operands::steps`]).
-/// The values of both factors stay in the L1 cache during a pass.
+/// Maximum number of steps in a pass. A pass goes over all taps. A step multiplies 32 pixels by their
+/// gradients ([`Operands::steps`]). The values of both factors stay in the L1 cache during a pass.
 const PASS: usize = 8;
-/// Number of steps between two calls of `between`. For all nine taps, these steps take some tens of
-/// microseconds.
+/// Maximum number of steps between two calls of the callback of [`WeightGradient::add`]. For all nine taps,
+/// these steps take some tens of microseconds.
 const GROUP: usize = 14 * PASS;
 
 /// The sums over all blocks that were added so far, `[taps, inputs, outputs]`. The numbers of channels are
@@ -31,8 +31,8 @@ impl<'a> WeightGradient<'a> {
         Self { inputs, outputs, sums }
     }
 
-    /// Adds a block's part of the gradient of the weights. `images` are the block's input, and `pairs` are
-    /// the gradient of its output. `between` is called every few tens of microseconds.
+    /// Adds a block's part of the gradient of the weights. `images` are the block's input, and `pairs` has
+    /// the gradient of its output. `pixels` is scratch. `between` is called every few tens of microseconds.
     pub fn add(
         &mut self,
         flat: Flat,

@@ -128,8 +128,8 @@ impl Convolve<'_> {
 
 /// Multiplies the block's tiles by the weights of a panel, at one point, `R` tiles at a time. Computes
 /// `count` of the `tiles` tiles, beginning with tile `first`. `weights` has `N` vectors for each input
-/// channel. `products` has `vectors` vectors for each tile. The results are stored from vector `at` of a tile
-/// on.
+/// channel. `products` has `vectors` vectors for each tile. The results of a tile are stored from its vector
+/// `at` on.
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "the index names a register")]
 fn rows<S: Lanes, const R: usize, const N: usize>(

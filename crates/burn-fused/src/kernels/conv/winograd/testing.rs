@@ -16,7 +16,7 @@ pub struct Reference {
 fn rows(shape: Shape, tap: usize) -> impl Iterator<Item = (Range<usize>, Range<usize>)> {
     let Shape { height, width, .. } = shape;
     let (down, right) = (tap / 3, tap % 3);
-    // Output `o` reads input `o + tap - 1`.
+    // In a row, output `o` reads input `o + right - 1`.
     let from = 1usize.saturating_sub(right);
     let to = (width + 1).saturating_sub(right).min(width);
     (0..height).filter_map(move |y| {

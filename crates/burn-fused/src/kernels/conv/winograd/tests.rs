@@ -149,7 +149,7 @@ fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
-/// Returns the indices of a pooled pixel's four pixels.
+/// Returns the indices of the four pixels of the 2x2 square of pooled pixel `at`.
 fn square(shape: Shape, at: usize) -> [usize; 4] {
     let [height, width] = shape.output_size(Epilogue::ReluPool);
     let (plane, y, x) = (at / (height * width), at / width % height, at % width);

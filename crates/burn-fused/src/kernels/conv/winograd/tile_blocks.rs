@@ -64,8 +64,8 @@ impl Block {
     }
 
     /// Returns the position of a tile in the block, and whether its lower and its right half are beyond the
-    /// image. Tiles without a right half come first, and tiles without a lower half last, so that the tiles
-    /// that have a given point are contiguous.
+    /// image. Tiles that lack only the right half come first, then whole tiles, and then tiles that lack the
+    /// lower half. In this order, the tiles that have a given point are contiguous.
     #[inline(always)]
     pub fn tile(&self, image: usize, row: usize, column: usize) -> (usize, [bool; 2]) {
         let ([rows, columns], all) = (self.whole(), self.columns());
@@ -124,8 +124,7 @@ impl Block {
 /// one row on each side. With two rows, a plane begins at an even row, and no 2x2 square of a pooling is cut.
 pub const BORDER: usize = 2;
 
-/// Number of multiplications between two calls of the callback. These multiplications take some tens of
-/// microseconds.
+/// Number of multiplications after which [`Pace`] calls its callback. They take some tens of microseconds.
 const EACH: usize = 1 << 21;
 
 /// Calls a callback at regular intervals while products are computed.

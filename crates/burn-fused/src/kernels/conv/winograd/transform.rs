@@ -15,7 +15,7 @@ pub const POINTS: usize = 6;
 /// Number of products of a tile for each pair of an input and an output channel.
 pub const PRODUCTS: usize = POINTS * POINTS;
 
-/// Whether a [`HalfTile`] has each point of a dimension, in the order 0, A, -A, B, -B, ∞.
+/// For each point of a dimension, whether a [`HalfTile`] has this point. The order is 0, A, -A, B, -B, ∞.
 pub const HALF: [bool; POINTS] = [true, true, true, false, false, true];
 
 /// The points other than 0 and ∞ are ±A and ±B.
@@ -131,8 +131,8 @@ impl LineTransform<6, 4> for OutputTransform {
 }
 
 /// The transform of a tile that has its last two outputs beyond the image. It is F(2, 3), for which the
-/// points 0, ±A and ∞ are enough. Its factors of the weights are those of whole tiles. The factors at ±B are
-/// zero, and so are the last two outputs.
+/// points 0, ±A and ∞ are enough. It uses the weights' factors of whole tiles. The factors at ±B are zero,
+/// and so are the last two outputs.
 #[derive(Debug, Clone, Copy)]
 pub struct HalfTile<L>(pub L);
 

@@ -1,6 +1,6 @@
-//! The gradients of weights and biases by Winograd. They use the transposed transforms of the convolution.
-//! The position of a value in a transformed 6x6 tile is called a point. At each point, products are summed
-//! over all tiles.
+//! The gradients of weights and biases by Winograd. They are computed with the transposed transforms of the
+//! convolution. The position of a value in a transformed 6x6 tile is called a point. At each point, the input
+//! is multiplied by the gradient of the output, and the products are summed over all tiles.
 
 use super::super::Shape;
 use super::super::scratch::Buffers;
