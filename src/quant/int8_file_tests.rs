@@ -110,7 +110,7 @@ fn what_does_not_fit_together_is_named() {
         (conv(&|values| values.shape = vec![2, 9]), "conv1.weight has the shape [2, 9], expected 4 "),
         (conv(&|values| values.shape = vec![2, 3, 3, 1]), "does not fit an input of [1, 4, 4]"),
         (conv(&|values| values.bias = vec![i32::MAX; 2]), "overflows a 32-bit accumulator"),
-        (change(&|file| file.activations[1].scale = 1e-30), "the scale overflows"),
+        (change(&|file| file.activations[1].scale = 1e-30), "the scale is out of range"),
         (change(&|file| file.activations[0].scale = 0.0), "scale"),
         (
             change(&|file| file.activations.truncate(2)),

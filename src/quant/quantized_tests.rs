@@ -101,5 +101,5 @@ fn values_that_are_not_finite_are_named_with_their_layer() {
     let mut wide = never.clone();
     wide.input = Some([f32::MIN, f32::MAX]);
     let error = model(&wide).unwrap_err().to_string();
-    assert!(error.starts_with("the input: the scale overflows"), "{error}");
+    assert!(error.starts_with("the input: the scale is out of range"), "{error}");
 }

@@ -127,7 +127,7 @@ fn a_network_that_was_never_calibrated_has_no_integer_model() {
     assert!(names(&message(&ranges), "the output of conv1"), "{}", message(&ranges));
     ranges.groups.iter_mut().for_each(|group| group.output = Some([0.0, 1e30]));
     let message = message(&ranges);
-    assert!(message.starts_with("conv1: the scale overflows"), "{message}");
+    assert!(message.starts_with("conv1: the scale is out of range"), "{message}");
 }
 
 /// Returns noise images, different for each `seed`.

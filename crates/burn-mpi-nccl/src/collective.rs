@@ -1,5 +1,5 @@
-//! NCCL as a transport of burn-mpi: non-blocking operations, one in flight for each bucket of gradients, and
-//! blocking operations.
+//! NCCL as a transport of burn-mpi, with non-blocking and blocking operations. A bucket of gradients has at
+//! most one operation in flight.
 
 use burn_mpi::lab::{Call, Element, Primitives};
 use burn_mpi::{Collective, CommError, Operation, Reduction, Started, Wire, World};
@@ -13,7 +13,7 @@ use crate::communicator::{Communicator, Pending};
 /// work without calls of [`poll`](Collective::poll). With [`Reduction::Ordered`], each rank receives the
 /// terms of all ranks and sums them on the CPU. An all-reduce then needs memory for one buffer of each rank.
 ///
-/// The type also implements [`Primitives`].
+/// The type also implements [`Primitives`], for blocking calls such as broadcast.
 pub struct NcclCollective {
     communicator: Communicator,
     /// Operations that were started and not waited for.

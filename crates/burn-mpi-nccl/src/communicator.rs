@@ -20,8 +20,8 @@ const START: &str = "communicator start";
 /// Maximum time to wait for NCCL to end a communicator. NCCL itself may wait forever for peers that are gone.
 const END: Duration = Duration::from_secs(5);
 
-/// A communicator of all ranks. All ranks make its calls in the same order. Gather, scatter and all-to-all
-/// are groups of NCCL's sends and receives.
+/// A communicator of all ranks. All ranks must make its calls in the same order. Gather, scatter and
+/// all-to-all are groups of NCCL's sends and receives.
 pub struct Communicator {
     pub world: World,
     nccl: &'static Nccl,
@@ -45,14 +45,14 @@ pub struct Pending {
 }
 
 impl Pending {
-    /// Bytes of the result.
+    /// Number of bytes in the result.
     pub fn result_bytes(&self) -> usize {
         self.result.len()
     }
 }
 
 impl Communicator {
-    /// Connects as [`NcclCollective::connect`](crate::NcclCollective::connect) does.
+    /// Does the work of [`NcclCollective::connect`](crate::NcclCollective::connect).
     pub fn connect(world: &World, gpu: Option<usize>) -> Result<Self, CommError> {
         let (cuda, nccl, number) = choose(world, gpu)??;
         // Versions are compared here, because NCCL compares them only after ranks have begun to wait for each
@@ -90,7 +90,7 @@ impl Communicator {
     }
 
     /// Starts `call` on values of type `element`. The call reads `mine` and writes `written` bytes. An
-    /// all-reduce and a broadcast write where they read.
+    /// all-reduce and a broadcast overwrite the bytes that they read.
     pub fn start_call(
         &mut self,
         call: Call,

@@ -16,8 +16,8 @@ pub type DevicePointer = u64;
 const SUCCESS: c_int = 0;
 const NO_DEVICE: c_int = 100;
 const NOT_READY: c_int = 600;
-/// `CU_STREAM_NON_BLOCKING`: the stream does not wait for the default stream. Other libraries' calls run in
-/// the default stream unless they name another.
+/// `CU_STREAM_NON_BLOCKING`: the stream does not wait for the default stream, in which other libraries' calls
+/// run unless they name another stream.
 const NON_BLOCKING: c_uint = 1;
 /// `CU_EVENT_DISABLE_TIMING`: an event that records no time is the cheapest to query.
 const NO_TIMING: c_uint = 2;
@@ -101,7 +101,7 @@ impl Cuda {
     /// Whether all work is complete that was in the stream when `event` was last recorded.
     ///
     /// # Errors
-    /// The error of an earlier operation.
+    /// If an earlier operation failed. The error is then the error of that operation.
     ///
     /// # Safety
     /// `event` is an event of the current context that is not destroyed.

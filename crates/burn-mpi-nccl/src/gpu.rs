@@ -21,7 +21,7 @@ struct VisibleGpu {
 }
 
 /// The GPUs that a rank sees, and the number of the GPU that the rank was told to use. If `wanted` is `None`,
-/// the rank may use any of them.
+/// the rank may use any GPU that it sees.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Offer {
     seen: Vec<VisibleGpu>,
@@ -36,9 +36,9 @@ pub struct Gpu {
     pub name: String,
 }
 
-/// Returns a rank that cannot use NCCL, and why. Returns `None` if all ranks can use NCCL. The result is the
-/// same on all ranks. [`NcclCollective::connect`](crate::NcclCollective::connect) with the same `gpu` returns
-/// the same refusal as an error. All ranks must call this function.
+/// Returns `None` if all ranks can use NCCL. Otherwise, returns a rank that cannot use NCCL, and why. The
+/// result is the same on all ranks. [`NcclCollective::connect`](crate::NcclCollective::connect) with the same
+/// `gpu` returns the same refusal as an error. All ranks must call this function.
 ///
 /// # Errors
 /// If ranks cannot exchange which libraries and GPUs they have.

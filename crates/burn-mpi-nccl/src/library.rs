@@ -22,7 +22,7 @@ const SUCCESS: c_int = 0;
 const IN_PROGRESS: c_int = 7;
 /// `ncclSum`.
 pub const SUM: c_int = 0;
-/// NCCL 2.10, the first version that sums bf16, as `ncclGetVersion` returns it.
+/// The number that `ncclGetVersion` returns for NCCL 2.10, the first version that sums bf16.
 const OLDEST: c_int = 21_000;
 
 // Names and types are those of nccl.h; enums are C ints.
@@ -71,7 +71,7 @@ impl Nccl {
         Ok(number)
     }
 
-    /// The version, such as `2.21.5`.
+    /// Returns the version, such as `2.21.5`, or the error of `ncclGetVersion`.
     pub fn version(&self) -> String {
         self.number().map_or_else(|error| error, named)
     }

@@ -4,7 +4,7 @@ use burn_mpi::{CommError, SharedError};
 use serde::{Deserialize, Serialize};
 
 /// A rank that cannot use NCCL, and why. It is the lowest rank that cannot use the driver or NCCL's library.
-/// If all ranks can use both, it is the lowest rank that gets no GPU. All ranks have the same value.
+/// If all ranks can use both, it is the lowest rank that gets no GPU. All ranks get the same refusal.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("rank {rank} on {host}: {reason}")]
 #[non_exhaustive]
@@ -68,9 +68,9 @@ pub enum NoNccl {
     SharedGpu {
         /// Name and identifier of the GPU.
         gpu: String,
-        /// The lower rank that uses it.
+        /// The lower rank that uses the GPU.
         other: usize,
-        /// Host of that rank.
+        /// Host of the lower rank.
         host: String,
         /// Number of the machine's GPUs that its ranks see.
         gpus: usize,
@@ -108,7 +108,7 @@ fn remedy(gpus: usize, ranks: usize) -> String {
         format!("start at most {gpus} {} on this machine", if gpus == 1 { "rank" } else { "ranks" })
     } else {
         // There are enough GPUs, but several ranks see only the same GPU, or were told to use the same GPU.
-        "let each rank see another GPU (CUDA_VISIBLE_DEVICES)".to_owned()
+        "let each rank see a different GPU (CUDA_VISIBLE_DEVICES)".to_owned()
     }
 }
 

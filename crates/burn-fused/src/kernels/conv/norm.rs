@@ -251,7 +251,7 @@ impl Terms<2> for GradientTerms {
 /// are added in f64.
 const BLOCK: usize = 1024;
 
-/// Returns the `K` sums for each lane, over rows of values and gradients.
+/// Returns the `K` sums of `terms` for each lane, over rows of values and of their gradients.
 #[inline(always)]
 fn sums_of<'a, S: Lanes, T: Terms<K>, const K: usize>(
     simd: S,

@@ -30,8 +30,9 @@ const PAIRS: usize = 16;
 pub(crate) fn is_available() -> bool {
     /// The bits for AMX-BF16 and AMX-TILE in EDX of CPUID leaf 7.
     const AMX: u32 = 1 << 22 | 1 << 24;
-    /// `ARCH_REQ_XCOMP_PERM`, and the number of the tiles' data among the processor's states.
+    /// `ARCH_REQ_XCOMP_PERM`.
     const REQUEST: libc::c_int = 0x1023;
+    /// The number of the tiles' data among the processor's states.
     const TILE_DATA: libc::c_ulong = 18;
     static AVAILABLE: OnceLock<bool> = OnceLock::new();
     *AVAILABLE.get_or_init(|| {
@@ -125,9 +126,9 @@ pub(crate) fn product<A: Fn(Operands<'_>)>(
     }
 }
 
-/// Packs each row's pairs of neighbouring values as words, into tiles `[rows / 32, steps, 2, 16 x 16]`. A
-/// step is 32 values of each row. In a tile, rows are `of_row` words apart, and pairs are `of_pair` words
-/// apart. Tiles are filled up with zeros.
+/// Packs the values of each row as words of two neighbouring values. The words fill tiles,
+/// `[rows / 32, steps, 2, 16 x 16]`. A step is 32 values of each row. In a tile, rows are `of_row` words
+/// apart, and pairs are `of_pair` words apart. Tiles are filled up with zeros.
 fn pack(matrix: Bits<'_>, steps: usize, [of_row, of_pair]: [usize; 2]) -> Vec<u32> {
     let Matrix { values: bits, rows, columns, transposed } = matrix;
     let mut packed = vec![0; rows.div_ceil(BLOCK) * steps * 2 * WORDS];
@@ -208,8 +209,9 @@ pub(crate) struct Operands<'a> {
     pub left_strides: [usize; 2],
     /// For each step, the index in `left` of the first value of row 0.
     pub steps: &'a [usize],
-    /// The right matrix in packed tiles: rows of pairs of neighbouring values, for 16 columns. Each step has
-    /// two tiles: the tile of the first 16 columns, directly followed by the tile of the last 16 columns.
+    /// The right matrix in packed tiles. A row of a tile has pairs of neighbouring values of 16 columns. Each
+    /// step has two tiles: the tile of the first 16 columns, directly followed by the tile of the last 16
+    /// columns.
     pub right: &'a [u32],
     /// Distance in words from the tiles of one step to the tiles of the next.
     pub right_stride: usize,

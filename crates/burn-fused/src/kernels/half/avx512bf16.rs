@@ -9,8 +9,8 @@ use std::mem::transmute;
 use super::Bits;
 use super::amx::{BLOCK, Operands, TILE, WORDS, product};
 
-/// Number of rows that are computed together, with their sums in registers. With two registers for each row,
-/// and two for the right matrix, 18 of 32 are in use.
+/// Number of rows that are computed together, with their sums in registers. Each row takes two registers, and
+/// the right matrix takes two, so 18 of 32 registers are in use.
 const ROWS: usize = 8;
 
 /// Whether the processor has the instructions.

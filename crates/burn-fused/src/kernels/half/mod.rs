@@ -20,9 +20,9 @@ pub use setting::MatmulPrecision;
 /// A 16-bit floating-point type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Half {
-    /// The range of f32, 8 bits of precision.
+    /// bf16: the range of f32, and 8 bits of precision.
     Bf16,
-    /// Values up to 65504, 11 bits of precision.
+    /// f16: values up to 65504, and 11 bits of precision.
     F16,
 }
 

@@ -24,9 +24,9 @@ pub enum MatmulPrecision {
     /// In forward and backward, both factors of each product are rounded to bf16, and products are summed in
     /// f32. Denormal values count as zero. Activations, parameters and gradients remain in f32.
     ///
-    /// A layer nevertheless multiplies in f32 if the process has no instructions for bf16
-    /// ([`bf16_products`]), or if the layer has fewer than 64 inputs, outputs or rows: rounding would then
-    /// take longer than it saves.
+    /// A layer nevertheless multiplies in f32 if [`bf16_products`] returns [`Bf16Products::Widened`], or if
+    /// the layer has fewer than 64 inputs, outputs or rows. With so few, rounding would take longer than it
+    /// saves.
     Bf16,
 }
 

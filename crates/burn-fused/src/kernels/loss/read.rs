@@ -20,7 +20,7 @@ pub(crate) struct Read {
     pub correct: usize,
     /// Softmax of the scores.
     shares: Vec<f32>,
-    /// The weight of each sample. Without weights, each sample counts as 1.
+    /// The weight of each sample. `None` if each sample counts as 1.
     weights: Option<Vec<f32>>,
     classes: usize,
     smoothing: f64,

@@ -14,8 +14,8 @@ pub(crate) struct Classes<'a> {
     /// The sum of the weights of all classes.
     pub uniform: f32,
     /// The share of each target that is distributed uniformly over all classes. `None` means no smoothing.
-    /// `Some(0.0)` differs from `None`, as in Burn: the log-probabilities of the other classes are multiplied
-    /// by 0, so the loss is NaN if one of them is infinite.
+    /// `Some(0.0)` differs from `None`, as in Burn: with `Some(0.0)`, the log-probabilities of the other
+    /// classes are multiplied by 0, so the loss is NaN if one of them is infinite.
     pub smoothing: Option<f32>,
 }
 
@@ -122,8 +122,9 @@ fn few_sums(rows: &mut [Row], scores: &[f32], classes: usize) {
 /// Number of partial results in [`fold`]. They fill a few vectors.
 const LANES: usize = 32;
 
-/// Combines `values` with `add` into [`LANES`] partial results that start at `first`, and combines the
-/// partial results with `join`.
+/// Combines `values` in [`LANES`] partial results, which start at `first`. `add` adds a value to a partial
+/// result, and `join` combines two partial results. Fewer than [`LANES`] values are combined in a single
+/// result.
 #[inline(always)]
 fn fold(values: &[f32], first: f32, add: impl Fn(f32, f32) -> f32, join: impl Fn(f32, f32) -> f32) -> f32 {
     if values.len() < LANES {
@@ -150,12 +151,12 @@ fn fold(values: &[f32], first: f32, add: impl Fn(f32, f32) -> f32, join: impl Fn
 }
 
 kernel! {
-    /// Writes the gradients of rows of scores to `target`.
+    /// Writes the gradients of the scores to `target`, row by row.
     pub(crate) fn gradients<S>(
         _simd: S,
         classes: Classes<'_>,
         rows: &[Row],
-        // The rows that are first copied into `target`. `None` if `target` has them already.
+        // Scores that are copied into `target` first. `None` if `target` has the scores already.
         source: Option<&[f32]>,
         target: &mut [f32],
         // The gradient of the loss, divided by the sum of the target weights of all rows that are not

@@ -159,7 +159,7 @@ impl Kernel for RowsBackward<'_> {
 }
 
 /// Adds the terms of `R` rows to the gradients of gamma and beta. Returns for each row the sums of `dh` and
-/// of `dh * h`, as in [`RowsBackward`].
+/// of `dh * h`, which [`RowsBackward`] defines.
 #[inline(always)]
 fn column_sums<S: Lanes, const R: usize>(
     simd: S,
@@ -199,7 +199,7 @@ fn column_sums<S: Lanes, const R: usize>(
 struct RowSums<S: Lanes, const R: usize> {
     means: [S::f32s; R],
     inverse_deviations: [S::f32s; R],
-    /// Sums of `dh` and of `dh * h`, as in [`RowsBackward`].
+    /// Sums of `dh` and of `dh * h`, which [`RowsBackward`] defines.
     sums: [[S::f32s; 2]; R],
 }
 

@@ -22,8 +22,8 @@ pub(crate) struct BatchShape {
 }
 
 impl BatchShape {
-    /// Reads dimensions `[batch, channels, ...]`. Returns `None` if there are fewer than two dimensions, or
-    /// if the output after `epilogue` is empty.
+    /// Makes the sizes from the dimensions of a tensor, `[batch, channels, ...]`. Returns `None` if there are
+    /// fewer than two dimensions, or if the output after `epilogue` is empty.
     pub fn from_dims(dims: &[usize], epilogue: Epilogue) -> Option<Self> {
         let [batch, channels, pixels @ ..] = dims else { return None };
         let height = pixels.first().copied().unwrap_or(1);

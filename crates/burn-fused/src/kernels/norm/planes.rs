@@ -55,7 +55,7 @@ pub(super) fn inference<S: Lanes>(simd: S, input: Input<'_>, moments: &Moments) 
     target.output
 }
 
-/// The output, channel by channel.
+/// The output, which is computed channel by channel.
 struct Target {
     output: Buffer,
     /// Argmax of pooling; empty without pooling, or if no backward follows.

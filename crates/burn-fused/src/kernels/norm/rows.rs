@@ -110,7 +110,7 @@ impl Affines {
         }
     }
 
-    /// Writes to `passed` the gradient of a sample before the epilogue.
+    /// Copies a sample's gradient to `passed`, with zeros where ReLU stops it.
     #[inline(always)]
     fn pass(&self, epilogue: Epilogue, row: &[f32], gradient: &[f32], passed: &mut [f32]) {
         if epilogue == Epilogue::Identity {

@@ -33,7 +33,7 @@ pub enum Int8Error {
     },
     /// A range whose width overflows f32, or scales so far apart that no fixed-point multiplier represents
     /// their ratio.
-    #[error("the scale overflows: a ratio of {ratio:e} has no fixed-point multiplier")]
+    #[error("the scale is out of range: a ratio of {ratio:e} has no fixed-point multiplier")]
     ScaleOverflow {
         /// Input scale · weight scale / output scale, or the scale itself.
         ratio: f64,
@@ -67,7 +67,7 @@ pub enum Int8Error {
     /// Multipliers or shifts that are inconsistent with the scales.
     #[error("multiplier {multiplier} and shift {shift} of output {output} do not match the scales")]
     Multiplier {
-        /// Output channel, or 0 if all outputs share one multiplier.
+        /// Output channel. If all outputs share one multiplier, the value is 0.
         output: usize,
         /// Multiplier.
         multiplier: i32,

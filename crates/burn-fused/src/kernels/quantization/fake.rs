@@ -25,7 +25,7 @@ impl Grids {
     /// Makes the grids of a tensor of this shape.
     ///
     /// # Panics
-    /// If the length of `parameters` is not 1 and not the size of dimension `axis`, if a parameter is
+    /// If the length of `parameters` is neither 1 nor the size of dimension `axis`, if a parameter is
     /// invalid, or if the shape has 2^32 values or more.
     pub fn new(scheme: Scheme, parameters: &[QParams], shape: &[usize], axis: usize) -> Self {
         let fits = parameters.len() == 1 || shape.get(axis) == Some(&parameters.len());
@@ -81,7 +81,8 @@ kernel! {
     }
 }
 
-/// Fake-quantizes values that each have their own grid. `first` is the index of the first value.
+/// Fake-quantizes `values`, each with its own grid of `grids`. `first` is the index of the first value in the
+/// tensor.
 #[inline(always)]
 fn part(
     values: &[f32],

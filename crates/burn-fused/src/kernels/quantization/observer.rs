@@ -108,13 +108,13 @@ impl Observer {
     /// The part of the difference by which a batch moves the averages.
     pub const CONSTANT: f32 = 0.01;
 
-    /// An observer that continues from `range` (minimum and maximum), for example from a checkpoint. `None`
-    /// starts before the first batch.
+    /// Makes an observer that continues from the averages `range` (minimum and maximum), for example from a
+    /// checkpoint. With `None`, it starts before the first batch.
     pub fn from_range(range: Option<[f32; 2]>) -> Self {
         Self { range }
     }
 
-    /// Minimum and maximum; `None` before the first batch.
+    /// Returns the averages of the minimum and the maximum, or `None` before the first batch.
     pub fn range(&self) -> Option<[f32; 2]> {
         self.range
     }

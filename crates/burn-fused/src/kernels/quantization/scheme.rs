@@ -1,5 +1,5 @@
-//! Quantization parameters, scale and zero point, from the range of the values: PyTorch's
-//! `calculate_qparams`.
+//! Computes quantization parameters, which are a scale and a zero point, from the range of the values. The
+//! formula is that of PyTorch's `calculate_qparams`.
 
 use serde::{Deserialize, Serialize};
 
@@ -63,12 +63,12 @@ impl Scheme {
     }
 }
 
-/// Scale and zero point: a quantized value q is the real (q - zero point) · scale.
+/// Scale and zero point. A quantized value q stands for the real number (q - zero point) · scale.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct QParams {
-    /// The difference between the reals of two neighbouring quantized values.
+    /// The difference between the real numbers of two neighbouring quantized values.
     pub scale: f32,
-    /// The quantized value of the real 0.
+    /// The quantized value of the real number 0.
     pub zero_point: i32,
 }
 

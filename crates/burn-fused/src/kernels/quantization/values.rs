@@ -1,4 +1,4 @@
-//! Quantization of values, and the formula of fake quantization: PyTorch's `fake_quantize`.
+//! Quantization of values, and the formula of fake quantization, which is that of PyTorch's `fake_quantize`.
 
 use super::{QParams, Scheme};
 use crate::kernels::simd::{Level, kernel};
@@ -119,7 +119,8 @@ mod tests {
     use super::*;
     use crate::kernels::testing::Random;
 
-    /// PyTorch's `fake_quantize`, value by value: the quantized value, and whether the gradient passes.
+    /// Computes PyTorch's `fake_quantize` of one value. Returns the quantized value, and whether its gradient
+    /// passes.
     fn plain(x: f32, scheme: Scheme, QParams { scale, zero_point }: QParams) -> (i64, bool) {
         let [qmin, qmax] = scheme.bounds().map(i64::from);
         let steps = (x * (1.0 / scale)).round_ties_even();

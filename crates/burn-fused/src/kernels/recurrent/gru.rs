@@ -2,8 +2,8 @@
 //!
 //! The products of the inputs with their weights are computed beforehand, for all steps at once. A step
 //! multiplies the hidden states by their weights and computes the gates, [`MAX_LANES`] units at a time. In
-//! the shapes below, `rows` are all steps of all sequences, and `width` is the number of hidden units rounded
-//! up to whole vectors.
+//! the shapes below, `rows` is the number of steps of all sequences, `gates` is the number of gates, and
+//! `width` is the number of hidden units rounded up to whole vectors.
 
 use super::panel::{Columns, Gates};
 use super::sequences::Sequences;

@@ -2,11 +2,11 @@
 //!
 //! The products of the inputs with their weights are computed beforehand, for all steps at once. A step
 //! multiplies the hidden states by their weights and computes the gates, [`MAX_LANES`] units at a time. In
-//! the shapes below, `rows` are all steps of all sequences, and `width` is the number of hidden units rounded
-//! up to whole vectors.
+//! the shapes below, `rows` is the number of steps of all sequences, `gates` is the number of gates, and
+//! `width` is the number of hidden units rounded up to whole vectors.
 //!
-//! `G` is the number of gates. If it is 3, there is no forget gate, and 1 minus the input gate takes its
-//! place.
+//! In the code, `G` is the number of gates. If it is 3, there is no forget gate, and 1 minus the input gate
+//! takes its place.
 
 use super::panel::{Columns, Gates};
 use super::sequences::Sequences;
@@ -153,8 +153,8 @@ pub struct StepsBack<'a, const G: usize> {
     pub first_cells: &'a [f32],
     /// Cells after each step, `[rows, width]`.
     pub cells: &'a [f32],
-    /// Gates, `[rows, gates, width]`. Each is replaced by the gradient of the sum that the gate was computed
-    /// from.
+    /// Gates, `[rows, gates, width]`. The gradients of the sums that the gates were computed from replace
+    /// them.
     pub gates: &'a mut [f32],
     /// Gradient of the cells after the last step, `[batch, width]`. The gradient of the cells before the
     /// first step replaces it.

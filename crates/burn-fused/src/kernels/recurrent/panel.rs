@@ -11,8 +11,8 @@ const TERMS: usize = 128;
 /// Number of vectors that [`Columns`] multiplies at a time.
 const GROUP: usize = 4;
 
-/// The weights of forward, packed from `[hidden, hidden]` for each gate. For each vector of units and each
-/// term, the vectors of all gates are next to each other.
+/// The weights of forward, packed from one matrix `[hidden, hidden]` for each gate. For each vector of units
+/// and each term, the vectors of all gates are next to each other.
 pub struct Gates<const G: usize> {
     values: Buffer,
     hidden: usize,
@@ -57,8 +57,8 @@ impl<const G: usize> Gates<G> {
     }
 }
 
-/// The weights of backward: the transposed `[hidden, hidden]` of each gate, packed. The terms of a sum are
-/// all gates of all units. The lanes of a vector are the hidden states that these gates depend on.
+/// The weights of backward, packed from the transposed matrix `[hidden, hidden]` of each gate. A product sums
+/// over all gates of all units. The lanes of a vector are the hidden states that these gates depend on.
 pub struct Columns<const G: usize> {
     values: Buffer,
     width: usize,

@@ -15,7 +15,7 @@ use crate::kernels::simd::Level;
 use crate::runtime::memory::Buffer;
 use crate::runtime::poll;
 
-/// Number of values at the beginning of a row that are its key when it is looked up.
+/// Number of values in a key. Rows are looked up by their first values.
 const BEGINNING: usize = 8;
 /// Minimum length of rows that are searched. A shorter row takes less time to multiply than to look up.
 const LEAST: usize = 16;
@@ -68,8 +68,8 @@ impl Repeated {
         copy_rows(&self.numbers, once, width)
     }
 
-    /// Sums the rows of `rows` that belong to the same distinct row, in order. Returns one sum for each
-    /// distinct row.
+    /// Returns one sum for each distinct row of the matrix. Row `i` of `rows`, for example the gradient of
+    /// row `i` of the matrix, is added to the sum of the distinct row that equals row `i` of the matrix.
     pub fn sums(&self, level: Level, rows: &[f32], width: usize) -> Buffer {
         let [mut sums, mut some] = [(); 2].map(|()| Buffer::zeroed(self.firsts.len() * width));
         let poll = poll::current();
@@ -83,8 +83,9 @@ impl Repeated {
     }
 }
 
-/// Returns the gradient of the weights of all gates, `[terms, gates, width]`. `terms` has rows of inputs or
-/// hidden states. `gates` has the gradients of their products, `columns` values for each row.
+/// Returns the gradient of the weights of all gates: `columns` values for each input or hidden unit. `terms`
+/// has the inputs or the hidden states, row by row. `gates` has the gradients of their products with the
+/// weights, `columns` values in each row.
 pub fn of_weights(level: Level, terms: &[f32], gates: &[f32], columns: usize) -> Buffer {
     let rows = gates.len() / columns;
     let terms = Matrix::new(terms, [rows, terms.len() / rows]).transpose();

@@ -174,8 +174,8 @@ pub(crate) fn prefetch(value: *const f32) {
 /// beyond the matrix's rows and columns count as zero.
 ///
 /// `step` is the distance between rows in `values`, and `target_step` is the distance between vectors in
-/// `target`. If a vector fills a cache line, as the widest ones do, a square inside the matrix also
-/// prefetches the rows below it.
+/// `target`. If a vector fills a cache line, as the widest vectors do, and the square is inside the matrix,
+/// the rows below the square are prefetched.
 ///
 /// # Panics
 /// If `values` lacks an element of the square, or if `target` is too short.
@@ -224,7 +224,7 @@ pub(crate) fn transpose<S: Lanes>(
     }
 }
 
-/// Stores the first `target.len()` values of a vector.
+/// Stores the values of a vector in `target`, as many as `target` has room for.
 #[inline(always)]
 pub(crate) fn store<S: Simd>(simd: S, target: &mut [f32], vector: S::f32s) {
     if target.len() >= S::F32_LANES {

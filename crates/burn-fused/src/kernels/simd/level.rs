@@ -158,7 +158,7 @@ impl Level {
         Held { before: HELD.replace(Some(self)), _of_this_thread: PhantomData }
     }
 
-    /// Returns the widest level that all machines support, from the widest level of each machine.
+    /// Returns the widest level that all machines support. `widest` has the widest level of each machine.
     pub fn shared(widest: &[Self]) -> Self {
         // On x86, a wider level includes the narrower ones. NEON shares only the portable level with x86.
         let arm = widest.contains(&Self::Neon);

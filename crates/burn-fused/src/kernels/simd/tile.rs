@@ -1,8 +1,8 @@
 //! The inner tile of matrix products: rows of scalars times up to four vectors.
 //!
 //! The sums of a tile stay in registers while the loop runs over all terms: up to 12 rows by one or two
-//! vectors, or up to 6 rows by three or four vectors. Each term needs `N` vectors, and one scalar for each
-//! row.
+//! vectors, or up to 6 rows by three or four vectors. For each term, the loop reads the vectors of the term,
+//! and one scalar for each row.
 
 use super::lanes::{Lanes, Scalars, add_products, load, store};
 
