@@ -15,7 +15,7 @@ use crate::cuda::{Block, DevicePointer, Handle, PAGE};
 use crate::gpu::{Gpu, choose};
 use crate::library::{Comm, Nccl, SUM, datatype};
 
-/// The name of the operation in errors of the communicator's start.
+/// The name that errors give to the start of a communicator.
 const START: &str = "communicator start";
 /// Maximum time to wait for NCCL to end a communicator. NCCL itself may wait forever for peers that are gone.
 const END: Duration = Duration::from_secs(5);
@@ -31,7 +31,7 @@ pub struct Communicator {
     stream: Handle,
     /// Blocks that no operation uses.
     free: Vec<Block>,
-    /// Operations that were started and not collected.
+    /// Number of operations that were started and not collected.
     in_flight: usize,
     /// The first error, which ended the communicator. `None` if no operation failed.
     broken: Option<String>,
@@ -40,7 +40,7 @@ pub struct Communicator {
 /// An operation in flight.
 pub struct Pending {
     block: Block,
-    /// The bytes of the result in the block.
+    /// The range of the block's bytes that has the result.
     result: Range<usize>,
 }
 

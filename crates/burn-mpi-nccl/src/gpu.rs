@@ -46,15 +46,15 @@ pub fn refusal(world: &World, gpu: Option<usize>) -> Result<Option<Refusal>, Com
     Ok(choose(world, gpu)?.err())
 }
 
-/// The two libraries, and the number of this rank's GPU.
+/// The CUDA driver, NCCL, and the number of this rank's GPU.
 pub type Chosen = (&'static Cuda, &'static Nccl, usize);
 
 /// Loads the libraries and chooses a GPU for each rank: the GPU with the number `wanted`, or the first one
 /// that no lower rank of the machine uses. All ranks must call this function. If a rank cannot use NCCL, all
 /// ranks return the same refusal.
 ///
-/// Every rank computes the choice for all ranks, from the GPUs that all of them see. GPUs are compared by
-/// their UUIDs, because containers may see different GPUs of one machine under the same number.
+/// Every rank computes the choice for all ranks, from the lists of the GPUs that each rank sees. GPUs are
+/// compared by their UUIDs, because containers may see different GPUs of one machine under the same number.
 pub fn choose(world: &World, wanted: Option<usize>) -> Result<Result<Chosen, Refusal>, CommError> {
     let mine = Cuda::get().and_then(|cuda| {
         let seen = seen(cuda).map_err(|reason| NoNccl::Driver { reason })?;

@@ -27,7 +27,7 @@ impl From<Refusal> for CommError {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoNccl {
-    /// NVIDIA's driver is missing or does not start.
+    /// NVIDIA's driver is missing, does not start, or cannot list its GPUs.
     #[error("nccl needs NVIDIA's driver: {reason}; {}, or choose mpi or gloo", driver_remedy(reason))]
     Driver {
         /// The error of the loader or of the driver.

@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Algorithm {
-    /// Winograd F(4x4, 3x3) for the shapes for which it is faster, and im2col + GEMM for the others. The
+    /// Winograd F(4x4, 3x3) if it is faster for the shape of a convolution, and im2col + GEMM otherwise. The
     /// largest error of Winograd is 1e-6 to 3e-6 of the largest result. This is two to six times the error of
     /// im2col + GEMM. Winograd runs on one thread.
     Winograd,

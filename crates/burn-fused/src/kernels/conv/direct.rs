@@ -37,8 +37,8 @@ pub struct Between {
     pub argmax: [Vec<u8>; 2],
 }
 
-/// The forward pass of `N` layers. It returns the output, and what the backward pass reads. Each layer except
-/// the last applies ReLU and pooling.
+/// The forward pass of `N` layers. It returns the output, and what it saves for the backward pass. Each layer
+/// except the last applies ReLU and pooling.
 pub struct ForwardPass<'a, 'p, const N: usize> {
     pub shapes: [Shape; N],
     /// Epilogue of the last layer.

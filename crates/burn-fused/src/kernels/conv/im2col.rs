@@ -133,7 +133,7 @@ struct Shift {
     from: usize,
     /// One past the last pixel that has the neighbour.
     to: usize,
-    /// Position in the plane of the neighbour of pixel `from`.
+    /// Where the neighbour of pixel `from` is in the plane.
     source: usize,
     /// Column at the left or right edge. Its pixels lack the neighbour even if they are between `from` and
     /// `to`. `None` for a tap that reads the pixel's own column.

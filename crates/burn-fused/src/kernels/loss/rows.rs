@@ -9,7 +9,7 @@ use crate::kernels::simd::math::exp;
 pub(crate) struct Classes<'a> {
     /// Number of classes.
     pub number: usize,
-    /// The weight of each class. If it is empty, each class counts as 1.
+    /// The weight of each class. If `weights` is empty, each class counts as 1.
     pub weights: &'a [f32],
     /// The sum of the weights of all classes.
     pub uniform: f32,
@@ -159,8 +159,8 @@ kernel! {
         // Scores that are copied into `target` first. `None` if `target` has the scores already.
         source: Option<&[f32]>,
         target: &mut [f32],
-        // The gradient of the loss, divided by the sum of the target weights of all rows that are not
-        // padding.
+        // The gradient of the loss, divided by a sum of weights. The sum has the weight of the target class
+        // of each row that is not padding.
         factor: f32,
     ) {
         let share = classes.smoothing.unwrap_or(0.0);
@@ -171,8 +171,8 @@ kernel! {
             }
             let own = factor * (1.0 - share) * classes.weight(row.target);
             let (each, own) = if row.is_padding { (0.0, 0.0) } else { (each, own) };
-            // The loss is the sum of -c_k * log(p_k) over all classes k, with probability p_k and a factor
-            // c_k. The gradient of score j is therefore (sum of all c_k) * p_j - c_j. `scale` times an
+            // The loss of a row is the sum of -c_k * log(p_k) over all classes k, with probability p_k and a
+            // factor c_k. The gradient of score j is therefore (sum of all c_k) * p_j - c_j. `scale` times an
             // exponential is the first term.
             let scale = (own + each * classes.uniform) / row.sum;
             if classes.weights.is_empty() || share == 0.0 {

@@ -69,7 +69,7 @@ impl BatchShape {
 pub(crate) struct Input<'a> {
     pub shape: BatchShape,
     pub epilogue: Epilogue,
-    /// `[batch, channels, height, width]`.
+    /// The values, `[batch, channels, height, width]`.
     pub x: &'a [f32],
     /// Scale and shift of each channel.
     pub parameters: [&'a [f32]; 2],

@@ -12,7 +12,7 @@ pub enum Int8Error {
     /// Values, or the ends of a range, are NaN or infinite.
     #[error("the values to quantize, or the ends of the range, contain NaN or infinity")]
     NonFinite,
-    /// Minimum above maximum.
+    /// A range whose minimum is above its maximum.
     #[error("the range is empty: its minimum {min} is above its maximum {max}")]
     EmptyRange {
         /// Minimum.
@@ -44,7 +44,7 @@ pub enum Int8Error {
         /// Output channel.
         output: usize,
     },
-    /// Lengths that do not match the shape.
+    /// A number of values that does not match the shape.
     #[error("{what}: {got} values, expected {expected}")]
     Length {
         /// Which values.

@@ -30,8 +30,8 @@ pub struct Steps<'a> {
     pub before: Buffer,
     /// Products of the inputs with their weights, `[rows, gates, width]`. The gates replace them.
     pub gates: &'a mut [f32],
-    /// For each row, the products of the hidden state with the weights of the new gate, plus the bias,
-    /// `[rows, width]`. The reset gate has not scaled them yet. Empty if no backward follows.
+    /// For each row, the products of the hidden state with the weights of the new gate, plus the hidden
+    /// state's bias, `[rows, width]`. The reset gate has not scaled them yet. Empty if no backward follows.
     pub saved_products: &'a mut [f32],
     /// Hidden states after each step, `[rows, hidden]`.
     pub output: &'a mut [f32],

@@ -87,7 +87,7 @@ impl Lanes for pulp::x86::V3 {
     fn transpose(self, rows: &mut [Self::f32s]) {
         let avx = self.avx;
         let row = |i: usize| cast(rows[i]);
-        // Interleave pairs of rows, then pairs of pairs, then halves.
+        // Pairs of rows are interleaved, then pairs of pairs, then halves.
         let mut pairs = [avx._mm256_setzero_ps(); 8];
         for i in 0..4 {
             pairs[2 * i] = avx._mm256_unpacklo_ps(row(2 * i), row(2 * i + 1));
@@ -189,7 +189,7 @@ pub(crate) fn transpose<S: Lanes>(
 ) {
     let lanes = S::F32_LANES;
     assert!(target.len() >= (lanes - 1) * target_step + lanes);
-    // Each case has a separate array, so that the array of the first case stays in registers.
+    // Squares inside the matrix have a separate array, so that this array stays in registers.
     if rows >= lanes && columns >= lanes {
         assert!(values.len() >= (lanes - 1) * step + lanes);
         let mut square = [simd.splat_f32s(0.0); MAX_LANES];

@@ -90,7 +90,7 @@ impl Kernel for Channels<'_> {
                 load(simd, flat, image, source, group + half, wide, lanes);
             }
             let (first, second) = lanes.split_at(len);
-            // Both groups are stored at once, because they share a cache line.
+            // Both groups of 16 channels are stored at once, because they share a cache line.
             let both = first.iter().zip(second);
             for ((&first, &second), pixel) in both.zip(pixels.chunks_exact_mut(channels)) {
                 let (left, right) = pixel[group * TILE..][..BLOCK].split_at_mut(TILE);

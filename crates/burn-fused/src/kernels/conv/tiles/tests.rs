@@ -39,7 +39,7 @@ fn tiles_give_the_convolutions_of_f32() {
         // This shape takes two blocks.
         ([2, 17, 16, 25, 40], Epilogue::ReluPool),
         // This shape has more steps than a pass, more positions than are computed between two polls, and two
-        // groups in the gradient of the weights.
+        // groups of steps in the gradient of the weights.
         ([1, 80, 17, 60, 64], Epilogue::Relu),
     ] {
         let [batch, inputs, outputs, height, width] = sizes;

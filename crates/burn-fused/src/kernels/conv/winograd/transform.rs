@@ -1,10 +1,11 @@
 //! The transforms of Winograd F(4x4, 3x3), which computes 4x4 outputs from 3x3 weights. Each transform is
 //! applied to the columns of a square of values, and then to the rows of the result.
 //!
-//! The matrices are transposed matrices of the Toom-Cook algorithm with the points 0, ±a, ±1/a and ∞, a = √½.
-//! Pairs of a point and its inverse have the smallest rounding errors (Alam et al. 2022, "Winograd
-//! Convolution for Deep Neural Networks: Efficient Point Selection", section 4). The usual points 0, ±1, ±2
-//! and ∞ take the same number of instructions, and their largest error is three times as large.
+//! The matrices of the transforms are the transposed matrices of the Toom-Cook algorithm with the points 0,
+//! ±a, ±1/a and ∞, where a is √½. Pairs of a point and its inverse have the smallest rounding errors (Alam et
+//! al. 2022, "Winograd Convolution for Deep Neural Networks: Efficient Point Selection", section 4). The
+//! usual points 0, ±1, ±2 and ∞ take the same number of instructions, and their largest error is three times
+//! as large.
 
 use std::f32::consts::{FRAC_1_SQRT_2, SQRT_2};
 
@@ -131,8 +132,8 @@ impl LineTransform<6, 4> for OutputTransform {
 }
 
 /// The transform of a tile that has its last two outputs beyond the image. It is F(2, 3), for which the
-/// points 0, ±A and ∞ are enough. It uses the weights' factors of whole tiles. The factors at ±B are zero,
-/// and so are the last two outputs.
+/// points 0, ±A and ∞ are enough. It uses the weights' factors of whole tiles. The pixels' factors at ±B are
+/// zero, and so are the last two outputs.
 #[derive(Debug, Clone, Copy)]
 pub struct HalfTile<L>(pub L);
 
