@@ -1,9 +1,9 @@
 //! Augmentation: random changes of the training images, different in each epoch.
 //!
-//! The changes of an image depend only on the run's seed, the epoch and the sample's index. They do not
-//! depend on sharding, batches or threads. Pixels are computed from bytes with integer arithmetic. Only the
-//! rotation angle is a float, and its sine and cosine come from `libm`. Every machine therefore gets the same
-//! bits.
+//! How an image changes depends only on the chosen augmentations, the run's seed, the epoch and the sample's
+//! index. It does not depend on sharding, batches or threads. Pixels are computed from bytes with integer
+//! arithmetic. Only the rotation angle is a float, and its sine and cosine come from `libm`. Every machine
+//! therefore gets the same bits.
 
 use std::fmt;
 use std::str::FromStr;
@@ -146,8 +146,8 @@ fn flip(image: &mut [u8], [.., width]: [usize; 3]) {
 }
 
 /// Changes brightness, then contrast (the distance of pixels from the mean grey), then saturation. `factors`
-/// has one factor for each, in 1/256. Pixels are rounded to bytes after each of the three changes. Saturation
-/// changes only in images of 3 channels.
+/// has one factor for each of these three changes, in 1/256. Pixels are rounded to bytes after each of the
+/// three changes. Saturation changes only in images of 3 channels.
 fn jitter(image: &mut [u8], [channels, height, width]: [usize; 3], factors: [i32; 3]) {
     let plane = height * width;
     let through = |image: &mut [u8], factor: i32, around: i32| {

@@ -35,7 +35,7 @@ fn augmentation_depends_on_seed_epoch_and_sample_only() {
     for other in [changed(all, 2, 2, 3), changed(all, 1, 3, 3), changed(all, 1, 2, 4)] {
         assert_ne!(base, other);
     }
-    // The FNV-1a checksum guards against a change of the images that a seed gives.
+    // Images of a seed must not change from version to version. An FNV-1a checksum detects such a change.
     let mut ramp: Vec<u8> = (0..3072).map(|at| (at * 7 % 251) as u8).collect();
     all.parse::<Augmentation>().unwrap().apply(&mut ramp, SHAPE, 1, 2, 3);
     let sum = ramp.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, &byte| {

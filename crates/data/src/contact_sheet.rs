@@ -58,7 +58,7 @@ fn sheet(source: &SampleSource) -> Result<(usize, Vec<[u8; 3]>), DataError> {
     Ok((width, pixels))
 }
 
-/// Returns the width and height of a sample's drawing in pixels, before they are multiplied by [`ZOOM`]. A
+/// Returns the width and height of a sample's drawing, in pixels before the enlargement by [`ZOOM`]. A
 /// feature vector is drawn in rows of 32 features.
 fn tile([_, height, width]: [usize; 3]) -> [usize; 2] {
     match height {
@@ -82,8 +82,8 @@ fn choose(source: &SampleSource) -> Result<Vec<Vec<Vec<[u8; 3]>>>, DataError> {
 }
 
 /// Converts a sample to RGB pixels. If the sample has fewer than 3 channels, its last channel is repeated.
-/// Channels after the third are ignored. Floats are scaled so that the sample's lowest value is 0 and its
-/// highest 255.
+/// Channels after the third are ignored. Floats are scaled to bytes: the sample's lowest value becomes 0 and
+/// its highest 255.
 fn picture(bytes: &[u8], [channels, height, width]: [usize; 3], element: Element) -> Vec<[u8; 3]> {
     let scaled: Vec<u8>;
     let bytes = match element {

@@ -67,8 +67,8 @@ impl Element {
             Self::U8 => values.extend(bytes.iter().map(|&byte| f32::from(byte))),
             Self::F16 => all(bytes, values, |number| f16::from_le_bytes(number).to_f32()),
             Self::F32 => match bytemuck::try_cast_slice(bytes) {
-                // If the host is little-endian, as the file is, and the bytes are aligned for f32, copy all
-                // bytes at once.
+                // The file is little-endian. If the host is little-endian too, and the bytes are aligned for
+                // f32, copy all bytes at once.
                 Ok(floats) if cfg!(target_endian = "little") => values.extend_from_slice(floats),
                 _ => all(bytes, values, f32::from_le_bytes),
             },

@@ -24,8 +24,8 @@ pub enum DataError {
         /// The folder.
         root: PathBuf,
     },
-    /// Something is wrong with the files of a data set. The text is the whole message: which files, and what
-    /// to do.
+    /// Something is wrong with the files of a data set. The text is the whole message: it names the files,
+    /// and says what is wrong and what to do.
     #[error("{0}")]
     Files(String),
     /// A file or folder cannot be read.
@@ -33,8 +33,8 @@ pub enum DataError {
     Read {
         /// The file or folder.
         path: PathBuf,
-        /// The I/O error. The message contains it, so `Error::source` does not return it: a program that
-        /// prints the source would repeat it.
+        /// The I/O error. The message contains it. `Error::source` does not return it, because a program that
+        /// prints sources would then print it twice.
         reason: std::io::Error,
     },
     /// A file or folder cannot be written.
@@ -45,7 +45,7 @@ pub enum DataError {
         /// The I/O error.
         reason: std::io::Error,
     },
-    /// An option of an import has an invalid value, or cannot be used with the source of the import.
+    /// An option of an import has an invalid value, or does not apply to the files that are imported.
     #[error("--{option}{}{value}: {problem}", if value.is_empty() { "" } else { " " })]
     Option {
         /// The long name of the option, without `--`.
@@ -139,8 +139,8 @@ impl DataError {
         Self::source(path, format!("label {label} of {at} is outside 0 to {last}; {OTHER_SAMPLES}"))
     }
 
-    /// Adds advice to an error about a file of a data set of the format `kind`: how to replace the damaged or
-    /// unreadable file. Other errors stay as they are.
+    /// Adds advice to the error about a damaged or unreadable file of a data set: how to make the file
+    /// readable, or how to replace it. `kind` is the format of the data set. Other errors stay as they are.
     pub(crate) fn in_set(self, kind: DataFormat) -> Self {
         Self::Files(match self {
             Self::Read { path, reason } if reason.kind() == std::io::ErrorKind::PermissionDenied => {
@@ -167,7 +167,7 @@ impl DataError {
     }
 }
 
-/// Returns the reason why a build without the crate feature `feature` cannot read `what`.
+/// Returns the message that this build cannot read `what` because it lacks the crate feature `feature`.
 pub(crate) fn without(what: &str, feature: &str) -> String {
     format!("this build cannot read {what}; build with the feature {feature}")
 }
@@ -177,7 +177,7 @@ pub(crate) fn until_stopped(read: Result<(), DataError>) -> Result<(), DataError
     if let Err(DataError::Stopped) = read { Ok(()) } else { read }
 }
 
-/// What [`damage`] returns for contents that the decoder rejects.
+/// Result of [`damage`] for contents that are not truncated, but that the decoder rejects.
 pub(crate) const DAMAGED: &str = "is damaged";
 
 /// Describes why a decoder failed: the contents are truncated or damaged. Returns `None` for an error of the

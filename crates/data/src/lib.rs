@@ -1,5 +1,5 @@
 //! Data sets: file formats, generated data sets, imports of pictures, tables and arrays, and the samples of
-//! one rank.
+//! one rank (a process of an MPI job).
 //!
 //! [`open`] detects the format of a folder and returns a [`SampleSource`]. The source returns each sample as
 //! the bytes that are on disk. A [`Shard`] holds the samples of one rank, in memory or read from disk for

@@ -5,11 +5,13 @@ use crate::{Description, Element};
 /// Converts samples, as they are on disk, to f32 values. The values are normalised with the means and
 /// standard deviations of the data set.
 ///
-/// A sample of an image consists of bytes. Each byte becomes `(byte / 255 - mean) / std`, which is looked up
-/// in a table for the channel. Each operation is rounded to f32, as in PyTorch.
+/// A sample that is an image consists of bytes. Each byte becomes `(byte / 255 - mean) / std`. Each channel
+/// has a table of these values, with one value for each byte. Each operation is rounded to f32, as in
+/// PyTorch.
 ///
-/// A sample of features consists of floats, which are cast to f32. They become `(float - mean) / std` if the
-/// data set has a mean and a standard deviation for each feature. Otherwise they are not normalised.
+/// A sample that is a feature vector consists of floats, which are cast to f32. They become `(float - mean) /
+/// std` if the data set has a mean and a standard deviation for each feature. Otherwise they are not
+/// normalised.
 #[derive(Debug)]
 pub struct Normalizer {
     shape: [usize; 3],

@@ -1,10 +1,11 @@
-//! Shortens names and texts from the input, so that a message that quotes them stays one readable line.
+//! Shortens names and texts of the user's files, so that a message with a quotation stays one readable line.
 
 use std::borrow::Cow;
 
 /// A text with more characters than this number is shortened.
 const MOST: usize = 80;
-/// Maximum number of characters of a list. The last separator and the number of all names are not counted.
+/// Maximum number of characters of a list. The text after the last name, such as `, … (784 in all)`, does not
+/// count.
 const MOST_OF_LIST: usize = 100;
 
 /// Joins names with commas. A long list is cut, and ends with the number of all names: `a, b, c, … (784 in

@@ -1,5 +1,5 @@
-//! Holds the training or test samples of one rank (a process of an MPI job), in memory or on disk. The caller
-//! decides which samples belong to the rank.
+//! Holds the training or test samples of one rank (a process of an MPI job). The samples are in memory, or
+//! stay on disk until they are needed. The caller decides which samples belong to the rank.
 //!
 //! All ranks together use the first samples of a split, up to a limit. Each rank reads all of these samples
 //! once and computes their digest, including the samples of other ranks. By comparing digests, ranks check
@@ -17,7 +17,7 @@ use crate::formats::NpyFile;
 use crate::formats::data_set::label_bytes;
 use crate::{DataError, DataFormat, SampleSource, Split};
 
-/// Starts the SHA-256 of a split with its labels. The caller adds the samples in file order.
+/// Starts the SHA-256 digest of a split: hashes the labels. The caller then adds the samples, in file order.
 fn digest_of_labels(labels: &[u16], classes: usize) -> Sha256 {
     Sha256::new_with_prefix(label_bytes(labels, classes))
 }
@@ -82,8 +82,8 @@ enum SampleBytes {
     File(Arc<NpyFile>),
 }
 
-/// The samples of one rank, in the order in which the rank uses them. Their bytes are those on disk, without
-/// normalisation.
+/// The samples of one rank, in the order in which the rank uses them. The samples are the bytes of the file:
+/// they are not normalised.
 #[derive(Debug)]
 pub struct Shard {
     split: Split,
@@ -168,8 +168,8 @@ impl Shard {
         self.fill(source, numbers, None)
     }
 
-    /// Loads the samples with the indices `numbers`. If `visit` is given, also calls it with each sample that
-    /// all ranks together use.
+    /// Makes the samples with the indices `numbers` the samples of this rank. If `visit` is given, also calls
+    /// it with each sample of all ranks.
     fn fill(
         &mut self,
         source: &SampleSource,

@@ -62,7 +62,8 @@ pub struct Description {
 }
 
 impl Description {
-    /// Describes pictures of bytes whose channels share one mean and one standard deviation.
+    /// Returns the description of pictures whose pixels are bytes. All channels have the same mean and the
+    /// same standard deviation.
     pub(crate) fn pictures(
         kind: DataFormat,
         shape: [usize; 3],
@@ -92,8 +93,8 @@ impl Description {
     }
 }
 
-/// A data set with a training split and a test split. A split's samples are read on request, in file order.
-/// Random samples ([`noise`](crate::generate::noise)) have no file and are drawn on request.
+/// A data set with a training split and a test split. Samples are read from the files on request, in file
+/// order. Random samples ([`noise`](crate::generate::noise)) have no files: they are drawn on request.
 pub struct SampleSource {
     description: Description,
     /// Contents of `dataset.json`, if `mpiburn data import` wrote the data set.
@@ -133,8 +134,8 @@ impl SampleSource {
         &self.description
     }
 
-    /// Returns the description, so that the caller can change it. For example, samples for a trained network
-    /// must be normalised with the mean and standard deviation of the network's training data.
+    /// Returns the description for changes by the caller. For example, samples for a trained network must be
+    /// normalised with the mean and standard deviation of the network's training data.
     pub fn description_mut(&mut self) -> &mut Description {
         &mut self.description
     }

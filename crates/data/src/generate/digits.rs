@@ -19,13 +19,13 @@ use crate::Split;
 /// Height and width of an image in pixels.
 pub const SIDE: usize = 28;
 
-/// How far a sample deviates from its skeleton, the ideal lines of the digit. This number sets the difficulty
-/// of the data set: a small convolutional network reaches about 98.4 % accuracy after three epochs of 60,000
-/// samples.
+/// Scale of the deviations of a sample from its skeleton, the ideal lines of the digit. This number sets the
+/// difficulty of the data set: with this value, a small convolutional network reaches about 98.4 % accuracy
+/// after three epochs of 60,000 samples.
 const SLOPPINESS: f32 = 0.92;
 
-/// Draws sample `index` of `split` in the data set of `seed`. Returns the image, row by row from the top with
-/// 0 for the background and 255 for full ink, and the label.
+/// Draws sample `index` of `split` in the data set of `seed`. Returns the image and the label. The pixels of
+/// the image are row by row from the top. A pixel is 0 in the background, and 255 at full ink.
 ///
 /// Samples do not depend on each other and can be drawn in any order.
 pub fn draw(seed: u64, split: Split, index: u64) -> ([u8; SIDE * SIDE], u8) {

@@ -25,8 +25,9 @@ pub const CLASSES: usize = 20;
 
 /// Dimensions of the space that the clusters are in.
 const SPACE: usize = 24;
-/// Standard deviation of each coordinate of the cluster centres. The coordinates of samples have a standard
-/// deviation of 1 around their cluster's centre, so this number sets the difficulty of the data set.
+/// Standard deviation of each coordinate of the cluster centres. Around the centre of its cluster, each
+/// coordinate of a sample has a standard deviation of 1. A smaller `SPREAD` therefore makes clusters overlap
+/// more, and the data set more difficult.
 const SPREAD: f32 = 0.69;
 /// Standard deviation of the noise that is added to each feature.
 const NOISE: f32 = 0.3;
@@ -145,8 +146,9 @@ mod tests {
         assert_eq!(checksum(7, Split::Test, 200), 0x95f1_dd97_9899_6769);
     }
 
-    /// A classifier that knows the centres and a sample's point in their space can hardly do better than to
-    /// choose the nearest centre. Its accuracy is therefore nearly an upper bound for every network.
+    /// The classifier of this test knows the centres and the point of each sample in their space, and chooses
+    /// the nearest centre. Hardly any classifier can do better, so its accuracy is nearly an upper bound for
+    /// every network.
     #[test]
     fn the_best_accuracy_is_as_documented() {
         let space = FeatureSpace::new(7);

@@ -10,6 +10,6 @@ mod synthetic;
 
 pub use synthetic::noise;
 
-/// Called after each generated sample with the number of samples written so far. If the function returns an
-/// error, the generator stops, removes the files that it has not finished, and returns this error.
+/// Function that a generator calls after each sample, with the number of samples written so far. If the
+/// function returns an error, the generator stops, removes its unfinished files, and returns this error.
 pub type AfterSample<'a> = &'a dyn Fn(usize) -> std::io::Result<()>;

@@ -67,8 +67,8 @@ type Canvas = [Colour; SIDE * SIDE];
 fn ground(class: usize, chance: &mut Chance) -> Box<Canvas> {
     let own = !chance.happens(ANY_GROUND);
     let hue = if own { own_hue(class * 7 + 3, chance) } else { chance.between(0.0, 1.0) };
-    // Some classes have light backgrounds and some have dark ones. At first, deep networks learn little
-    // except for this brightness. If all backgrounds had the same brightness, weight decay might prevent any
+    // Some classes have light backgrounds and some have dark ones. This brightness is nearly all that a deep
+    // network learns at first. If all classes had the same brightness, weight decay might prevent any
     // learning.
     let light = if own { 0.15 + 0.075 * (class * 3 % CLASSES) as f32 } else { chance.between(0.3, 0.8) };
     let mut colours = || {

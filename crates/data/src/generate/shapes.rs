@@ -12,7 +12,7 @@ pub const NAMES: [&str; 10] =
     ["disc", "square", "triangle", "flower", "cross", "ring", "crescent", "bar", "angle", "dumbbell"];
 
 /// Returns the signed distance of the point (x, y) from an outline. The distance is negative inside the
-/// outline. `shape` is the index of the outline in [`NAMES`]. Outlines have about unit radius. The distance
+/// outline. `shape` is the index of the outline in [`NAMES`]. The radius of outlines is about 1. The distance
 /// is exact only near the edge, which is enough for antialiasing.
 pub fn outside(shape: usize, x: f32, y: f32) -> f32 {
     let round = |x: f32, y: f32| (x * x + y * y).sqrt();

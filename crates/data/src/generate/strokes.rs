@@ -125,9 +125,9 @@ fn knots(stroke: Stroke, jitter: f32, chance: &mut Chance) -> Vec<Point> {
     out
 }
 
-/// Computes a Catmull-Rom spline through the knots, as a polyline. Between two knots, the spline already
-/// bends towards the knot that follows them. If the second of them is a corner, which is a repeated knot, the
-/// knot that follows is the corner again. The curve therefore does not bend before it reaches a corner.
+/// Computes a Catmull-Rom spline through the knots, as a polyline. The curve between two knots depends also
+/// on the knot after the two. A corner is a repeated knot: the knot after a corner is the corner itself. The
+/// curve therefore does not bend before it reaches a corner.
 fn line(knots: &[Point]) -> Vec<Point> {
     let mut out = vec![knots[0]];
     for i in 1..knots.len() {
@@ -185,9 +185,9 @@ struct Wave {
     phase: f32,
 }
 
-/// Scales the lines to pixels and moves them to the centre of the image. Drawn with a pen of the radius
-/// `radius`, the digit has the size of MNIST's digits. On average, its centre of mass is less than a pixel
-/// from the image's centre.
+/// Scales the lines to pixels and moves them to the centre of the image. If a pen of the radius `radius` then
+/// draws the lines, the digit has the size of MNIST's digits. On average, its centre of mass is less than a
+/// pixel from the image's centre.
 pub fn scale_and_centre(lines: &mut [Vec<Point>], radius: f32, chance: &mut Chance) {
     let (mut low, mut high) = ([f32::MAX; 2], [f32::MIN; 2]);
     let (mut sum, mut length) = ([0.0; 2], 1e-6);

@@ -16,8 +16,9 @@ struct Noise {
     classes: usize,
 }
 
-/// Returns a data set of random samples, with `samples` samples of `shape` in each split. They are generated
-/// when they are read. Samples with a height above 1 are images of bytes. Other samples are f32 features.
+/// Returns a data set of random samples, with `samples` samples of `shape` in each split. The samples are
+/// generated when they are read. Samples with a height above 1 are images of bytes. Other samples are f32
+/// features.
 pub fn noise(shape: [usize; 3], classes: usize, samples: usize) -> SampleSource {
     let is_image = shape[1] > 1;
     // Features are not normalised: they are drawn from -1 to 1.
