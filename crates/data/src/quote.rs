@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 /// A text with more characters than this number is shortened.
 const MOST: usize = 80;
-/// Maximum number of characters of a list. The text after the last name, such as `, … (784 in all)`, does not
-/// count.
+/// Maximum number of characters of a list of several names. The separator before the last name and the number
+/// of all names do not count.
 const MOST_OF_LIST: usize = 100;
 
 /// Joins names with commas. A long list is cut, and ends with the number of all names: `a, b, c, … (784 in

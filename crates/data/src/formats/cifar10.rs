@@ -19,8 +19,8 @@ pub(crate) const IMAGE: usize = SHAPE[0] * SHAPE[1] * SHAPE[2];
 /// Bytes of a record: a label and an image.
 const RECORD: usize = 1 + IMAGE;
 const CLASSES: usize = 10;
-/// Mean and standard deviation with which every channel is normalised. The mean and the standard deviation of
-/// CIFAR-10's own pixels are different.
+/// Mean and standard deviation for the normalisation of every channel: normalised pixels are from -1 to 1.
+/// These numbers are not the mean and the standard deviation of CIFAR-10's pixels.
 const MEAN: f32 = 0.5;
 const STD: f32 = 0.5;
 const TEST: &str = "test_batch.bin";
@@ -92,7 +92,8 @@ pub(super) fn open(root: &Path) -> Result<SampleSource, DataError> {
 
 impl Records {
     /// Calls `visit` for each of the first `limit` records of the split. The arguments of `visit` are the
-    /// file that has the record, the record's index in the file and in the split, and the record's bytes.
+    /// file of the record, the record's index in this file and its index in the split, and the record's
+    /// bytes.
     fn for_each_record(
         &self,
         limit: usize,
@@ -114,8 +115,8 @@ fn open_file(path: &Path) -> Result<DataFile, DataError> {
         (0, _) => "contains no images".to_owned(),
         (_, 0) => return Ok(file),
         (found, rest) => {
-            // Look for another format only if the length is wrong: a valid file may begin like a file of
-            // another format, because dark pixels are small numbers.
+            // Look for another format only if the length is wrong. The first bytes of a valid file are a
+            // label and pixels, and may by chance be those of another format.
             if let Some(kind) = files::foreign_file(path) {
                 bail!(path, "is {kind}");
             }

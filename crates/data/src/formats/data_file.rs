@@ -2,8 +2,9 @@
 //!
 //! The files are not memory-mapped. While Rust code borrows the bytes of a memory map, another process could
 //! change or truncate the file. This would be undefined behaviour, so memory maps need `unsafe` code, which
-//! this crate forbids. With `pread`, each byte is copied once from the page cache, which all ranks of a host
-//! share. A truncated file gives an error. With a memory map, it would give a SIGBUS.
+//! this crate forbids. With `pread`, each byte is copied once from the page cache, which all processes of a
+//! host share. If the file is truncated, `pread` returns an error, while an access to a memory map raises
+//! SIGBUS.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -79,7 +80,8 @@ impl DataFile {
     /// first record is at offset `from`.
     ///
     /// # Errors
-    /// When the file ends within a record or cannot be read, or when `visit` returns an error.
+    /// When the file ends before the last record does, when the file cannot be read, or when `visit` returns
+    /// an error.
     pub fn for_each_record(
         &self,
         from: usize,

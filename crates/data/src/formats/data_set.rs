@@ -51,8 +51,8 @@ pub struct DataSet {
 pub struct SplitRecord {
     /// Number of samples.
     pub samples: usize,
-    /// SHA-256 over labels and samples. `mpiburn data info` prints it, and a training compares it with the
-    /// files.
+    /// SHA-256 digest of labels and samples. `mpiburn data info` prints it. A training computes it from the
+    /// files and compares both.
     pub sha256: String,
     /// Origin of each sample: a file below `source`, `file:line` or `file:row` of a table, or `file[row]` of
     /// an array. Training does not read this field.
@@ -61,8 +61,8 @@ pub struct SplitRecord {
 }
 
 impl DataSet {
-    /// Returns the dtype and the shape of the array that contains `samples` samples. A sample has the given
-    /// channels, height and width, and consists of `numbers`.
+    /// Returns the dtype and the shape of an array of `samples` samples. A sample has the given channels,
+    /// height and width, and `numbers` is the type of its numbers.
     pub(crate) fn array(
         samples: usize,
         [channels, height, width]: [usize; 3],
@@ -137,7 +137,7 @@ impl DataSet {
         Ok(set)
     }
 
-    /// Returns the name of a file of the split `split`. `what` is `images` or `labels`.
+    /// Returns the name of the file of `split` that contains `what`: `images` or `labels`.
     pub fn file_name(split: &str, what: &str) -> String {
         format!("{split}-{what}.npy")
     }

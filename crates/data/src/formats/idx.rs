@@ -17,10 +17,11 @@ use crate::error::{DAMAGED, damage};
 pub struct IdxFile {
     /// Path of the file.
     pub path: PathBuf,
-    /// Whether the file is compressed with gzip. If so, the length of its contents is known only after
-    /// decompressing it.
+    /// Whether the file is compressed with gzip. The length of compressed contents is known only after they
+    /// are decompressed.
     is_packed: bool,
-    /// Number of items (images or labels). For images, the numbers of rows and columns of an image follow.
+    /// Sizes of the dimensions. The first is the number of items (images or labels). In a file of images, the
+    /// numbers of rows and columns of an image follow.
     pub shape: Vec<usize>,
 }
 
@@ -122,7 +123,7 @@ impl IdxFile {
         Ok(())
     }
 
-    /// Writes all items to `target`.
+    /// Writes the bytes of all items to `target`.
     ///
     /// # Errors
     /// When the file cannot be read, when its length is not the one that the header declares, or when

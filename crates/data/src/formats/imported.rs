@@ -7,7 +7,7 @@ use super::npy::NpyRows;
 use super::{DataSet, FILE, NpyFile};
 use crate::{DataError, DataFormat, Description, SampleSource, Split};
 
-/// Returns the name of the file that marks an imported data set, if `root` contains this file.
+/// Returns the name `dataset.json` if `root` contains this file, which only imported data sets have.
 pub(super) fn any_file(root: &Path) -> Option<String> {
     root.join(FILE).exists().then(|| FILE.to_owned())
 }

@@ -31,8 +31,8 @@ impl DataFormat {
     /// # Errors
     /// When the folder cannot be read, or contains no data set or more than one.
     pub fn of_folder(root: &Path) -> Result<Self, DataError> {
-        // Without the permission to search a folder, all its files seem to be missing. Report the missing
-        // permission instead.
+        // If this user may not search a folder, all its files seem to be missing. Report the missing
+        // permission, not missing files.
         for folder in [root, &root.join("train_data"), &root.join("test_data")] {
             if let Err(error) = folder.join(".").try_exists()
                 && error.kind() == ErrorKind::PermissionDenied
@@ -54,8 +54,8 @@ impl DataFormat {
         }
     }
 
-    /// Returns the subcommand of `mpiburn data` that makes a data set of this format. No subcommand makes
-    /// [`Self::Noise`]: the result for this format is `digits`.
+    /// Returns the subcommand of `mpiburn data` that makes a data set of this format. Returns `digits` for
+    /// [`Self::Noise`], which no subcommand makes.
     pub fn generator(self) -> &'static str {
         match self {
             Self::Idx | Self::Noise => "digits",
@@ -66,8 +66,8 @@ impl DataFormat {
     }
 }
 
-/// Returns whether a file of this name may belong to a data set: `dataset.json`, `train_data/train_x.npy` and
-/// so on.
+/// Returns whether a file of this name may belong to a data set that a training can read. Such names are
+/// `dataset.json`, `train_data/train_x.npy` and so on.
 pub fn is_data_file(path: &Path) -> bool {
     let Ok(path) = place(path) else { return false };
     let Some(name) = path.file_name() else { return false };

@@ -8,7 +8,7 @@ use crate::error::OTHER_SAMPLES;
 use crate::source::SplitReader;
 use crate::{DataError, DataFormat, Description, SampleSource};
 
-/// The two files of a split. Opening them reads only headers.
+/// The two files of a split. When they are opened, only their headers are read.
 struct Idx {
     images: IdxFile,
     labels: IdxFile,
@@ -34,7 +34,7 @@ pub(super) fn file_names() -> impl Iterator<Item = String> {
 }
 
 /// Returns the four spellings of a file name: with a dash or a dot before `idx`, and with or without `.gz`.
-/// The names in some archives have a dot.
+/// Some archives have names with a dot.
 fn spellings(name: &str) -> [String; 4] {
     let dotted = name.replace("-idx", ".idx");
     [name.to_owned(), dotted.clone(), format!("{name}.gz"), format!("{dotted}.gz")]

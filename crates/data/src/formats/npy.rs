@@ -23,7 +23,7 @@ use crate::{DataError, Element};
 pub(crate) const MAGIC: &[u8] = b"\x93NUMPY";
 
 /// Size in bytes of each header that [`npy_header`] writes. The size does not depend on the number of
-/// samples.
+/// samples, so a writer can replace the header when it knows this number.
 pub(crate) const HEADER: usize = 128;
 
 /// Returns a `.npy` header of version 1.0 for numbers of `dtype` in row-major order, 128 bytes long.
@@ -123,7 +123,7 @@ pub struct NpyFile {
     pub width: usize,
     /// Number of rows.
     pub rows: usize,
-    /// Number of elements in a row; 1 in a file of one dimension.
+    /// Number of elements in a row. A row of a file with one dimension has one element.
     pub columns: usize,
     /// The size of each dimension.
     pub shape: Vec<usize>,
@@ -201,7 +201,8 @@ impl NpyFile {
         Ok(Self { file, start, dtype, width, rows, columns, shape, fortran: fortran_order })
     }
 
-    /// Checks that `labels` has one label for each row, and that there is at least one row.
+    /// Checks that `labels` has one label for each row of this file, and that this file has at least one row
+    /// and one column.
     ///
     /// # Errors
     /// When the two files do not match, or when there is no row or no column.
@@ -250,8 +251,8 @@ impl NpyFile {
         limit: usize,
         mut visit: impl FnMut(usize, &[u8]) -> Result<(), DataError>,
     ) -> Result<(), DataError> {
-        // In Fortran order, the elements of a row are spread over the file. Each read takes the elements of
-        // many rows from one column, so that there are fewer system calls.
+        // In Fortran order, the elements of a column are adjacent, and those of a row are spread over the
+        // file. Each read takes the elements of many rows from one column, so there are fewer system calls.
         const BLOCK: usize = 1024;
         let (limit, width) = (limit.min(self.rows), self.width);
         if !self.fortran {
@@ -285,8 +286,8 @@ impl NpyFile {
         self.file.read(self.start + row * self.columns * self.width, bytes)
     }
 
-    /// Reads all numbers of a file that has one of the dtypes [`Self::INTEGERS`]. An i128 can hold every
-    /// number of these types.
+    /// Reads all numbers of a file with one of the dtypes [`Self::INTEGERS`]. They are returned as i128,
+    /// which can hold every number of these types.
     ///
     /// # Errors
     /// When the file cannot be read to its end.
@@ -300,8 +301,8 @@ impl NpyFile {
         Ok(values)
     }
 
-    /// Reads all strings of a file that has one of the dtypes [`Self::STRINGS`]. The padding with zeros at
-    /// the end, and blanks at both ends, are removed.
+    /// Reads all strings of a file with one of the dtypes [`Self::STRINGS`]. Removes the zeros that pad a
+    /// string at its end, and blanks at both ends.
     ///
     /// # Errors
     /// When the file cannot be read to its end.

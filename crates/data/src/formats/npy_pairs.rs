@@ -1,8 +1,8 @@
 //! Reads feature vectors from pairs of `.npy` files: `train_data/train_x.npy` with one row for each sample,
 //! `train_data/train_y.npy` with the labels, and the same files for `test`.
 //!
-//! Labels may be any integers: they need not start at 0 and may have gaps. A class is the index of its label
-//! among the sorted labels of the training set.
+//! Labels may be any integers: they need not start at 0 and may have gaps. The different labels of the
+//! training set are sorted, and the class of a sample is the index of its label among them.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub(super) fn any_file(root: &Path) -> Option<String> {
 struct OpenPair {
     features: NpyFile,
     labels: NpyFile,
-    /// The labels as the file has them, not yet converted to classes.
+    /// The labels in the file. They are not yet converted to classes.
     values: Vec<i128>,
 }
 

@@ -25,7 +25,7 @@ fn made() -> tempfile::TempDir {
     root
 }
 
-/// Replaces the training samples by `count` samples of different classes.
+/// Replaces the training samples by `count` samples, each of another class.
 fn put_classes(root: &tempfile::TempDir, count: usize) {
     let labels: Vec<u8> = (0..count as u32).rev().flat_map(u32::to_le_bytes).collect();
     put(root.path(), Split::Train, 'y', "<u4", &[count], &labels);

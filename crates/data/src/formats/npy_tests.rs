@@ -7,8 +7,8 @@ fn file(dtype: &str, shape: &[usize], bytes: &[u8]) -> Vec<u8> {
     [&npy_header(dtype, shape), bytes].concat()
 }
 
-/// Returns a file as [`file`] does, but in Fortran order. `True`, with a blank after it, is as long as
-/// `False`, so the header stays valid.
+/// Returns the file that [`file`] returns, but marked as Fortran order: `False` in its header is replaced by
+/// `True` and a blank. The length of the header stays the same.
 fn fortran(dtype: &str, shape: &[usize], bytes: &[u8]) -> Vec<u8> {
     let mut file = file(dtype, shape, bytes);
     let at = file.windows(5).position(|text| text == b"False").unwrap();

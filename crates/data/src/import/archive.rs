@@ -1,4 +1,5 @@
-//! Recognises and unpacks an archive that is the source of an import, and makes errors name the archive.
+//! Recognises and unpacks an archive that is to be imported. Errors about its files then name the archive
+//! instead of the temporary folder.
 
 use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -31,8 +32,8 @@ fn kind(path: &Path) -> io::Result<Option<ArchiveKind>> {
     let bytes = beginning(&mut file)?;
     Ok(match &bytes[..] {
         [b'P', b'K', 3 | 5, ..] => Some(ArchiveKind::Zip),
-        // A damaged .gz file does not count as an archive. It is read as a table later, and then the damage
-        // is reported.
+        // A damaged .gz file does not count as an archive. It is read as a table later, and the reader
+        // reports the damage.
         [0x1f, 0x8b, ..] => {
             let inside = beginning(&mut MultiGzDecoder::new(BufReader::new(open_regular(path)?)));
             inside.is_ok_and(|bytes| is_tar(&bytes)).then_some(ArchiveKind::TarGz)
@@ -50,8 +51,8 @@ pub(crate) fn unpack(job: &Job<'_>) -> Result<Option<PathBuf>, DataError> {
     unpack::into_folder(kind, job).map(Some)
 }
 
-/// Makes an error name the archive instead of `folder`, into which the archive was unpacked. Changes both the
-/// path and the text of the error.
+/// Returns `error` with the archive's path instead of `folder`, the folder into which the archive was
+/// unpacked. Changes both the path and the text of the error.
 pub(crate) fn renamed(error: DataError, folder: &Path, archive: &Path) -> DataError {
     let inside = |path: PathBuf| match path.strip_prefix(folder) {
         Ok(rest) if rest.as_os_str().is_empty() => archive.to_owned(),

@@ -98,7 +98,7 @@ pub enum Header {
 }
 
 impl ImportArgs {
-    /// Returns an error if an option is given that applies only to pictures.
+    /// Returns an error if the user has given an option that applies only to pictures.
     pub(super) fn refuse_those_of_pictures(&self) -> Result<(), DataError> {
         let given = [
             ("size", self.size.map(|size| size.to_string())),
@@ -109,7 +109,7 @@ impl ImportArgs {
         self.refuse(given, "pictures")
     }
 
-    /// Returns an error if an option is given that applies only to tables.
+    /// Returns an error if the user has given an option that applies only to tables.
     pub(super) fn refuse_those_of_tables(&self) -> Result<(), DataError> {
         let name = |header: Header| if header == Header::Yes { "yes" } else { "no" };
         let given = [
@@ -119,8 +119,8 @@ impl ImportArgs {
         self.refuse(given, "tables")
     }
 
-    /// Returns an error for the first of the `given` options that has a value. `what` is the kind of source
-    /// that these options apply to.
+    /// Returns an error for the first option in `given` that has a value. The options in `given` apply only
+    /// to `what`, for example to pictures.
     fn refuse<const N: usize>(
         &self,
         given: [(&'static str, Option<String>); N],

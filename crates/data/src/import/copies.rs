@@ -10,14 +10,14 @@ type At = (usize, usize);
 
 /// A group of samples with equal bytes.
 struct Equal {
-    /// The sample that was added first. `label` is its label.
+    /// The first sample of the group that was added. `label` is the label of this sample.
     first: At,
     label: u16,
     /// Number of samples in the group.
     number: u32,
 }
 
-/// The samples that were added, by their SHA-256 digests.
+/// All samples that were added, grouped by their SHA-256 digests.
 #[derive(Default)]
 pub(crate) struct Copies {
     samples: HashMap<[u8; 32], Equal>,
@@ -25,9 +25,9 @@ pub(crate) struct Copies {
     in_both: usize,
     /// The first test sample that equals a training sample, and this training sample.
     first_in_both: Option<[At; 2]>,
-    /// Digests of the samples that occur in several classes.
+    /// Digests of samples whose copies have different classes.
     in_two_classes: HashSet<[u8; 32]>,
-    /// The first two equal samples of different classes.
+    /// The first two samples that are equal but have different classes.
     first_in_two_classes: Option<[At; 2]>,
 }
 

@@ -1,7 +1,7 @@
 //! One import while it runs: its options, its temporary folder, and its progress.
 //!
-//! An import into `DIR` works in the folder `.DIR.part` beside `DIR`. Everything unfinished is in
-//! `.DIR.part`: unpacked archives, the new data set until it is complete, and the old data set while it is
+//! An import into `DIR` works in the folder `.DIR.part` beside `DIR`. `.DIR.part` contains everything
+//! temporary: unpacked archives, the new data set until it is complete, and the old data set while it is
 //! replaced. While an import runs, a lock file keeps other imports into `DIR` from starting. If an import is
 //! killed, the next import into `DIR` first moves back an old data set that has not been replaced, and then
 //! removes the other contents of `.DIR.part`.
@@ -39,16 +39,18 @@ const PARTS: [&str; 5] = [OLD, "set", UNPACKED, "pictures", crate::import::array
 pub(crate) struct Job<'a> {
     pub(crate) args: &'a ImportArgs,
     progress: &'a ImportProgress<'a>,
-    /// Where the data set will be.
+    /// The folder of the data set. It contains the new data set only after the import.
     pub(crate) out: PathBuf,
-    /// The import's folder beside `out`. It is removed when the import ends.
+    /// The import's folder beside `out`. It is removed when the import ends, unless it contains the only copy
+    /// of the old data set.
     pub(crate) folder: PathBuf,
     _lock: FolderLock,
 }
 
 impl<'a> Job<'a> {
-    /// Starts an import and locks its folder, so that only one import at a time writes to `out`. Removes what
-    /// a killed import has left in the folder.
+    /// Starts an import and locks its folder, so that only one import at a time writes to `out`. If a killed
+    /// import has left the old data set in the folder, moves it back to `out`, and then removes everything
+    /// else from the folder.
     pub(crate) fn start(args: &'a ImportArgs, progress: &'a ImportProgress<'a>) -> Result<Self, DataError> {
         // If `--out` is a link, replace the folder that the link points to.
         let out = args.out.canonicalize().or_else(|_| place(&args.out));
@@ -65,7 +67,7 @@ impl<'a> Job<'a> {
         let is_left = match fs::create_dir(&folder) {
             Ok(()) => false,
             // Take over a folder only if it is a real folder and contains only files of an import. A link, or
-            // a folder with other files, may belong to somebody.
+            // a folder with other files, may belong to the user.
             Err(_)
                 if folder.symlink_metadata().is_ok_and(|found| found.is_dir()) && is_of_import(&folder) =>
             {

@@ -56,9 +56,9 @@ pub(crate) fn twin<T: Copy + Eq + Hash>(names: impl IntoIterator<Item = T>) -> O
 
 /// Returns the name of the class that a label stands for, or `None` if the sample must be left out.
 ///
-/// `number` is the value of a label that is a number, and `None` for a word. For an integer, `None` is
-/// allowed too, because its text is already the name of a class. Errors begin with `place`, which says where
-/// the label is.
+/// If the label is a number, `number` is its value. If the label is a word, `number` is `None`. For an
+/// integer, `None` is allowed too, because the text of an integer is already the name of its class. Errors
+/// begin with `place`, which says where the label is.
 pub(crate) fn class_name(
     place: impl Display,
     label: &str,
@@ -92,8 +92,8 @@ pub(crate) fn number_in(word: &str) -> Option<f64> {
     word.parse().ok().filter(|number: &f64| number.is_finite())
 }
 
-/// Returns the class name for a label that is a whole number: `2` for `2.0`, `+2` and `2e0`. A label with
-/// leading zeros, such as `02`, is another class and keeps its spelling.
+/// Returns the class name for a label that is a whole number. It is `2` for `2.0`, `+2` and `2e0`. A label
+/// with leading zeros, such as `02`, is a class of its own and keeps its spelling.
 fn whole(label: &str, value: f64) -> String {
     let is_respelled = label.contains(['.', ',', 'e', 'E', '+']) || value == 0.0 && label.starts_with('-');
     // At 1e15 and above, the digits of the f64 may differ from the digits of the label. Adding 0 turns -0
@@ -108,8 +108,8 @@ fn index_in(names: &[String], label: &str) -> Option<usize> {
     place.or_else(|| names.iter().position(|name| name == label))
 }
 
-/// The labels of a source, numbered in the order in which they were found, or in the order of the names that
-/// the source lists.
+/// The labels of a source and their numbers. If the source lists names of classes, the numbers follow the
+/// list. Otherwise, labels are numbered in the order in which they are found.
 pub(crate) struct Labels {
     known: Known,
     missing: MissingLabels,
@@ -134,9 +134,9 @@ impl Labels {
     /// Returns the number of a label, or `None` if the sample must be left out. A new label gets the next
     /// number.
     ///
-    /// `value` is the value of a label that is a number, and `None` for a word. For an integer, `None` is
-    /// allowed too, because its text is already the name of a class. Errors begin with `place`, which says
-    /// where the label is.
+    /// If the label is a number, `value` is its value. If the label is a word, `value` is `None`. For an
+    /// integer, `None` is allowed too, because the text of an integer is already the name of its class.
+    /// Errors begin with `place`, which says where the label is.
     pub(crate) fn number(
         &mut self,
         place: impl Display,
@@ -196,8 +196,8 @@ impl Labels {
         }
     }
 
-    /// Keeps only the labels with these numbers. The other labels occur only in splits that are not used.
-    /// Names that the source lists are all kept.
+    /// Keeps only the labels with these numbers. Callers leave out labels that occur only in splits that are
+    /// not used. If the source lists names of classes, all names are kept.
     pub(crate) fn retain(&mut self, numbers: impl IntoIterator<Item = u32>) {
         let numbers: BTreeSet<u32> = numbers.into_iter().collect();
         if let Known::Found(found) = &mut self.known {

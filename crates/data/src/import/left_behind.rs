@@ -22,7 +22,7 @@ const NAMES: [&str; 25] = [
     "temporary items",
     "thefindbycontentfolder",
     "thevolumesettingsfolder",
-    // Linux: mklost+found(8). Android: the same folder on memory cards.
+    // Linux: mklost+found(8). Android makes the same folder on memory cards.
     "lost+found",
     "lost.dir",
     // Synology's DSM: thumbnails, recycle bin, snapshots.

@@ -104,7 +104,8 @@ pub fn import(args: &ImportArgs, progress: &ImportProgress<'_>) -> Result<Import
     Ok(imported)
 }
 
-/// Returns warnings about classes that have no samples in a split: one line for each kind of problem.
+/// Returns warnings about classes without samples in a split. There is one line for each kind of problem,
+/// with the names of all classes that have the problem.
 fn without_samples(Imported { set, counts: [train, test] }: &Imported) -> Vec<String> {
     type IsSo = fn(usize, usize) -> bool;
     let kinds: [(&str, IsSo); 3] = [
@@ -139,8 +140,8 @@ pub(crate) fn part_of_data_set(path: &Path) -> Option<&'static str> {
     }
 }
 
-/// Imports the file or folder `source`. Archives often contain a single folder, and the data set is in this
-/// folder. If `source` contains only one folder, the inner folder is imported.
+/// Imports the file or folder `source`. If `source` contains only one folder and nothing else to import,
+/// imports this inner folder, because archives often contain a single folder with the data set.
 fn from_source(source: &Path, job: &Job<'_>) -> Result<Imported, DataError> {
     let args = job.args;
     let tables = if source.is_dir() {
@@ -202,7 +203,7 @@ fn check_places(source: &Path, out: &Path) -> Result<(), DataError> {
     }
     let from = source.canonicalize().map_err(DataError::read(source))?;
     let to = std::path::absolute(out).map_err(DataError::write(out))?;
-    // Resolve links in the part of the path of `out` that exists.
+    // The path of `out` need not exist. Resolve links in the part of the path that exists.
     let resolved = |part: &Path| Some(part.canonicalize().ok()?.join(to.strip_prefix(part).ok()?));
     let to = to.ancestors().find_map(resolved).unwrap_or(to.clone());
     if std::env::current_dir().is_ok_and(|here| to == here) {

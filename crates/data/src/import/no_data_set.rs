@@ -61,8 +61,8 @@ pub(crate) fn no_data_set(folder: &Path) -> DataError {
     DataError::source(
         folder,
         format!(
-            "no data set found here. Expected one of: a folder of pictures for each class, pictures with \
-             metadata.csv, train.csv and test.csv, one table, NumPy arrays. Found: {found}{advice}"
+            "no data set found here. Expected one of: a folder of pictures for each class; pictures with \
+             metadata.csv; train.csv and test.csv; one table; NumPy arrays. Found: {found}{advice}"
         ),
     )
 }
@@ -117,9 +117,9 @@ pub(crate) fn unclassed(folder: &Path) -> Result<DataError, DataError> {
 }
 
 /// Returns the words with which the file names of pictures begin, such as cat and dog for `cat.0.jpg` and
-/// `dog12.jpg`. Returns an empty set if the words do not look like classes. This is so if some name does not
-/// begin with a letter, if all names begin with the same word, or if there are fewer than two pictures for
-/// each word.
+/// `dog12.jpg`. Returns an empty set if the words do not look like classes: if some name does not begin with
+/// a letter, if all names begin with the same word, or if there are fewer than twice as many pictures as
+/// words.
 fn classes_in_names(pictures: &[&PathBuf]) -> BTreeSet<String> {
     let first = |path: &&PathBuf| {
         let word: String = name(path).chars().take_while(|char| char.is_alphabetic()).collect();

@@ -12,7 +12,7 @@ const TEST_FRACTION: f64 = 0.2;
 /// Returns the training samples and the test samples, each in the order in which they are written. If `test`
 /// is `None`, a part of `train` becomes the test split.
 ///
-/// Also calls [`same_class::check`], because imports of all kinds of sources call this function.
+/// Also calls [`same_class::check`], because imports of all kinds of sources pass through this function.
 pub(crate) fn splits<T>(
     args: &ImportArgs,
     train: Vec<T>,
@@ -40,8 +40,8 @@ pub(crate) fn splits<T>(
             };
             bail!(
                 &args.source,
-                "{each} has one sample, but a test split needs a second sample: check that these are the classes, \
-                 or add samples"
+                "{each} has one sample, but the training split and the test split need one sample each: add \
+                 samples, or check that the classes are the right ones"
             );
         }
         (None, share) => {
@@ -55,7 +55,7 @@ pub(crate) fn splits<T>(
     Ok(splits.map(|split| order(&mut rng, split, args.order)))
 }
 
-/// Says for the log which samples became the test split.
+/// Says for the log how many samples became the test split, and by which rule.
 fn describe(test: usize, all: usize, share: f64) -> String {
     format!(
         "the test split takes {test} of {all} samples: {share} of each class, at least one sample; one sample of each \

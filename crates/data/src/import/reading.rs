@@ -52,8 +52,9 @@ pub fn picture(path: &Path, [channels, height, width]: [usize; 3], fit: Fit) -> 
         .map_err(|what| DataError::source(path, what))
 }
 
-/// Calls `visit` for each row of the table `path`, with the row's line number (for Parquet, its row number)
-/// and the values of its features. `features` is the number of features.
+/// Calls `visit` for each row of the table `path`. Its arguments are the number of the row's line (for
+/// Parquet, the number of the row) and the values of the row's features. `features` is the number of
+/// features.
 ///
 /// `names` are the names of the features. If the table has a header and `names` is not empty, columns are
 /// found by name, in any spelling, and other columns are ignored. If the table has no header, or `names` is
@@ -85,7 +86,7 @@ pub fn rows(
                 let name = quoted(&table.column_name(*column));
                 bail!(
                     path,
-                    "column {name} matches two features of the run, {}: write a column for each",
+                    "column {name} matches two features; the features of the run are {}: write a column for each",
                     listed(names)
                 );
             }

@@ -14,8 +14,8 @@ use crate::quote::{listed, quoted};
 /// beside them.
 const INVISIBLE: [char; 4] = ['\u{ad}', '\u{200b}', '\u{2060}', '\u{feff}'];
 
-/// Returns the normal form of a name, which is the same for all its spellings: NFC, lower case, no invisible
-/// characters, no repeated spaces.
+/// Returns the normal form of a name, which all spellings of the name have in common: Unicode's form NFC,
+/// lower case, no invisible characters, no repeated spaces.
 pub(crate) fn key(name: &str) -> String {
     composed(&composed(name).to_lowercase())
 }
@@ -42,9 +42,9 @@ fn composed(name: &str) -> String {
     name.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Checks the names of the classes of a source of any kind (folders, tables, arrays, metadata files). `counts`
-/// has the number of samples of each class in the training split and in the test split. `has_test` says
-/// whether the source has a test split.
+/// Checks the names of the classes of a source of any kind (folders, tables, arrays, metadata files).
+/// `counts` has the number of samples of each class in the training split and in the test split. If
+/// `has_test` is false, the source has no test split, and all its samples count as training samples.
 pub(crate) fn check(
     args: &ImportArgs,
     classes: &[String],

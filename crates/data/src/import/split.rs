@@ -1,7 +1,7 @@
 //! Recognises splits by name: which folder, table or array is for training and which is for testing.
 
-/// What a split is for. If a source has several splits besides the training split, the kind that comes first
-/// in this list is preferred as the test split.
+/// What a split is for. If a source has several splits besides the training split, the one whose kind comes
+/// first here is preferred as the test split.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum SplitKind {
     Train,
@@ -68,8 +68,8 @@ fn is_filler(word: &str) -> bool {
     FILES.contains(&word) || FILLERS.contains(&word) || word.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// Returns the words of a name in lower case: `TrainingSet`, `training-set` and `training_set` are two words
-/// each.
+/// Returns the words of a name in lower case. `TrainingSet`, `training-set` and `training_set` each give the
+/// words `training` and `set`.
 fn words(name: &str) -> Vec<String> {
     let (mut words, mut before) = (vec![String::new()], ' ');
     for char in name.chars() {
@@ -115,7 +115,7 @@ fn parse(name: &str) -> Option<(SplitKind, Vec<String>)> {
     Some((split, words.into_iter().filter(|word| of_word(word).is_none() && !is_filler(word)).collect()))
 }
 
-/// Returns the split that a name stands for. Beside the word of the split, the name has only fillers and
+/// Returns the split that a name stands for. Beside the word of the split, the name may have only fillers and
 /// numbers: `train2017` and `training_set` are splits, and `train_station` is not.
 pub(crate) fn of_name(name: &str) -> Option<SplitKind> {
     parse(name).filter(|(_, others)| others.is_empty()).map(|(split, _)| split)

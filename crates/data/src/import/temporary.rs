@@ -1,4 +1,5 @@
-//! Makes unnamed temporary files, for the decompressed or converted contents of a table that is being read.
+//! Makes unnamed temporary files. They hold the contents of a table that had to be decompressed or converted
+//! before it can be read.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
@@ -24,8 +25,8 @@ pub(crate) fn failed(error: io::Error) -> DataError {
     DataError::source(&folder, what)
 }
 
-/// Copies `contents` to a temporary file and rewinds it. If reading fails, the error names `path`, the
-/// compressed file.
+/// Copies `contents` to a temporary file and rewinds this file. `path` is the file that `contents` are
+/// decompressed from: an error of reading names it.
 pub(crate) fn copy(path: &Path, mut contents: impl Read) -> Result<File, DataError> {
     let (mut file, mut block) = (file()?, vec![0; BLOCK]);
     loop {

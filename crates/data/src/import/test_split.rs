@@ -19,8 +19,8 @@ use crate::quote::{listed, short};
 ///
 /// Returns the index of the test split in `names`, or `None` if no split has a class.
 ///
-/// `classes` reads the classes of the split with this index. It is not called if `wanted` is given. Otherwise
-/// it is called for one split after the other until a split shares a class with `train`.
+/// `classes` reads the classes of the split with a given index. It is not called if `wanted` is given.
+/// Otherwise it is called for one split after the other until a split shares a class with `train`.
 pub(crate) fn choose(
     source: &Path,
     wanted: Option<&str>,
@@ -53,7 +53,10 @@ pub(crate) fn choose(
     for (at, name) in names.iter().enumerate().filter(|(at, _)| is_like && Some(*at) != chosen) {
         match found.get(at) {
             None => {
-                log::warn!("{name} is not used: select it with --test-split {}", run_record::quoted(name))
+                log::warn!(
+                    "{name} is not used: to test on it, pass --test-split {}",
+                    run_record::quoted(name)
+                )
             }
             Some(classes) if classes.is_empty() => {
                 log::warn!("{name} is not used: it has no samples with a class");
@@ -69,8 +72,8 @@ pub(crate) fn choose(
     Ok(chosen)
 }
 
-/// Returns the index of the split that `wanted` names: an equal name, or the only split of the same kind,
-/// such as `test_set` for test.
+/// Returns the index of the split that `wanted` names: the split with this name or, if there is none, the
+/// only split of the kind that the name stands for, such as `test_set` for `test`.
 fn place(wanted: &str, names: &[String]) -> Option<usize> {
     let of_kind = || {
         let kind = split::of_name(wanted)?;

@@ -15,8 +15,8 @@ use crate::DataError;
 use crate::error::damage;
 use crate::quote::short;
 
-/// Unpacks the source, which is an archive of this kind, and returns the folder of its files. Only regular
-/// files are unpacked, and no file is written outside of the folder.
+/// Unpacks the source, which is an archive of the kind `kind`, and returns the folder with its files. Only
+/// regular files are unpacked, and no file is written outside of the folder.
 pub(super) fn into_folder(kind: ArchiveKind, job: &Job<'_>) -> Result<PathBuf, DataError> {
     let path = &*job.args.source;
     let folder = job.folder(UNPACKED)?;
@@ -40,7 +40,7 @@ pub(super) fn into_folder(kind: ArchiveKind, job: &Job<'_>) -> Result<PathBuf, D
     Ok(folder)
 }
 
-/// Where an archive is unpacked to, and what was left out.
+/// The folder that an archive is unpacked to, and what was left out.
 struct Target<'a> {
     folder: &'a Path,
     archive: &'a Path,
@@ -115,7 +115,7 @@ impl Target<'_> {
         let mut file = File::create(&path).map_err(DataError::write(&path))?;
         // Copy at most the declared size, so that an entry that contains more cannot fill the disk.
         match io::copy(&mut contents.take(size), &mut file) {
-            // Read once more: decoders compare the checksum at the end of the contents.
+            // Read once more: decoders check the checksum only when a read reaches the end of the contents.
             Ok(written) if written == size => match contents.read(&mut [0]) {
                 Ok(0) => Ok(()),
                 Ok(_) => Err(self.failed(Some(name), &io::ErrorKind::InvalidData.into())),

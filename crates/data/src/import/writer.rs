@@ -15,7 +15,7 @@ use crate::import::job::{Job, OLD};
 use crate::import::{Fit, ImportArgs, Imported};
 use crate::{DataError, DataFormat, Element};
 
-/// Sums over the training samples, to compute their means and standard deviations.
+/// Sums over the training samples. The means and standard deviations are computed from these sums.
 #[derive(Debug, Default)]
 struct Moments {
     /// For bytes: exact sums of the values and of their squares, for each channel.
@@ -83,8 +83,8 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    /// Creates a writer for `samples` samples of this shape. Returns an error if the samples do not fit on
-    /// the disk, or if `--mean` or `--std` does not fit the samples.
+    /// Creates a writer for a data set of `samples` samples of this shape, in both splits together. Returns
+    /// an error if the samples do not fit on the disk, or if `--mean` or `--std` does not fit the samples.
     pub(crate) fn create(
         job: &Job<'_>,
         shape: [usize; 3],
@@ -253,15 +253,16 @@ fn complete(
     Ok(SplitRecord { samples, sha256, from })
 }
 
-/// Returns the SHA-256 of the bytes of the labels followed by the contents of a file after its header.
+/// Returns the SHA-256 digest of `labels`, the bytes of the labels, followed by the contents of the file
+/// after its header.
 fn digest(path: &Path, labels: &[u8]) -> io::Result<String> {
     let mut file = File::open(path)?;
     file.seek(SeekFrom::Start(HEADER as u64))?;
     sha256_with(labels, file)
 }
 
-/// Checks that an import may write to `out`: the path does not exist, or it is an empty folder, or
-/// `overwrite` is set and it is a folder with only an imported data set.
+/// Checks that an import may write to `out`. It may if `out` does not exist or is an empty folder. It also
+/// may if `overwrite` is set and `out` is a folder that contains only an imported data set.
 pub(crate) fn check_free(out: &Path, overwrite: bool) -> Result<(), DataError> {
     let refuse = |problem: String| Err(DataError::option("out", out.display(), problem));
     if !out.exists() && out.symlink_metadata().is_err() {
