@@ -19,13 +19,13 @@ use crate::import::arrays::{self, Arrays, Rows};
 use crate::import::job::Job;
 use crate::import::pictures::folder;
 
-/// Maximum number of nesting opcodes in a pickle: opcodes that put values into other values. The reader of
-/// pickles recurses once for each level of nesting, so a crafted pickle could overflow the stack. The batch
-/// of CIFAR-100 with 50,000 pictures has some 170 nesting opcodes, because Python appends 1,000 values to a
-/// list with one opcode.
+/// Maximum number of nesting opcodes in a pickle. A nesting opcode puts values into another value. The reader
+/// of pickles recurses once for each level of nesting, so a crafted pickle could overflow the stack. The
+/// batch of CIFAR-100 with 50,000 pictures has some 170 nesting opcodes, because Python appends 1,000 values
+/// to a list with one opcode.
 const MOST_NESTED: usize = 1000;
 
-/// Returns whether a file is a batch, from its name and, for CIFAR-100, its first byte.
+/// Returns whether a file is a batch. This is decided by its name and, for CIFAR-100, also by its first byte.
 pub(crate) fn is_batch(path: &Path) -> bool {
     let name = folder::name(path);
     name.starts_with("data_batch_") && !name.contains('.') || is_batch_of_100(path)
@@ -64,7 +64,7 @@ pub(crate) fn find(source: &Path, job: &Job<'_>) -> Result<Option<Arrays>, DataE
         let path = folder.join(DataSet::file_name(name, "images"));
         let failed = |error| DataError::write(&path)(error);
         let mut images = File::create(&path).map_err(failed)?;
-        // The header is written again at the end, when the number of pictures is known. All headers have the
+        // The header is written again at the end, when the number of pictures is known. Both headers have the
         // same length.
         images.write_all(&npy_header("|u1", &[0, SHAPE[0], SHAPE[1], SHAPE[2]])).map_err(failed)?;
         let (mut labels, mut files) = (Vec::new(), Vec::new());
@@ -110,8 +110,8 @@ fn dictionary(path: &Path) -> Result<BTreeMap<HashableValue, Value>, DataError> 
     if nested(&pickle) > MOST_NESTED {
         bail!(path, "is not a pickle of CIFAR: it nests values more than {MOST_NESTED} times");
     }
-    // An array is pickled as a call of a NumPy function and the state of the array. The reader replaces the
-    // unknown function and keeps the state.
+    // A pickle contains an array as a call of a NumPy function, and the state of the array. With this option,
+    // the reader replaces the function, which it does not know, and keeps the state.
     let options = DeOptions::new().replace_unresolved_globals();
     match serde_pickle::value_from_slice(&pickle, options) {
         Ok(Value::Dict(entries)) => Ok(entries),
@@ -179,8 +179,9 @@ fn take(entries: &mut BTreeMap<HashableValue, Value>, name: &str) -> Option<Valu
     keys.iter().find_map(|key| entries.remove(key))
 }
 
-/// Reads the pixels and the labels of a batch. `all` are the batches of the source. If this batch has no
-/// labels named `label`, the error names another batch that has them.
+/// Reads the pixels and the labels of a batch. `label` is the name of the entry with the labels, and `all`
+/// are the batches of the source. If this batch has no such entry and another batch has it, the error names
+/// the other batch.
 fn read(path: &Path, label: &str, all: &[&PathBuf]) -> Result<(Vec<u8>, Vec<i64>), DataError> {
     let mut entries = dictionary(path)?;
     let keys: Vec<String> = entries.keys().filter_map(|key| text(&key.clone().into_value())).collect();
@@ -227,8 +228,9 @@ fn read(path: &Path, label: &str, all: &[&PathBuf]) -> Result<(Vec<u8>, Vec<i64>
     }
 }
 
-/// Returns the names of the classes for the labels `label`, or `None` if the file `path` does not exist or
-/// does not have them.
+/// Returns the names of the classes from the file `path`. `label` is the name of the entry with the labels,
+/// such as `fine_labels`, for which the names are in `fine_label_names`. Returns `None` if the file does not
+/// exist or does not have these names.
 fn names(path: &Path, label: &str) -> Result<Option<Vec<String>>, DataError> {
     if !path.exists() {
         return Ok(None);

@@ -1,4 +1,5 @@
-//! Converts IDX files with pictures of any size and any classes, such as EMNIST's, to arrays.
+//! Converts IDX files to arrays. Unlike MNIST's, the pictures may have any size and any classes, as EMNIST's
+//! do.
 
 use std::fs::File;
 use std::io::Write;

@@ -1,8 +1,9 @@
 //! Imports NumPy's arrays: pictures or features, and their labels, from the `.npy` files of a folder or an
 //! `.npz` file.
 //!
-//! What an array contains is recognised from the words of its name, such as `x_train` and `y_test`. CIFAR's
-//! batches and IDX files are converted to arrays first and then imported in the same way.
+//! The words of an array's name show what it contains: `x_train` are the samples of the training split, and
+//! `y_test` the labels of the test split. CIFAR's batches and IDX files are converted to arrays first and
+//! then imported in the same way.
 
 pub(crate) mod cifar;
 pub(crate) mod idx;
@@ -28,11 +29,11 @@ use crate::{DataError, Element, quote};
 /// Words in the names of arrays of samples. `LABELS` are the words in the names of arrays of labels.
 const SAMPLES: [&str; 9] = ["x", "data", "images", "image", "imgs", "features", "samples", "inputs", "xs"];
 const LABELS: [&str; 9] = ["y", "label", "labels", "target", "targets", "class", "classes", "ys", "fine"];
-/// Names of arrays of strings that contain the names of the classes, in the order of the class numbers.
+/// Names of arrays of class names. Such an array contains strings, in the order of the class numbers.
 const CLASS_NAMES: [&str; 6] =
     ["classes", "class_names", "classnames", "label_names", "labels_names", "target_names"];
 const BOOL: &str = "|b1";
-/// Folder for arrays that were converted from other files.
+/// Name of the import's folder for arrays that were converted from other files.
 pub(crate) const FOLDER: &str = "arrays";
 
 /// Returns whether a file is an array, from its name.
@@ -46,8 +47,8 @@ struct Pair {
     labels: PathBuf,
     /// The files that the samples come from.
     files: Rows,
-    /// If the arrays were converted from other files: the folder of these files, and the files that the
-    /// labels come from. `None` if the user's source contains the arrays.
+    /// The folder of the user's files, and the files that the labels come from, if the arrays were converted
+    /// from other files. `None` if the user's source contains the arrays.
     converted: Option<(PathBuf, Rows)>,
 }
 
@@ -72,7 +73,7 @@ impl Pair {
         }
     }
 
-    /// Returns the user's file with the samples. If there are several such files, returns the first.
+    /// Returns the user's file with the samples or, if there are several, the first one.
     fn path(&self) -> PathBuf {
         match &self.converted {
             None => self.samples.clone(),
@@ -100,9 +101,9 @@ fn words(path: &Path) -> Vec<String> {
     name.split(['_', '-', '.', ' ']).map(str::to_owned).collect()
 }
 
-/// Returns whether an array contains the names of the classes. An array named `classes` contains labels
-/// instead if it has numbers, or if there are no other labels. The array `label`, which the user names with
-/// `--label`, also contains labels.
+/// Returns whether an array contains the names of the classes. Two arrays with the name of such an array
+/// contain labels instead: the array `label`, which the user names with `--label`, and an array named
+/// `classes` that has numbers, or beside which there are no other labels.
 fn has_class_names(path: &Path, has_other_labels: bool, label: Option<&str>) -> bool {
     let name = path.file_stem().unwrap_or_default().to_string_lossy().to_lowercase();
     CLASS_NAMES.contains(&&*name)
@@ -141,7 +142,7 @@ struct Candidates<'a> {
 
 impl Candidates<'_> {
     /// Returns whether an array contains labels. A name given with `--label` stands for the labels of all
-    /// splits: `y_train` also for `y_test`.
+    /// splits: `y_train` stands also for `y_test`.
     fn is_label(&self, path: &Path) -> bool {
         match self.label {
             Some(wanted) => {
@@ -197,7 +198,8 @@ impl Candidates<'_> {
     fn say_unused(&self, train: &Pair, others: &[(String, Result<Pair, DataError>)]) {
         let pairs = std::iter::once(train).chain(others.iter().flat_map(|(_, pair)| pair));
         let is_used = |path: &Path| pairs.clone().any(|pair| pair.samples == path || pair.labels == path);
-        // `test_split` reports the arrays of a split without labels.
+        // The module `test_split` reports splits without samples or without labels, so do not report their
+        // arrays here.
         let is_named = |path: &Path| {
             others
                 .iter()
@@ -279,8 +281,8 @@ fn labels_file(pair: &Pair) -> Result<NpyFile, DataError> {
     NpyFile::open(&pair.labels, &[&numbers()[..], &NpyFile::STRINGS].concat())
 }
 
-/// Calls `visit` with each label as text. Also passes the number that the label stands for. Passes `None` for
-/// a word, and for a number of an integer dtype, whose text is already the name of a class.
+/// Calls `visit` with the text and the value of each label. The value is `None` for a word. It is also `None`
+/// for an integer, because the text of an integer is already the name of its class.
 fn for_each_label(
     file: &NpyFile,
     mut visit: impl FnMut(&str, Option<f64>) -> Result<(), DataError>,
@@ -352,8 +354,8 @@ impl SplitArrays {
 }
 
 impl Arrays {
-    /// Returns the arrays that were written to `folder`. `train` and `test` list the files in `source` from
-    /// which the samples and the labels of a split were converted.
+    /// Returns the arrays that an import has written to `folder` from files in `source`. `train` and `test`
+    /// list these files: first those with the samples of the split, then those with its labels.
     pub(crate) fn made(
         folder: &Path,
         source: &Path,
@@ -509,7 +511,7 @@ fn features(
     writer.finish(job, classes, names, None)
 }
 
-/// Converts the bytes of a number with this dtype to f64.
+/// Converts a number to f64. `bytes` are the number in the dtype `dtype`.
 fn number(bytes: &[u8], dtype: &str) -> f64 {
     match (dtype.contains('f'), bytes) {
         (true, &[a, b]) => f16::from_le_bytes([a, b]).to_f64(),

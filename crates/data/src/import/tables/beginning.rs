@@ -24,9 +24,10 @@ const SEPARATORS: [u8; 4] = *b",;\t|";
 const SAMPLE: usize = 1000;
 /// Maximum number of lines of a title. Comments may be longer.
 const MOST_OF_TITLE: usize = 10;
-/// Beginnings of comments: in tables of NumPy and R, of Weka and MATLAB, and of other programs.
+/// The texts with which comments begin: in tables of NumPy and R, of Weka and MATLAB, and of other programs.
 const COMMENTS: [&str; 3] = ["#", "%", "//"];
-/// Number of bytes at the beginning of a file in which the first line is read.
+/// Number of bytes at the beginning of a file that are read to see the first line, and whether the file is no
+/// table.
 const BEGINNING: usize = 1 << 12;
 
 /// How the cells of a table are written.
@@ -92,8 +93,8 @@ fn is_comment(row: &ByteRecord) -> bool {
     COMMENTS.iter().any(|mark| first.starts_with(mark))
 }
 
-/// Returns whether `names` are 0, 1, 2 and so on, as pandas names columns without names. If pandas also
-/// writes an index, the first name is empty.
+/// Returns whether `names` are 0, 1, 2 and so on, at least up to 2: pandas writes such names if columns have
+/// none. The first name may be empty, because pandas writes an empty name above its index.
 fn count_columns(names: &ByteRecord) -> bool {
     let first = usize::from(names.get(0).is_some_and(is_empty));
     let mut numbered = names.iter().skip(first).enumerate();
@@ -109,9 +110,9 @@ pub(crate) struct Beginning {
     pub(crate) columns: usize,
     /// Position of the first row of samples.
     pub(crate) start: Position,
-    /// Whether column 1 contains names of the rows. The header has no name for this column.
+    /// Whether column 1 contains names of the rows, and the header has no name for this column.
     pub(crate) has_row_names: bool,
-    /// Descriptions of the lines and columns that are left out.
+    /// Descriptions of the lines and columns that are left out, for the log.
     pub(crate) notes: Vec<String>,
 }
 
@@ -184,7 +185,7 @@ impl FirstRows {
         let is_before = |row: &ByteRecord| is_comment(row) || self.is_title(row, hints);
         let Some(first) = (from..self.rows.len()).find(|&at| !is_before(&self.rows[at])) else { return from };
         let titles = self.rows[from..first].iter().filter(|row| !is_comment(row)).count();
-        // NumPy writes a header as a comment. It has the same number of cells as the rows of numbers below
+        // NumPy writes a header as a comment. Such a comment has as many cells as the row of numbers below
         // it.
         if first > from
             && is_comment(&self.rows[first - 1])
@@ -196,24 +197,25 @@ impl FirstRows {
                 return first - 1;
             }
         }
-        // Skip these rows only if they are clearly comments or a title: each has one cell, or a header
-        // follows them.
+        // Skip these rows only if they are clearly comments or a title: if each row is a comment or has one
+        // cell, or if a header follows.
         let is_clear = self.rows[from..first].iter().all(|row| is_comment(row) || row.len() == 1)
             || hints.has_header == Some(true)
             || self.is_header(first, hints);
         if is_clear && titles <= MOST_OF_TITLE { first } else { from }
     }
 
-    /// Returns whether a row can be a line of a title: the table has several columns, only the first cell of
-    /// the row may have text, and this text is not a number or a known name.
+    /// Returns whether a row can be a line of a title. It can if the table has several columns, if all cells
+    /// after the first are empty, and if the first cell is neither a number nor one of the names in `hints`.
     fn is_title(&self, row: &ByteRecord, hints: &Hints<'_>) -> bool {
         self.width > 1
             && is_empty_from(row, 1)
             && row.get(0).is_none_or(|cell| self.format.value(cell).is_none() && !is_known(cell, hints))
     }
 
-    /// Returns whether a row is a header: it has a known name, or it counts the columns, or it has no number
-    /// while the row below has a number or is a row of units.
+    /// Returns whether a row is a header. It is if it has one of the names in `hints`, or if it counts the
+    /// columns (see [`count_columns`]). It also is if it has no number, and the row below has a number or is
+    /// a row of units.
     fn is_header(&self, at: usize, hints: &Hints<'_>) -> bool {
         let Some(row) = self.rows.get(at) else { return false };
         // Infinite values and NaN count as numbers too: they are not names of columns.
@@ -230,8 +232,8 @@ impl FirstRows {
     /// Returns whether a row has the units of the columns: each of its words is in brackets, or is above a
     /// number in the next row.
     ///
-    /// If a word in brackets is above a number, the row cannot be a sample, because a sample would have a
-    /// number in this column. In such a row, the other cells may have any words. Empty cells and `-` are
+    /// If some word in brackets is above a number, the row cannot be a sample, because a sample would have a
+    /// number in this column. The other cells of such a row may have any words. Empty cells and `-` are
     /// always allowed.
     fn are_units(&self, at: usize) -> bool {
         let [Some(row), Some(below)] = [at, at + 1].map(|at| self.rows.get(at)) else { return false };
@@ -255,9 +257,9 @@ impl FirstRows {
             && row.iter().zip(below).all(is_unit)
     }
 
-    /// Returns whether the rows below the header `at` begin with the name of the row: they have one cell more
-    /// than the header, and their first cells are words, or 1, 2, 3 and so on. R's `write.table` writes such
-    /// tables.
+    /// Returns whether the first cells of the rows below the header `at` are names of the rows. They are if
+    /// each row has one cell more than the header, and if the first cells are words, or 1, 2, 3 and so on.
+    /// R's `write.table` writes such tables.
     fn have_row_names(&self, at: usize) -> bool {
         let rows = self.rows.get(at + 1..).unwrap_or_default();
         let names: Vec<&[u8]> = rows.iter().filter_map(|row| row.get(0)).collect();
@@ -399,8 +401,8 @@ impl Beginning {
             let rows = &read[*at];
             rows.width > 1 && rows.rows.get(first_row(rows)).is_some_and(|row| row.len() > 1)
         };
-        // If separators have equal scores, take the first of them. `max_by_key` returns the last, hence
-        // `rev`.
+        // If separators have equal scores, take the first of them. `max_by_key` takes the last, so the order
+        // is reversed.
         let best = (0..read.len()).rev().filter(is_usable).max_by_key(|&at| read[at].score());
         let rows = match best {
             Some(best) => read.swap_remove(best),
@@ -429,7 +431,7 @@ fn named_separator(text: &str) -> Option<u8> {
     separator.bytes().next().filter(u8::is_ascii)
 }
 
-/// Returns why a text cannot be read, if it is empty or begins like LIBSVM's sparse format. Returns `None`
+/// If a text is empty or begins like LIBSVM's sparse format, returns why it cannot be read. Returns `None`
 /// for any other text.
 fn other_text(text: &str) -> Option<String> {
     let mut words = text.trim_start().lines().next().unwrap_or_default().split_whitespace();

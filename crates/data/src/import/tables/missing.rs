@@ -1,7 +1,7 @@
 //! Words that stand for a missing value, in features and in labels.
 
-/// Cells without a value. They are recognised as spelled here, in lower case, or in upper case. "Na" (sodium)
-/// and "Nan" (a name) are values.
+/// Texts of cells without a value. They are recognised as spelled here, in lower case, and in upper case.
+/// Other spellings are values, such as "Na" (sodium) and "Nan" (a name).
 ///
 /// - pandas reads most of these words as missing: `na_values` of
 ///   <https://pandas.pydata.org/docs/reference/api/pandas.read_csv.html>. pandas writes `NaT` for a missing

@@ -1,9 +1,9 @@
 //! Finds the training table and the test table in a folder.
 //!
-//! A table is one text file, one Parquet file, or several Parquet files. The several files are the parts of
-//! the table; Spark, Hugging Face and other tools write tables in parts. The split of a table is recognised
-//! from its name (`train.csv`, `test-00000-of-00001.parquet`). If no table has the name of a training table,
-//! the folder must contain exactly one table.
+//! A table is one text file or one or more Parquet files. Spark, Hugging Face and other tools write a table
+//! as several Parquet files, its parts. The split of a table is recognised from its name (`train.csv`,
+//! `test-00000-of-00001.parquet`). If no table has the name of a training table, the folder must contain
+//! exactly one table.
 
 pub(crate) mod beginning;
 pub(crate) mod missing;
@@ -46,7 +46,8 @@ pub(crate) fn is_parquet(path: &Path) -> bool {
 /// The files of one table. Only a Parquet table may have several files.
 #[derive(Debug)]
 pub(crate) struct TableFiles {
-    /// Folder of the table. A folder below it with a name such as `class=low` gives the value of a column.
+    /// Folder of the table. If a folder below it has a name such as `class=low`, all files in this folder
+    /// have the value `low` in the column `class`.
     #[cfg_attr(not(feature = "parquet"), expect(dead_code, reason = "only Parquet has partitions"))]
     pub(crate) root: PathBuf,
     pub(crate) files: Vec<PathBuf>,
@@ -58,15 +59,16 @@ impl TableFiles {
         Self { root: file.parent().unwrap_or(Path::new("")).to_owned(), files: vec![file.to_owned()] }
     }
 
-    /// Returns a table of files below `root`. Several files are an error unless they are all Parquet.
+    /// Returns a table of files below `root`. If there are several files and one of them is not Parquet,
+    /// returns an error.
     fn of_parts(root: PathBuf, files: Vec<PathBuf>) -> Result<Self, DataError> {
         if files.len() > 1 && !files.iter().all(|file| is_parquet_name(file)) {
             let names =
                 files.iter().map(|file| file.strip_prefix(&root).unwrap_or(file).display().to_string());
             bail!(
                 &root,
-                "contains a table of {} ({}), but only Parquet tables may have several files: write Parquet, or one \
-                 .csv file with columns for the names of the folders",
+                "contains a table of {} ({}), but only Parquet tables may have several files: write Parquet files, or \
+                 one .csv file with a column for each COLUMN=VALUE in the folders' names",
                 count(files.len(), "file"),
                 listed(names)
             );
@@ -97,10 +99,10 @@ impl Tables {
         Self { train, others: Vec::new() }
     }
 
-    /// Chooses the test table by the classes `train` of the training table, and returns its index in
-    /// `others`. If no table in `others` has classes, returns index 0: the error about the missing classes of
-    /// this table tells the user what to do. Returns `None` if there is no other table. `classes` reads the
-    /// classes of a table.
+    /// Chooses the test table and returns its index in `others`, or `None` if `others` is empty. `train` are
+    /// the classes of the training table, and `classes` reads the classes of a table. Without `--test-split`,
+    /// the test table is chosen by its classes. If then no table in `others` has classes, returns 0: the
+    /// caller finds that table 0 has no classes, and its error tells the user what to do.
     pub(crate) fn test(
         &self,
         args: &ImportArgs,
@@ -127,7 +129,7 @@ impl Other {
         DataError::source(&self.table.files[0], what)
     }
 
-    /// Returns the error for a table without a class in this column.
+    /// Returns the error for a table with the column `column` of classes, but without a class in any row.
     pub(crate) fn unlabelled(&self, column: &str) -> DataError {
         let what = format!("no row has a class in column {}: {}", short(column), self.advice);
         DataError::source(&self.table.files[0], what)
@@ -138,7 +140,7 @@ impl Other {
 struct Table {
     /// Name of the file or folder without its extension.
     name: String,
-    /// The file, the folder of the parts, or the first of the parts.
+    /// The only file, the folder of the table, or the first of several parts.
     path: PathBuf,
     files: Vec<PathBuf>,
     is_folder: bool,
@@ -167,7 +169,8 @@ pub(crate) fn tables(folder: &Path, args: &ImportArgs) -> Result<Option<Tables>,
         split::of_names(&names)
     };
     let mut splits: Vec<(Table, Option<SplitKind>)> = found.drain(..).zip(splits).collect();
-    // If a split has several tables, the table with the shortest name comes first: it has the plainest name.
+    // If a split has several tables, tables that are not folders come first. Among them, the table with the
+    // shortest name comes first, because it has the plainest name.
     splits.sort_by_key(|(table, split)| (split.is_none(), *split, table.is_folder, table.name.len()));
     if splits.first().is_none_or(|(_, split)| *split != Some(SplitKind::Train)) {
         let tables: Vec<Table> = splits.into_iter().map(|(table, _)| table).collect();
@@ -263,9 +266,9 @@ fn check_pictures(folder: &Path, tables: &[Table], args: &ImportArgs) -> Result<
     }
 }
 
-/// Finds the table in a folder without a training table: the only table there, or the parts in partitions
-/// (folders with names such as `year=2020`). If there is no table, looks in the only inner folder that has
-/// tables.
+/// Finds the table in a folder without a training table. It is the only table there, or it consists of parts
+/// in partitions (folders with names such as `year=2020`). If there is no table, looks in the only inner
+/// folder that has tables.
 fn without_split(folder: &Path, tables: Vec<Table>, args: &ImportArgs) -> Result<Option<Tables>, DataError> {
     let (mut folders, files) = folder::inside(folder)?;
     folders.retain(|folder| !is_hidden(&folder::name(folder)));
@@ -405,7 +408,8 @@ fn found(folder: &Path) -> Result<Vec<Table>, DataError> {
         }
     }
     for (name, mut files) in parts {
-        // If a file has the plain name of the table, it is the whole table. Parts beside it are ignored.
+        // A file with the plain name of the table, such as `train.parquet`, is the whole table. Parts beside
+        // it are ignored.
         let is_whole = |file: &&PathBuf| stem(file).is_some_and(|stem| stem.eq_ignore_ascii_case(&name));
         if let Some(whole) = files.iter().find(is_whole).cloned() {
             files = vec![whole];
@@ -428,9 +432,9 @@ fn found(folder: &Path) -> Result<Vec<Table>, DataError> {
     Ok(tables)
 }
 
-/// Returns the files of the table in a folder: its Parquet parts, including the parts in partition folders.
-/// In a folder without Parquet and without pictures, a single text table is the table. In all other cases,
-/// the list is empty.
+/// Returns the files of the table in a folder: the Parquet files of the folder, and the files in its
+/// partition folders. If there are no such files and no pictures, but a single text table, returns this
+/// table. In all other cases, the list is empty.
 fn in_folder(folder: &Path) -> Vec<PathBuf> {
     let (folders, files) = folder::inside(folder).unwrap_or_default();
     let is_part =
@@ -446,7 +450,8 @@ fn in_folder(folder: &Path) -> Vec<PathBuf> {
     }
 }
 
-/// Returns whether a folder is a partition of a Parquet table, rather than a data set with such a name.
+/// Returns whether a folder with a name such as `year=2020` is a partition of a Parquet table. A data set in
+/// a folder with such a name, such as `lr=0.1/train.csv`, is not a partition.
 pub(crate) fn is_partition(folder: &Path) -> bool {
     partitions::is_one(folder)
         && in_folder(folder).first().is_some_and(|file| is_parquet_name(file))
@@ -464,9 +469,9 @@ fn stem(path: &Path) -> Option<String> {
     ENDINGS.iter().find_map(without)
 }
 
-/// Splits the name of a Parquet part: `train-00000-of-00002.parquet`, as Hugging Face names parts, or
-/// `train_0.parquet`. Returns the split, the number of the part, and the number of all parts if the name has
-/// it. Returns `None` for other names.
+/// Reads the name of a Parquet part: `train-00000-of-00002.parquet`, as Hugging Face names parts, or a name
+/// such as `train_0.parquet` or `part.0.parquet`. Returns the first word of the name, the number of the part,
+/// and the number of all parts if the name has it. Returns `None` for other names.
 fn part(path: &Path) -> Option<(String, u64, Option<usize>)> {
     let name = stem(path).filter(|_| is_parquet_name(path))?;
     let words: Vec<&str> = name.split(['-', '.', '_']).collect();
@@ -474,8 +479,10 @@ fn part(path: &Path) -> Option<(String, u64, Option<usize>)> {
     Some((words[0].to_owned(), words.get(1)?.parse().ok()?, all))
 }
 
-/// Returns a name that all parts of a table have in common: without numbers and UUIDs. DuckDB writes
-/// `data_0`, Polars `00000000`, and pyarrow a UUID.
+/// Returns a name that all parts of a table have in common, if their names are not those that [`part`] reads.
+/// Words of hexadecimal digits, such as numbers and the groups of UUIDs, become `#` if they contain a decimal
+/// digit. Digits at the end of other words are removed. Polars, for example, names parts `00000000`, and
+/// pyarrow names them by a UUID.
 fn alike(name: &str) -> String {
     let is_number = |word: &str| {
         word.bytes().all(|byte| byte.is_ascii_hexdigit()) && word.contains(|c: char| c.is_ascii_digit())
@@ -504,8 +511,8 @@ fn is_parquet_name(path: &Path) -> bool {
     path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("parquet"))
 }
 
-/// Returns whether Hadoop's tools ignore files and folders of this name, such as `_SUCCESS`, `_metadata` and
-/// `_delta_log`.
+/// Returns whether a name begins with `_`. Hadoop's tools ignore such files and folders, for example
+/// `_SUCCESS`, `_metadata` and `_delta_log`.
 fn is_hidden(name: &str) -> bool {
     name.starts_with('_')
 }

@@ -61,8 +61,8 @@ fn damaged(path: &Path) -> DataError {
     DataError::damaged(path, "is a damaged Parquet file")
 }
 
-/// Calls the Parquet reader and turns a panic into an error: the reader panics on some damaged files. The
-/// panic hook is replaced during the call, so that nothing is printed.
+/// Calls `read`, which calls the Parquet reader, and turns a panic into an error: the reader panics on some
+/// damaged files. During the call, another panic hook makes sure that nothing is printed.
 fn guarded<T>(path: &Path, read: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, DataError> {
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| ()));
@@ -71,8 +71,9 @@ fn guarded<T>(path: &Path, read: impl FnOnce() -> Result<T, ParquetError>) -> Re
     read.map_err(|_| damaged(path))?.map_err(invalid(path))
 }
 
-/// Calls `visit` with each row of the files: the file, the number of the row in the file, counted from 1, and
-/// the columns. Columns that come from the names of folders are last.
+/// Calls `visit` for each row of the files. Its arguments are the file, the number of the row in this file,
+/// counted from 1, and the names and values of the columns. Columns that come from the names of folders are
+/// last.
 fn for_each_row(
     files: &TableFiles,
     tell: &Tell<'_>,
@@ -117,8 +118,8 @@ fn own_columns(path: &Path) -> Result<Vec<String>, DataError> {
     Ok(fields(path)?.iter().map(|field| field.name().to_owned()).collect())
 }
 
-/// Returns the names of the columns of a file, and after them the names of columns from folders between the
-/// file and `root`.
+/// Returns the names of the columns that are in a file, followed by the names of the columns that come from
+/// the folders between `root` and the file.
 fn columns(path: &Path, root: &Path) -> Result<Vec<String>, DataError> {
     let mut columns = own_columns(path)?;
     let of_folders = partitions::in_path(path, root, &columns);
@@ -189,7 +190,7 @@ fn in_line(text: &str) -> String {
 }
 
 /// Returns the column with the classes, and the names of the classes if the file has them. `pictures` is the
-/// column of pictures, if there is one, and `wanted` the column that the user named.
+/// column of pictures, if there is one. `wanted` is the column that the user named with `--label`.
 pub(crate) fn label(
     table: &TableFiles,
     pictures: Option<&str>,
@@ -250,8 +251,9 @@ fn names_in(features: &Value, column: &str) -> Option<Vec<String>> {
     serde_json::from_value(features[column]["names"].clone()).ok()
 }
 
-/// Checks in all files of a table that the column of the classes contains words or numbers, and that the
-/// classes have the same names as in `first`, the first file of the training split.
+/// Checks the column of the classes in all files of a table. The column must contain words or numbers. Each
+/// file must have the class names `names`, or no class names if `names` is `None`. `names` come from `first`,
+/// the first file of the training table: an error about other names also names this file.
 pub(crate) fn check_label(
     table: &TableFiles,
     column: &str,

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use crate::import::pictures::folder;
 
-/// Value that stands for a missing value.
+/// Value in the name of a folder that stands for a missing value.
 const MISSING: &str = "__HIVE_DEFAULT_PARTITION__";
 
 /// Returns whether a folder has the name of a partition, `column=value`.
@@ -16,8 +16,8 @@ pub(crate) fn is_one(folder: &Path) -> bool {
     folder::name(folder).split_once('=').is_some_and(|(name, _)| !name.is_empty())
 }
 
-/// Returns the columns and values in the names of the folders between `root`, the folder of the table, and
-/// the file `path`. Leaves out `columns`, which the file itself has.
+/// Returns the columns and their values from the names of the folders between `root`, the folder of the
+/// table, and the file `path`. Leaves out the columns in `columns`: they are in the file itself.
 pub(crate) fn in_path(path: &Path, root: &Path, columns: &[String]) -> Vec<(String, Option<String>)> {
     let folders = path.ancestors().skip(1).take_while(|folder| is_one(folder) && *folder != root);
     let mut found: Vec<(String, Option<String>)> = folders

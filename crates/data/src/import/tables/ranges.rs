@@ -5,13 +5,13 @@ use run_record::count;
 
 use crate::quote::listed;
 
-/// Minimum number of f32 values between the lowest and the highest value of a feature. With fewer f32 values,
-/// different values of the feature may become equal as f32.
+/// If there are fewer f32 values than this number between the lowest and the highest value of a feature, a
+/// warning says so: different values of the feature may become equal as f32.
 const FEW: f64 = 1000.0;
 /// 2^53: above it, f64 cannot represent every whole number.
 const INEXACT: f64 = (1u64 << 53) as f64;
 
-/// Minimum number of values of a feature that is taken for a row number, because it counts up by 1. Fewer
+/// A feature whose values count up by 1 is taken for a row number if it has at least this many values. Fewer
 /// values may count up by chance.
 const COUNTED: usize = 20;
 
@@ -28,7 +28,7 @@ struct FeatureRange {
     /// source may be equal as f64.
     differ: bool,
     last: f64,
-    /// Number of values. `breaks` is the number of values that are not equal to the previous value plus 1.
+    /// Number of values. `breaks` is the number of values that do not equal the value before them plus 1.
     values: usize,
     breaks: usize,
 }
@@ -70,7 +70,8 @@ impl FeatureRanges {
         Self(vec![FeatureRange::default(); features])
     }
 
-    /// Adds a value of a feature. `bytes` are the value as it is written in the source.
+    /// Adds a value of a feature. `bytes` are the bytes of the value in the source: text, or a number of an
+    /// array.
     pub(crate) fn add(&mut self, feature: usize, value: f64, bytes: &[u8]) {
         let range = &mut self.0[feature];
         match &range.first {

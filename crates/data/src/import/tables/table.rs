@@ -31,7 +31,7 @@ struct LabelledRow {
     label: u32,
 }
 
-/// The table of a split, and which of its columns are read.
+/// The table of a split, and the numbers of the columns that are read.
 struct SplitTable {
     file: TableFile,
     /// Column of the classes.
@@ -94,8 +94,8 @@ pub(crate) fn import(tables: &Tables, job: &Job<'_>) -> Result<Imported, DataErr
     write(train, test, &splits, classes, class, job)
 }
 
-/// Opens the training table and chooses its columns. Also returns the names of the classes, which Parquet may
-/// have.
+/// Opens the training table and chooses its columns. Also returns the names of the classes, if the table is
+/// Parquet and has them.
 fn open_train(files: &TableFiles, job: &Job<'_>) -> Result<(SplitTable, Option<Vec<String>>), DataError> {
     let args = job.args;
     let file = table_file::open(files, 2, job)?;
@@ -107,7 +107,7 @@ fn open_train(files: &TableFiles, job: &Job<'_>) -> Result<(SplitTable, Option<V
     };
     let mut dropped: Vec<usize> =
         args.drop.iter().map(|column| file.columns("drop", column)).collect::<Result<Vec<_>, _>>()?.concat();
-    // Leave out an index of pandas: it says where a row was, and nothing about the sample.
+    // Leave out an index of pandas: it says where the row was in a table, and nothing about the sample.
     for column in (0..file.columns).filter(|&column| file.is_parquet && column != label) {
         if file.column_name(column).starts_with("__index_level_") {
             log::info!("left out: {}, an index of pandas", file.column_name(column));
@@ -206,7 +206,7 @@ fn write(
 }
 
 /// Reads all rows of a table: notes their labels, and checks that their features are numbers. `tell` is
-/// called for each row with the number of samples so far.
+/// called before each row, with the number of samples found so far.
 fn read(
     SplitTable { file, label, features }: &mut SplitTable,
     CellsRead { labels, ranges }: &mut CellsRead,
@@ -217,8 +217,8 @@ fn read(
     let (mut empty, mut swallowing) = (0, None);
     file.for_each_row(|table, row, position| {
         tell(rows.len())?;
-        // Spreadsheets leave rows with nothing but separators: skip these rows. A row of one cell has no
-        // separator and is kept.
+        // Spreadsheets write rows with nothing but separators: skip these rows. Do not skip an empty row of
+        // one cell: it has no separator.
         if !table.is_parquet && row.len() > 1 && is_empty_from(row, 0) {
             empty += 1;
             return Ok(());
@@ -282,7 +282,8 @@ fn describe(table: &TableFile, label: usize) {
     );
 }
 
-/// Returns the classes in a column of a table, reading only until one of them is in `known`.
+/// Returns the classes in a column of a table. Reads the table only until a class is in `known`, so the set
+/// may not have all classes.
 pub(crate) fn classes(
     table: &mut TableFile,
     column: usize,
@@ -321,8 +322,8 @@ fn say_what_is_left_out(train: &TableFile, test: &SplitTable) {
     }
 }
 
-/// Checks that no two features have the same name, because columns of other tables are found by name. Warns
-/// about a feature without a name.
+/// Checks that no two features have the same name, because columns of the test table, and of tables for
+/// `mpiburn predict`, are found by these names. Warns about a feature without a name.
 fn check_names(table: &TableFile, features: &[usize]) -> Result<(), DataError> {
     let names: Vec<String> = features.iter().map(|&column| table.column_name(column)).collect();
     if let Some(column) = features.iter().find(|&&column| table.column_name(column).is_empty()) {
@@ -343,15 +344,16 @@ fn check_names(table: &TableFile, features: &[usize]) -> Result<(), DataError> {
 fn column_of_classes([train, test]: [&TableFile; 2], label: usize) -> Option<usize> {
     match (&train.header, &test.header) {
         (Some(_), Some(names)) => finder(names)(&train.column_name(label)),
-        // Unless both tables have headers, a test table with exactly one column fewer than the training table
-        // lacks the classes. Any other difference is an error later.
+        // Columns without names are found by position. If the test table has exactly one column fewer than
+        // the training table, it is the column of the classes that is missing. Any other difference is an
+        // error later.
         _ => Some(label).filter(|_| train.columns != test.columns + 1),
     }
 }
 
 /// Returns the columns of the features in the table `test`. If both tables have headers, columns are found by
-/// name, in any order and spelling. If no table has a header, they are found by position. `label` is the
-/// column of the classes in `test`.
+/// name, in any order and spelling. If neither has a header, columns are found by position. One table with a
+/// header and one without is an error. `label` is the column of the classes in `test`.
 fn same_columns(
     [train, test]: [&TableFile; 2],
     label: usize,

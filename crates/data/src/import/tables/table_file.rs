@@ -43,13 +43,14 @@ pub(crate) struct TableFile {
     start: Position,
     /// Offset and number of each line that is not empty.
     lines: Vec<(u64, u64)>,
-    /// Whether column 1 contains names of the rows. The header has no name for this column.
+    /// Whether column 1 contains names of the rows, and the header has no name for this column.
     pub(crate) has_row_names: bool,
-    /// Descriptions of the lines and columns that are left out.
+    /// Descriptions of the lines and columns that are left out, for the log.
     pub(crate) notes: Vec<String>,
     /// Whether the table is Parquet: messages then count rows instead of lines.
     pub(crate) is_parquet: bool,
-    /// For Parquet: names of columns whose cells are not single values, and a description of the cells.
+    /// For Parquet: columns whose cells are not single values. Each entry is the name of the column and what
+    /// it contains instead, such as `structs`.
     without_values: Vec<(String, String)>,
 }
 
@@ -69,8 +70,8 @@ pub(crate) fn open(files: &TableFiles, least: usize, job: &Job<'_>) -> Result<Ta
 impl TableFile {
     /// Opens a table of at least `least` columns.
     ///
-    /// `header` says whether the first row is the header. If it is `None`, the first row is the header if it
-    /// looks like a header, for example if it contains one of the `known` names. `tell` is called while
+    /// `header` says whether the first row is the header. If `header` is `None`, the first row is the header
+    /// if it looks like one, for example if it contains one of the names in `known`. `tell` is called while
     /// Parquet is converted, which takes time.
     pub(crate) fn open(
         files: &TableFiles,
@@ -129,7 +130,8 @@ impl TableFile {
         if !self.is_parquet {
             return (&self.path, line_at(&self.lines, position));
         }
-        // Record 0 is the header, so the number of a record is the number of its row, counted from 1.
+        // The header is record 0 of the text, so the number of any other record is the number of a row,
+        // counted from 1 through all files.
         let row = position.record();
         match self.parts.iter().rev().find(|(_, before)| *before < row) {
             Some((path, before)) => (path, row - before),
@@ -194,8 +196,9 @@ impl TableFile {
     /// Finds a cell that seems to contain whole rows, because a quotation mark is missing or surplus. Returns
     /// the cell's column, and the number of the cell's lines after the first.
     ///
-    /// In such a cell, the first line ends a row, the last line begins a row, and the lines between are whole
-    /// rows. A cell of only two lines is not reported: texts may have matching numbers of commas by chance.
+    /// The first line of such a cell is the end of a row, the last line is the beginning of a row, and the
+    /// lines between are whole rows. A cell of only two lines is not reported: a text of two lines may have
+    /// the commas of such a cell by chance.
     pub(crate) fn swallowed(&self, row: &ByteRecord) -> Option<(usize, usize)> {
         let lines = |cell: &[u8]| -> Vec<usize> {
             let separators = |line: &[u8]| line.iter().filter(|byte| **byte == self.format.separator).count();
@@ -299,8 +302,9 @@ impl TableFile {
         Err(DataError::option(option, short(wanted), problem))
     }
 
-    /// Returns the column with this name or number. In a Parquet table, the name of a list stands for all
-    /// columns of the list.
+    /// Returns the column with this name or number. A column of lists in Parquet was converted to several
+    /// columns, `NAME_0`, `NAME_1` and so on. If no column has the name `NAME`, this name stands for all of
+    /// them.
     pub(crate) fn columns(&self, option: &'static str, wanted: &str) -> Result<Vec<usize>, DataError> {
         let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
         let is_of_list = |name: &str| {
@@ -313,8 +317,8 @@ impl TableFile {
         }
     }
 
-    /// Returns the column with exactly this name. Unlike [`Self::column`], a number or another spelling is an
-    /// error.
+    /// Returns the column with exactly this name. Unlike [`Self::column`], does not accept a number or
+    /// another spelling.
     pub(crate) fn named(&self, name: &str) -> Result<usize, DataError> {
         match self.called(|own| own == name)[..] {
             [only] => Ok(only),
@@ -343,13 +347,13 @@ impl TableFile {
         }
     }
 
-    /// Returns the columns with a name for which `is_wanted` returns true.
+    /// Returns the columns whose names `is_wanted` accepts.
     fn called(&self, is_wanted: impl Fn(&str) -> bool) -> Vec<usize> {
         let names = self.header.iter().flatten().enumerate();
         names.filter(|(_, name)| is_wanted(name)).map(|(column, _)| column).collect()
     }
 
-    /// Describes the columns of the table in a message.
+    /// Describes the columns of the table for a message.
     fn named_columns(&self) -> String {
         match &self.header {
             None => format!("columns 1 to {}, without names", self.columns),
@@ -384,8 +388,8 @@ struct TableText {
     without_values: Vec<(String, String)>,
 }
 
-/// Decompresses and converts the file of a table, if it is not plain UTF-8 text. `tell` is called while
-/// Parquet is converted, which takes time.
+/// Returns the contents of a table as UTF-8 text: decompresses the file or converts it from UTF-16 or
+/// Parquet, if necessary. `tell` is called while Parquet is converted, which takes time.
 fn contents(files: &TableFiles, header: Option<Header>, tell: &Tell<'_>) -> Result<TableText, DataError> {
     let path = &*files.files[0];
     let mut file = run_record::files::open_regular(path).map_err(DataError::read(path))?;

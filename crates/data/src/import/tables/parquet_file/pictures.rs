@@ -86,8 +86,8 @@ pub(crate) fn pictures(tables: &Tables, column: &str, job: &Job<'_>) -> Result<F
     Ok(Found { train: pictures(train), test: test.map(pictures), classes })
 }
 
-/// Returns the classes in a column of a table, reading only until one of them is in `known`. Returns an empty
-/// set if the table does not have the column.
+/// Returns the classes in a column of a table, or an empty set if the table does not have the column. Reads
+/// the table only until a class is in `known`, so the set may not have all classes.
 fn classes(
     files: &TableFiles,
     column: &str,
@@ -103,7 +103,7 @@ fn classes(
     until_stopped(read).map(|()| found)
 }
 
-/// Counts rows that have the path of a picture instead of its bytes.
+/// Counts rows with the path of a picture, but without its bytes.
 #[derive(Default)]
 struct ByPath {
     number: usize,

@@ -21,17 +21,18 @@ use crate::quote::{listed, quoted, short};
 #[derive(Clone)]
 enum Cells {
     One,
-    /// Each value is a list of this many numbers. Each number gets a column of its own. The string names the
-    /// first row with such a list.
+    /// Each value is a list of this many numbers, and each number gets a column of its own. The string names
+    /// the first row with a list, for messages.
     Each(usize, String),
-    /// The values are not single values. Each cell is empty.
+    /// The column has structs or maps, or lists that cannot become columns. All its cells are written empty.
     None,
 }
 
 /// Columns without single values, and what they contain instead.
 type WithoutValues = Vec<(usize, String)>;
 
-/// A table as text, and its columns without single values: the name of each, and what it contains instead.
+/// A table as text. `without_values` lists the columns without single values: the name of each column, and
+/// what it contains instead.
 pub(crate) struct CsvTable {
     pub(crate) file: File,
     pub(crate) without_values: Vec<(String, String)>,
@@ -70,8 +71,9 @@ pub(crate) fn as_csv(files: &TableFiles, tell: &Tell<'_>) -> Result<CsvTable, Da
     }
 }
 
-/// Warns if the name of a folder gives a column of the file a value other than the value in the first row.
-/// The import uses the column, while other tools may use the name of the folder.
+/// Warns if a column is both in a file and in the name of a folder, and the value in the file's first row
+/// differs from the value in the folder's name. The import uses the file's column, while other tools may use
+/// the name of the folder.
 fn warn_of_partitions(files: &TableFiles) -> Result<(), DataError> {
     let number = |text: &str| text.parse::<f64>().ok();
     let is_same = |own: &str, text: &str| {
@@ -82,7 +84,7 @@ fn warn_of_partitions(files: &TableFiles) -> Result<(), DataError> {
         };
         match number(own) {
             Some(own) => number(&text) == Some(own),
-            // The column may have a time of day after the date.
+            // A value in the file may have a time of day after the date in the folder's name.
             None => own.starts_with(&text),
         }
     };
@@ -121,7 +123,7 @@ fn warn_of_partitions(files: &TableFiles) -> Result<(), DataError> {
 /// Result of writing a table as text.
 enum Written {
     File(File),
-    /// This column has lists of different lengths, as the text describes.
+    /// The column with this index has lists of different lengths. The string describes the lengths.
     Differs(usize, String),
 }
 
@@ -180,8 +182,8 @@ fn row_name(files: &TableFiles, path: &Path, row: usize) -> String {
     if files.files.len() == 1 { format!("row {row}") } else { format!("row {row} of {}", folder::name(path)) }
 }
 
-/// Decides how each column is written. For a column of lists, the first value that is not null decides. Also
-/// returns the columns without single values, and what they contain instead.
+/// Decides how each column is written. For a column of lists, this is decided by the first value that is not
+/// null. Also returns the columns without single values, and what they contain instead.
 fn layout(files: &TableFiles) -> Result<(Vec<Cells>, WithoutValues), DataError> {
     let is_list =
         |field: &TypePtr| field.is_group() && field.get_basic_info().converted_type() == ConvertedType::LIST;
