@@ -1,4 +1,5 @@
-//! Shortens names and texts of the user's files, so that a message with a quotation stays one readable line.
+//! Shortens names and texts from the user's files, so that a message that quotes them stays one readable
+//! line.
 
 use std::borrow::Cow;
 

@@ -134,8 +134,8 @@ impl SampleSource {
         &self.description
     }
 
-    /// Returns the description for changes by the caller. For example, samples for a trained network must be
-    /// normalised with the mean and standard deviation of the network's training data.
+    /// Returns the description, so that the caller can change it. For example, samples for a trained network
+    /// must be normalised with the mean and standard deviation of the network's training data.
     pub fn description_mut(&mut self) -> &mut Description {
         &mut self.description
     }

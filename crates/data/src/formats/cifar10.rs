@@ -115,8 +115,9 @@ fn open_file(path: &Path) -> Result<DataFile, DataError> {
         (0, _) => "contains no images".to_owned(),
         (_, 0) => return Ok(file),
         (found, rest) => {
-            // Look for another format only if the length is wrong. The first bytes of a valid file are a
-            // label and pixels, and may by chance be those of another format.
+            // Look for another format only if the length is wrong. A valid file begins with a label and
+            // pixels. Dark pixels are small numbers, so these bytes may also be the first bytes of another
+            // format.
             if let Some(kind) = files::foreign_file(path) {
                 bail!(path, "is {kind}");
             }

@@ -48,8 +48,8 @@ pub(crate) struct Job<'a> {
 }
 
 impl<'a> Job<'a> {
-    /// Starts an import and locks its folder, so that only one import at a time writes to `out`. If a killed
-    /// import has left the old data set in the folder, moves it back to `out`, and then removes everything
+    /// Starts an import and locks its folder, so that only one import at a time writes to `out`. First moves
+    /// an old data set that a killed import has left in the folder back to `out`. Then removes everything
     /// else from the folder.
     pub(crate) fn start(args: &'a ImportArgs, progress: &'a ImportProgress<'a>) -> Result<Self, DataError> {
         // If `--out` is a link, replace the folder that the link points to.

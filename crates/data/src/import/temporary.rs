@@ -25,8 +25,8 @@ pub(crate) fn failed(error: io::Error) -> DataError {
     DataError::source(&folder, what)
 }
 
-/// Copies `contents` to a temporary file and rewinds this file. `path` is the file that `contents` are
-/// decompressed from: an error of reading names it.
+/// Copies `contents` to a temporary file and rewinds this file. `path` is the compressed file that `contents`
+/// come from. If reading fails, the error names this file.
 pub(crate) fn copy(path: &Path, mut contents: impl Read) -> Result<File, DataError> {
     let (mut file, mut block) = (file()?, vec![0; BLOCK]);
     loop {

@@ -261,8 +261,8 @@ fn digest(path: &Path, labels: &[u8]) -> io::Result<String> {
     sha256_with(labels, file)
 }
 
-/// Checks that an import may write to `out`. It may if `out` does not exist or is an empty folder. It also
-/// may if `overwrite` is set and `out` is a folder that contains only an imported data set.
+/// Checks that an import may write to `out`: this path must not exist, or be an empty folder. If `overwrite`
+/// is set, it may also be a folder that contains only an imported data set.
 pub(crate) fn check_free(out: &Path, overwrite: bool) -> Result<(), DataError> {
     let refuse = |problem: String| Err(DataError::option("out", out.display(), problem));
     if !out.exists() && out.symlink_metadata().is_err() {

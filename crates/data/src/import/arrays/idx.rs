@@ -1,5 +1,5 @@
-//! Converts IDX files to arrays. Unlike MNIST's, the pictures may have any size and any classes, as EMNIST's
-//! do.
+//! Converts IDX files to arrays. Their pictures may have any size and any classes, for example the letters of
+//! EMNIST.
 
 use std::fs::File;
 use std::io::Write;

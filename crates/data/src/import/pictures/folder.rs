@@ -1,4 +1,5 @@
-//! Finds pictures in folders, and the class of each picture: its folder, or its class in a metadata file.
+//! Finds pictures in folders, and the class of each picture. The class is the name of the folder, or a
+//! metadata file states it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::{self, ErrorKind};
@@ -26,7 +27,7 @@ const PICTURES: [&str; 16] = [
     "apng", "bmp", "dib", "gif", "jfif", "jpe", "jpeg", "jpg", "pbm", "pgm", "png", "pnm", "ppm", "tif",
     "tiff", "webp",
 ];
-/// Maximum number of files and folders below a folder that are searched for a picture.
+/// Maximum number of files and folders below a folder that [`holds_pictures`] looks at.
 const MOST_LOOKED_AT: usize = 1000;
 
 /// A picture of a source.
@@ -44,7 +45,7 @@ pub(crate) struct Picture {
 pub(crate) struct Found {
     pub(crate) classes: Vec<String>,
     pub(crate) train: Vec<Picture>,
-    /// `None` if the source has only a training split.
+    /// `None` if the source has no test split, or no test split with classes.
     pub(crate) test: Option<Vec<Picture>>,
 }
 
@@ -66,8 +67,8 @@ pub(crate) fn loops(folder: &Path) -> Result<usize, DataError> {
     entries(folder).map(|(_, loops)| loops)
 }
 
-/// Returns the entries of a folder without ignored names and without links to an enclosing folder, and the
-/// number of these links.
+/// Returns the entries of a folder, and the number of its links to an enclosing folder. The entries do not
+/// include these links and ignored names.
 fn entries(folder: &Path) -> Result<(Vec<PathBuf>, usize), DataError> {
     let read = || -> io::Result<(Vec<PathBuf>, usize)> {
         let (mut paths, mut loops) = (Vec::new(), 0);
@@ -93,8 +94,8 @@ pub(crate) fn name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// Files and links that a search for pictures left out. `endings` has, for each extension, the number of
-/// files and the first file. `loops` is the number of links to an enclosing folder.
+/// Files and links that a search for pictures left out. For each extension, `endings` has the number of files
+/// and the first file. `loops` is the number of links to an enclosing folder.
 #[derive(Default)]
 pub(crate) struct LeftOut {
     pub(crate) endings: BTreeMap<String, (usize, PathBuf)>,
@@ -137,7 +138,7 @@ pub(crate) fn below(source: &Path) -> Result<PathBuf, DataError> {
     loop {
         let (mut folders, files) = inside(&folder)?;
         if folders.len() > 1 && folders.iter().all(|folder| split::is_no_class(&name(folder))) {
-            // Ignore a folder without pictures beside `images`, such as `labels`.
+            // If all folders have names such as `images` and `labels`, ignore those without pictures.
             folders.retain(|folder| holds_pictures(folder));
         }
         match &folders[..] {
@@ -173,7 +174,7 @@ fn holds_more(folder: &Path) -> Result<bool, DataError> {
     Ok(!folders.is_empty() || metadata::file(folder).is_some() || files.iter().any(is_data))
 }
 
-/// Returns whether there are pictures below a folder. Only the first [`MOST_LOOKED_AT`] entries are searched.
+/// Returns whether there are pictures below a folder. Looks only at the first [`MOST_LOOKED_AT`] entries.
 pub(crate) fn holds_pictures(folder: &Path) -> bool {
     let is_part = |entry: &DirEntry| entry.depth() == 0 || !is_ignored(&entry.file_name().to_string_lossy());
     let entries = WalkDir::new(folder).follow_links(true).into_iter().filter_entry(is_part);
@@ -208,8 +209,8 @@ pub(crate) struct Classes {
     names: BTreeSet<String>,
     /// Path, name and class of each picture.
     pictures: Vec<(PathBuf, String, String)>,
-    /// Whether a metadata file names the classes. Classes from such a file are sorted by number if all are
-    /// whole numbers.
+    /// Whether a metadata file states the classes. Classes from such a file are sorted by number if all are
+    /// whole numbers. Classes that are folders are always sorted as text.
     pub(crate) is_listed: bool,
 }
 
@@ -341,7 +342,7 @@ pub(crate) fn walk(folder: &Path, left_out: &mut LeftOut) -> Result<Vec<PathBuf>
             }
             Err(error) => {
                 let path = error.path().unwrap_or(folder).to_owned();
-                // Keep a dangling link to a picture: the picture is reported when it is read.
+                // Keep a dangling link with the name of a picture. It is reported when the picture is read.
                 if !path.symlink_metadata().is_ok_and(|found| found.is_symlink()) {
                     let reason = error.into_io_error().unwrap_or(ErrorKind::Other.into());
                     return Err(DataError::read(&path)(reason));

@@ -1,4 +1,4 @@
-//! Checks whether the folders inside the folders of classes look like splits or classes themselves.
+//! Checks whether the folders inside the folders of classes look like splits or classes.
 //!
 //! All pictures below the folder of a class belong to the class, as in torchvision's ImageFolder. This rule
 //! goes wrong if the user named a folder other than the one with the classes: the pictures of `cat/train` and
@@ -29,8 +29,8 @@ impl Class {
         splits.iter().flatten().any(is_train) && splits.iter().flatten().any(|split| !is_train(split))
     }
 
-    /// Returns whether two folders of the class contain folders of the same name, such as `train/cat` and
-    /// `test/cat`.
+    /// Returns whether two folders of this class contain folders of the same name, such as `train/cat` and
+    /// `test/cat`. If they do, the folder of the class is a whole data set.
     fn has_data_set(&self) -> Result<bool, DataError> {
         let mut found = BTreeSet::new();
         for folder in &self.folders {
@@ -46,13 +46,13 @@ impl Class {
 
 /// Checks the folders of classes in `root`. Rejects folders that are whole data sets. Warns if folders of
 /// classes contain splits, because their pictures are mixed. Logs a remark if all classes have the same inner
-/// folders.
+/// folders. Does none of this if some folder of a class has pictures directly in it.
 pub(crate) fn check(root: &Path) -> Result<(), DataError> {
     let mut classes = Vec::new();
     for folder in inside(root)?.0.iter().filter(|folder| holds_pictures(folder)) {
         let (folders, files) = inside(folder)?;
-        // Nearly all folders of classes have pictures directly in them. Return early at the first such
-        // folder, so that the other folders are not read once more.
+        // Pictures directly in this folder show that it is a class. This is so in nearly all sources: return
+        // at once, so that the other folders are not read once more.
         if files.iter().any(|file| is_picture(file)) {
             return Ok(());
         }

@@ -1,5 +1,5 @@
-//! Reads the structure of a table that names pictures: the column with the names, and the column with the
-//! classes. If the pictures are in folders, the folders may be the classes instead.
+//! Finds two columns in a table that names pictures: the column with the names, and the column with the
+//! classes. If the pictures are in folders, the folders may be the classes instead of a column.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,8 @@ const SAMPLE: usize = 200;
 /// Maximum number of rows in which classes are compared with folders.
 const COMPARED: usize = 2000;
 
-/// For one column: the distinct pairs of a picture's folder and the cell in the picture's row.
+/// For one column of a table: all different pairs of the folder of a picture and the cell in the row of this
+/// picture.
 type FoldersAndCells = BTreeSet<(String, Vec<u8>)>;
 
 /// A table with a column that names pictures.
@@ -35,7 +36,7 @@ pub(crate) struct Listed {
 
 impl Listed {
     /// Opens a table that names pictures in the folder `within`. Returns `None` if the table cannot be read,
-    /// names no pictures, contains the pictures themselves, or seems to have features.
+    /// names no pictures, contains the pictures themselves, or seems to be a table of features.
     pub(crate) fn open(
         path: &Path,
         split: Option<SplitKind>,
@@ -100,7 +101,7 @@ impl Listed {
     }
 
     /// Compares the table with the folders of the pictures below `root`, and returns the name of the column
-    /// that has the same classes as the folders.
+    /// that has the same classes as the folders, if there is one.
     ///
     /// A column with a known name, such as `label`, is an error if its classes are not those of the folders.
     /// If there is no such column and no column has the classes of the folders, warns with a list of the
@@ -234,9 +235,9 @@ fn score(rows: &[ByteRecord], column: usize, within: &Path, pictures: &PictureNa
     (named > 0 && 2 * named >= rows.len() && is_name).then_some(found.len())
 }
 
-/// Returns whether a table has features rather than names of pictures. In a table of features, the column
-/// `names` contains numbers, although it seems to name pictures (1 for 1.png). All other columns contain
-/// numbers too, except for at most one column, the class.
+/// Returns whether a table with at least three columns is a table of features. The column `names` seems to
+/// name pictures, but in a table of features it contains numbers (1 also names 1.png). All other columns
+/// contain numbers too, except for at most one column, the class.
 fn has_features(rows: &[ByteRecord], names: usize) -> bool {
     let is_number =
         |column: usize| rows.iter().all(|row| cell(row, column).replace(',', ".").parse::<f64>().is_ok());

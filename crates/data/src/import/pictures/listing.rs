@@ -27,9 +27,10 @@ use crate::quote::{listed, quoted};
 pub(crate) enum Listing {
     /// The tables name the classes of these pictures.
     Pictures(Found),
-    /// The tables name pictures, but the classes are folders: the folders in this folder or in its splits.
+    /// The tables name pictures, but folders are the classes. They are in this folder, or in the folders of
+    /// its splits.
     Folders(PathBuf),
-    /// There is no table, or the tables name no pictures.
+    /// No table is read as a list of pictures.
     None,
 }
 
@@ -40,7 +41,7 @@ struct SplitFolder {
     split: SplitKind,
 }
 
-/// Looks for tables that list the pictures below `source`, and reads their classes.
+/// Looks for tables that list the pictures below `source`, and reads the classes of the pictures from them.
 pub(crate) fn find(source: &Path, args: &ImportArgs) -> Result<Listing, DataError> {
     // `--drop` and `--header` apply only to tables of features: with these options, no table is read as a
     // list of pictures.
@@ -87,7 +88,7 @@ pub(crate) fn is_in(folder: &Path) -> bool {
 }
 
 /// Returns the tables in a source and in the folders of its splits, each with its split. Returns an empty
-/// list if there is a metadata file, which then names the classes.
+/// list if there is a metadata file, because this file then states the classes.
 fn tables(source: &Path, sides: &[SplitFolder]) -> Result<Vec<(PathBuf, Option<SplitKind>)>, DataError> {
     let folders = std::iter::once(source).chain(sides.iter().map(|side| &*side.folder));
     if folders.clone().any(|folder| metadata::file(folder).is_some()) {
@@ -105,8 +106,9 @@ fn tables(source: &Path, sides: &[SplitFolder]) -> Result<Vec<(PathBuf, Option<S
 }
 
 /// Removes the table of the training split from `tables` and returns it. It is the table whose name contains
-/// the training split or, if there is no such table, the table whose name contains no split. If there are
-/// several, the only table with a column of classes is taken. Returns `None` if there is no training table.
+/// the training split or, if there is no such table, the table whose name contains no split. If several
+/// tables have such a name, it is the only one of them with a column of classes. If there is not exactly one,
+/// returns an error. Returns `None` if there is no such table.
 fn training(source: &Path, tables: &mut Vec<Listed>, args: &ImportArgs) -> Result<Option<Listed>, DataError> {
     for split in [Some(SplitKind::Train), None] {
         let mut places: Vec<usize> = (0..tables.len()).filter(|&at| tables[at].split == split).collect();
@@ -131,7 +133,7 @@ fn training(source: &Path, tables: &mut Vec<Listed>, args: &ImportArgs) -> Resul
 }
 
 /// Returns the folder that contains the folders of classes: the training split if there is one, or `source`.
-/// While the folder contains a single folder and no pictures, the inner folder is taken.
+/// If this folder contains a single folder and no pictures, returns the inner folder, and so on.
 fn folder_of_classes(source: &Path, sides: &[SplitFolder]) -> Result<PathBuf, DataError> {
     let mut root = sides
         .iter()
@@ -156,8 +158,8 @@ fn has_class_folders(root: &Path, sides: &[SplitFolder]) -> Result<bool, DataErr
         && classes.filter(|folder| holds_pictures(folder)).count() > 1)
 }
 
-/// Warns about each split that has no folders of classes, although a table has its classes: the table is not
-/// used. `class` is the name of the column of the classes.
+/// The folders of the training split are the classes, so tables are not used. Warns about each other split
+/// without folders of classes whose classes are in a table. `class` is the name of the column of the classes.
 fn say_unused(tables: &[Listed], sides: &[SplitFolder], class: &str) -> Result<(), DataError> {
     for side in sides.iter().filter(|side| side.split != SplitKind::Train && holds_pictures(&side.folder)) {
         let has_class = |table: &&Listed| {
@@ -187,11 +189,12 @@ struct ListingReader<'a> {
     pictures: PictureNames,
 }
 
-/// Pictures in the order of a table, as indices of files, each with the number of its label. A picture
-/// without a class, which is left out, has `None` instead.
+/// Pictures in the order of a table. A picture is the index of its file and the number of its label. If it
+/// has no class and is left out, the number is `None`.
 type LabelledPictures = Vec<(usize, Option<u32>)>;
 
-/// The kind and the name of a split. The training split may occur under several names.
+/// The kind and the name of a split. The training split may occur under several names:
+/// [`ListingReader::read`] joins its pictures.
 type SplitName = (SplitKind, String);
 
 impl ListingReader<'_> {
@@ -244,8 +247,9 @@ impl ListingReader<'_> {
         Ok(Listing::Pictures(Found { train: pictures(train_split), test: test.map(pictures), classes }))
     }
 
-    /// Returns the pictures in the table of the training split, by split. This table may also list the
-    /// pictures of other splits. A column then names the splits, or the pictures are in folders of splits.
+    /// Returns the pictures in the table of the training split, grouped by split: this table may also list
+    /// the pictures of other splits. If it does, a column names the splits, or the pictures are in folders of
+    /// splits.
     fn training_table(
         &self,
         train: &mut Listed,
@@ -317,7 +321,7 @@ impl ListingReader<'_> {
             let number = self.pictures.files.iter().filter(|file| file.starts_with(&side.folder)).count();
             if number > 0 {
                 log::warn!(
-                    "{} is not used: no table lists the classes of its {} (predict can classify them)",
+                    "{} is not used: no table lists the classes of its {} (`mpiburn predict` can classify them)",
                     side.name,
                     count(number, "picture")
                 );
@@ -399,7 +403,8 @@ impl ListingReader<'_> {
         }
     }
 
-    /// Returns the pictures of all splits in which no picture has a class, except for the training split.
+    /// Returns the pictures of each split that `of_column` names and in which no picture has a class.
+    /// Pictures of the training split are never returned.
     fn unlabelled(
         &self,
         listed: &mut Listed,
@@ -432,8 +437,9 @@ impl ListingReader<'_> {
             .collect()
     }
 
-    /// Returns the split of each picture if a column of the table names a split in every row, and if both the
-    /// training split and another split occur in the column. Otherwise returns an empty map.
+    /// Returns the split of each picture if a column of the table names it. The column must name a split in
+    /// every row with a picture, and both the training split and another split must occur in it. If there is
+    /// no such column, returns an empty map.
     fn splits(&self, listed: &mut Listed, class: usize) -> HashMap<usize, SplitName> {
         let (names, within) = (listed.names, listed.within.clone());
         let mut columns: BTreeMap<usize, HashMap<usize, SplitName>> = (0..listed.table.columns)

@@ -28,10 +28,12 @@ const NAMES: [&str; 3] = ["metadata.csv", "metadata.jsonl", "metadata.parquet"];
 const FILE_NAME: &str = "file_name";
 
 /// The path of a picture and its class. With `--missing-labels drop`, a missing class is `None`, and the
-/// picture is left out. If `--missing-labels` does not allow the missing class, the class is an error.
+/// picture is left out. If `--missing-labels` does not allow the missing class, the class is an error. The
+/// caller ignores this error if no picture of a test split has a class.
 pub(crate) type Classed = (PathBuf, Result<Option<String>, String>);
 
-/// A line of the file: its number, and the cells that contain text, a number or a boolean, by column.
+/// A line of the file: its number, and its cells by the names of their columns. In JSON, only texts, numbers
+/// and booleans count as cells.
 type Line = (u64, BTreeMap<String, String>);
 
 /// Returns whether a file has the name of a metadata file, in any case.
@@ -101,9 +103,10 @@ pub(crate) fn read(path: &Path, options: LabelOptions<'_>) -> Result<Option<Vec<
     without_repeats(path, pictures).map(Some)
 }
 
-/// Returns the column of the classes: the column `wanted`, a column with a known name such as `label`, or the
-/// only column beside the paths of the pictures if the folders are not the classes. Returns `None` if there
-/// is no such column.
+/// Returns the column of the classes: the column `wanted` or, if `wanted` is `None`, a column with a known
+/// name such as `label`. If there is no such column, it is the only column beside the paths of the pictures,
+/// and several such columns are an error. Returns `None` if folders are the classes instead, or if there are
+/// no paths or no other columns.
 fn class_column<'l>(
     path: &Path,
     folder: &Path,
@@ -170,8 +173,8 @@ fn without_repeats(path: &Path, lines: Vec<Classed>) -> Result<Vec<Classed>, Dat
     Ok(pictures)
 }
 
-/// Returns whether `folder`, or a split in it, contains several folders of pictures. Such folders are
-/// classes.
+/// Returns whether `folder`, or the folder of a split in it, contains several folders of pictures. Such
+/// folders are the classes.
 fn has_class_folders(folder: &Path) -> Result<bool, DataError> {
     let (splits, others): (Vec<PathBuf>, Vec<PathBuf>) =
         inside(folder)?.0.into_iter().partition(|folder| split::of_name(&name(folder)).is_some());

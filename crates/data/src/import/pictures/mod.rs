@@ -39,8 +39,8 @@ const TOGETHER: usize = 128;
 /// Maximum number of sizes that a message lists.
 const LISTED: usize = 3;
 
-/// Imports the pictures of `found`. If the source is itself an imported data set, `known_fit` says how its
-/// pictures were fitted to their size.
+/// Imports the pictures of `found`. If the source is a data set of an earlier import, `known_fit` says how
+/// that import fitted the pictures to their size.
 pub(crate) fn import(found: Found, known_fit: Option<Fit>, job: &Job<'_>) -> Result<Imported, DataError> {
     let args = job.args;
     args.refuse_those_of_tables()?;
@@ -90,8 +90,8 @@ pub(crate) fn import(found: Found, known_fit: Option<Fit>, job: &Job<'_>) -> Res
 
 type SeenPicture = (Picture, PictureInfo);
 
-/// Reads the header of each picture. With `--skip-broken`, decodes each whole picture, so that broken
-/// pictures do not influence the common size.
+/// Reads the header of each picture. With `--skip-broken`, also decodes each picture: a picture that turns
+/// out to be broken must not influence the common size.
 fn look(
     train: Vec<Picture>,
     test: Vec<Picture>,

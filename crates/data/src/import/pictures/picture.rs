@@ -44,8 +44,8 @@ impl FromStr for Size {
     }
 }
 
-/// How a picture is fitted to a size with another aspect ratio. Scaling is bilinear over all old pixels that
-/// a new pixel covers.
+/// How a picture is fitted to a size with another aspect ratio. Scaling is bilinear, over all pixels of the
+/// old picture that a new pixel covers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Fit {
@@ -71,7 +71,7 @@ pub(crate) struct PictureInfo {
 /// Description of a picture with an alpha channel.
 pub(crate) const TRANSPARENT: &str = "with transparency, which is dropped";
 
-/// The form that all pictures get.
+/// What all pictures become: their size, how they are fitted to it, and whether they are grey.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Target {
     pub(crate) size: Size,

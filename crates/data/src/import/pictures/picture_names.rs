@@ -1,5 +1,6 @@
-//! Finds the pictures of a folder by the names that tables give them. Names may lack folders and extensions,
-//! and may differ in case and in the form of Unicode: people, Windows and macOS write them differently.
+//! Finds the pictures of a folder by their names in tables. Such a name may lack folders and the extension.
+//! It may also differ from the file's name in case and in the form of Unicode, because people, Windows and
+//! macOS write names differently.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -22,7 +23,7 @@ pub(crate) struct PictureNames {
 pub(crate) enum Named {
     /// Index of the only picture with the name.
     One(usize),
-    /// Indices of two pictures with the name.
+    /// Indices of two of the pictures with the name.
     Several([usize; 2]),
     Nothing,
     /// The name leads out of the folder.
@@ -39,8 +40,8 @@ impl PictureNames {
         Ok(Self { root: root.to_owned(), files, places })
     }
 
-    /// Returns the picture with this name in the folder `within`. The name may have no folders, or the last
-    /// folders of the picture's path, or all of them. Before these, it may have further folders, as in an
+    /// Returns the picture with this name in the folder `within`. The name may have no folders, some of the
+    /// last folders of the picture's path, or all of them. Other folders may be before all of them, as in an
     /// absolute path on another machine.
     pub(crate) fn find(&self, wanted: &str, within: &Path) -> Named {
         let path = wanted.replace('\\', "/");

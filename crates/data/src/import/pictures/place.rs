@@ -36,8 +36,8 @@ pub(crate) struct Pixels {
 }
 
 impl Pixels {
-    /// Takes the pictures of an array. If `is_planar` is true, the channels come before height and width. If
-    /// it is false, the shape shows where the channels are.
+    /// Returns the pictures of an array as [`Pixels`]. If `is_planar` is true, the channels come before
+    /// height and width. If it is false, the shape shows where the channels are.
     pub(crate) fn from_npy(npy: NpyFile, is_planar: bool) -> Result<Self, DataError> {
         /// Maximum number of channels: red, green, blue and transparency.
         const MOST: usize = 4;

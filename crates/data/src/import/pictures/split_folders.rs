@@ -25,9 +25,9 @@ struct CandidateSplit {
 /// What a folder contains.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Holds {
-    /// Folders, or a metadata file that names the classes of pictures.
+    /// The folders in it are the classes, or a metadata file in it or in the source states the classes.
     Classes,
-    /// Only pictures: their number.
+    /// Only pictures, and no classes. The number is that of the pictures.
     Pictures(usize),
     Nothing,
 }
@@ -50,8 +50,8 @@ impl CandidateSplit {
     }
 }
 
-/// Returns the folder that contains the classes of a split. Archives repeat the name of the split, as in
-/// `seg_train/seg_train/CLASS`, and some tools write `train/images/CLASS`.
+/// Returns the folder that contains the classes of a split: `split` or a folder in it. Archives repeat the
+/// name of the split, as in `seg_train/seg_train/CLASS`, and some tools write `train/images/CLASS`.
 fn root(split: &Path) -> Result<PathBuf, DataError> {
     let mut root = split.to_owned();
     loop {
@@ -125,7 +125,7 @@ pub(crate) fn find(
 }
 
 /// Returns the folders in `source` that may be splits, and the other folders. The training split comes first.
-/// The splits that are preferred for the test come next.
+/// The other splits follow, with those that are preferred for the test first.
 fn candidates(
     source: &Path,
     test_split: Option<&str>,
@@ -153,7 +153,7 @@ fn with_classes(sides: Vec<CandidateSplit>) -> Vec<CandidateSplit> {
     for side in others {
         let why = match side.holds {
             Holds::Pictures(number) => format!(
-                "{} not in a class folder (predict can classify pictures)",
+                "{} not in a class folder (`mpiburn predict` can classify pictures)",
                 if number == 1 { "its picture is".into() } else { format!("its {number} pictures are") }
             ),
             _ => "it contains no pictures".to_owned(),
@@ -163,8 +163,8 @@ fn with_classes(sides: Vec<CandidateSplit>) -> Vec<CandidateSplit> {
     with_classes
 }
 
-/// Rejects the folder of the training split if it may be a class that only has the name of a split. Two
-/// conditions make this possible. Beside the folder, there are folders of pictures and no other splits. In
+/// Rejects the folder of the training split if it may be a class that only has the name of a split. It may be
+/// a class if two conditions hold. Beside the folder, there are folders of pictures and no other splits. In
 /// the folder, there are pictures outside of folders, or there is only one folder of pictures.
 fn check_train(
     train: &CandidateSplit,

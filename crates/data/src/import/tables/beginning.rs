@@ -205,17 +205,16 @@ impl FirstRows {
         if is_clear && titles <= MOST_OF_TITLE { first } else { from }
     }
 
-    /// Returns whether a row can be a line of a title. It can if the table has several columns, if all cells
-    /// after the first are empty, and if the first cell is neither a number nor one of the names in `hints`.
+    /// Returns whether a row can be a line of a title: the table has several columns, all cells of the row
+    /// after the first are empty, and the first cell is neither a number nor one of the names in `hints`.
     fn is_title(&self, row: &ByteRecord, hints: &Hints<'_>) -> bool {
         self.width > 1
             && is_empty_from(row, 1)
             && row.get(0).is_none_or(|cell| self.format.value(cell).is_none() && !is_known(cell, hints))
     }
 
-    /// Returns whether a row is a header. It is if it has one of the names in `hints`, or if it counts the
-    /// columns (see [`count_columns`]). It also is if it has no number, and the row below has a number or is
-    /// a row of units.
+    /// Returns whether a row is a header: it has one of the names in `hints`, or it counts the columns (see
+    /// [`count_columns`]), or it has no number while the row below has a number or is a row of units.
     fn is_header(&self, at: usize, hints: &Hints<'_>) -> bool {
         let Some(row) = self.rows.get(at) else { return false };
         // Infinite values and NaN count as numbers too: they are not names of columns.
@@ -257,9 +256,9 @@ impl FirstRows {
             && row.iter().zip(below).all(is_unit)
     }
 
-    /// Returns whether the first cells of the rows below the header `at` are names of the rows. They are if
-    /// each row has one cell more than the header, and if the first cells are words, or 1, 2, 3 and so on.
-    /// R's `write.table` writes such tables.
+    /// Returns whether the first cells of the rows below the header `at` are names of the rows: each row has
+    /// one cell more than the header, and the first cells are words, or 1, 2, 3 and so on. R's `write.table`
+    /// writes such tables.
     fn have_row_names(&self, at: usize) -> bool {
         let rows = self.rows.get(at + 1..).unwrap_or_default();
         let names: Vec<&[u8]> = rows.iter().filter_map(|row| row.get(0)).collect();

@@ -101,8 +101,8 @@ impl Tables {
 
     /// Chooses the test table and returns its index in `others`, or `None` if `others` is empty. `train` are
     /// the classes of the training table, and `classes` reads the classes of a table. Without `--test-split`,
-    /// the test table is chosen by its classes. If then no table in `others` has classes, returns 0: the
-    /// caller finds that table 0 has no classes, and its error tells the user what to do.
+    /// the test table is chosen by its classes. If no table in `others` has classes, returns 0: the caller's
+    /// error then says that this table has no classes, and what to do.
     pub(crate) fn test(
         &self,
         args: &ImportArgs,
@@ -450,8 +450,9 @@ fn in_folder(folder: &Path) -> Vec<PathBuf> {
     }
 }
 
-/// Returns whether a folder with a name such as `year=2020` is a partition of a Parquet table. A data set in
-/// a folder with such a name, such as `lr=0.1/train.csv`, is not a partition.
+/// Returns whether a folder is a partition of a Parquet table. Its name must be one such as `year=2020`, and
+/// it must contain Parquet files of the table. If it contains tables of splits, such as
+/// `lr=0.1/train.parquet`, it is a data set and not a partition.
 pub(crate) fn is_partition(folder: &Path) -> bool {
     partitions::is_one(folder)
         && in_folder(folder).first().is_some_and(|file| is_parquet_name(file))

@@ -5,8 +5,8 @@ use run_record::count;
 
 use crate::quote::listed;
 
-/// If there are fewer f32 values than this number between the lowest and the highest value of a feature, a
-/// warning says so: different values of the feature may become equal as f32.
+/// If there are fewer f32 values than this between the lowest and the highest value of a feature, a warning
+/// is logged, because different values of the feature may become equal as f32.
 const FEW: f64 = 1000.0;
 /// 2^53: above it, f64 cannot represent every whole number.
 const INEXACT: f64 = (1u64 << 53) as f64;

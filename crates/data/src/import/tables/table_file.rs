@@ -303,8 +303,8 @@ impl TableFile {
     }
 
     /// Returns the column with this name or number. A column of lists in Parquet was converted to several
-    /// columns, `NAME_0`, `NAME_1` and so on. If no column has the name `NAME`, this name stands for all of
-    /// them.
+    /// columns, `NAME_0`, `NAME_1` and so on. If no column has the name `NAME` itself, `NAME` stands for all
+    /// of them.
     pub(crate) fn columns(&self, option: &'static str, wanted: &str) -> Result<Vec<usize>, DataError> {
         let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
         let is_of_list = |name: &str| {

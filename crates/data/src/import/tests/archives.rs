@@ -146,7 +146,7 @@ fn damaged_archives_are_not_imported() {
     let mut bytes = archive.into_inner().unwrap().finish().unwrap();
     lab.write("t.tar.gz", &bytes);
     lab.imported("t.tar.gz", &[]);
-    // At the end of a gzip file, the checksum comes before the length.
+    // The last 8 bytes of a gzip file are the checksum and the length. Damage the checksum.
     let end = bytes.len();
     bytes[end - 8] ^= 1;
     lab.write("t.tar.gz", &bytes);

@@ -52,8 +52,8 @@ fn lab(pictures: &[&str]) -> Lab {
     lab
 }
 
-/// Puts a letter of several bytes at each distance from the end of a name: looking for the extensions of
-/// tables must not split a letter.
+/// The search for the extensions of tables must not split a letter of several bytes. The names have such a
+/// letter at each distance from their end.
 #[test]
 fn names_of_pictures_have_any_letters() {
     let names: Vec<String> = ["é", "猫", "🐈"]
@@ -115,7 +115,7 @@ fn a_folder_of_other_files_is_no_folder_of_pictures() {
     assert!(names_all(&message, "--label 5: | tables | metadata.csv"), "{message}");
 }
 
-/// There is one line for each kind of problem, however many classes there are.
+/// However many classes have a problem, there is one line for each kind of problem.
 #[test]
 fn classes_without_samples_in_a_split_are_named_together() {
     let trained = (0..40).map(|class| format!("train/c{class}/1.png"));
@@ -495,7 +495,8 @@ fn classes_of_one_sample_have_none_for_a_test() {
     assert!(names_all(&message, "/in: | 15 classes | one sample | test split"), "{message}");
 }
 
-/// A table beside folders of classes may repeat the classes, or may also name splits or other classes.
+/// A table beside folders of classes may have the classes of the folders. It may also have splits, or other
+/// classes.
 #[test]
 fn a_table_beside_folders_of_classes_is_compared_with_them() {
     let split = "path,label,split\na/1.png,a,train\na/2.png,a,test\nb/3.png,b,train\nb/4.png,b,val\n";

@@ -60,7 +60,8 @@ fn pictures_that_are_not_read_are_named_with_the_way_out() {
         let error =
             reading::picture(&lab.path(name), [3, 4, 4], crate::import::Fit::Crop).unwrap_err().to_string();
         assert!(names_all(&error, expected) && error.contains(name), "{error}");
-        // If an import leaves out files of a folder, its warning names only formats of unsupported pictures.
+        // The warning about files that are left out names their format only if it is an unsupported format of
+        // pictures.
         let is_other = picture::foreign_picture(&lab.path(name)).is_some();
         assert_eq!(is_other, expected.ends_with("PNG"), "{name}");
     }

@@ -45,7 +45,7 @@ impl Lab {
         fs::write(path, contents).unwrap();
     }
 
-    /// Writes a picture of one colour. Pictures differ in their red value.
+    /// Writes a picture of one colour. `red` is its red value, by which tests tell pictures apart.
     pub(crate) fn picture(&self, name: &str, [height, width]: [u32; 2], red: u8) {
         let path = self.path(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -279,8 +279,8 @@ fn palettes_are_read_and_an_orientation_behind_the_pixels_is_applied() {
     assert_eq!(lab.imported("pets", &["--order", "files"]).set.shape, [3, 3, 2]);
     let pixels = lab.data("train-images.npy");
     assert_eq!([0, 6, 12, 18, 24, 30].map(|at| pixels[at]), [7, 20, 30, 8, 20, 30]);
-    // A TIFF with a palette is rejected. The tags are width, height, bits, no compression, palette, and where
-    // the only pixel is.
+    // A TIFF with a palette is rejected. The first tags are width, height, bits, no compression and palette.
+    // The others say where the only pixel is.
     let fields =
         [(256u16, 1u16), (257, 1), (258, 8), (259, 1), (262, 3), (273, 0), (277, 1), (278, 1), (279, 1)];
     let entry = |(tag, value): (u16, u16)| [tag, 3, 1, 0, value, 0].map(u16::to_le_bytes).concat();
@@ -376,7 +376,7 @@ fn one_import_at_a_time_writes_to_a_folder_and_removes_what_a_killed_one_left() 
     lab.write(".out.part/unpacked/pets/z.png", "half");
     lab.imported("pets", &[]);
     assert_eq!(lab.names(), ["out", "pets"]);
-    // If the import is killed between its two renames, the old data set is the only one.
+    // If the import is killed between its two renames, `old` is the only data set.
     lab.write(".out.part/.lock", "process 1 on elsewhere");
     fs::rename(lab.path("out"), lab.path(".out.part/old")).unwrap();
     let message = lab.import("pets", &[]).unwrap_err();
@@ -433,7 +433,7 @@ fn an_import_keeps_what_others_have_beside_or_in_its_folder() {
     assert!(names_all(&lab.import("pets", &["--overwrite"]).unwrap_err(), "--out | .out.part"));
     assert!(lab.path(".out.part/thesis.txt").exists());
     fs::remove_dir_all(lab.path(".out.part")).unwrap();
-    // If the import's folder is a link, what it points to does not belong to an import.
+    // If the import's folder is a link, the folder that it leads to does not belong to an import.
     lab.write("thesis/text", "mine");
     std::os::unix::fs::symlink("thesis", lab.path(".out.part")).unwrap();
     assert!(names_all(&lab.import("pets", &["--overwrite"]).unwrap_err(), "--out | .out.part"));

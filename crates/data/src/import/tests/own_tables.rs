@@ -70,7 +70,7 @@ fn splits_of_listed_pictures_are_tables_or_folders() {
     lab.write("tables/train.csv", rows("image,label\n", "{c}{n}.png,{c}", 0..3));
     lab.write("tables/test.csv", rows("label,image\n", "{c},{c}{n}.png", 3..5));
     assert_eq!(lab.imported("tables", &[]).counts, [[3, 3], [2, 2]]);
-    // One table is for both folders, which contain pictures of the same names.
+    // One table lists the pictures of both folders. Some names are in both folders.
     pictures(&lab, "both/train", 0..3);
     pictures(&lab, "both/val", 0..1);
     let text = rows("file,label\n", "train/{c}{n}.png,{c}", 0..3) + &rows("", "val/{c}{n}.png,{c}", 0..1);

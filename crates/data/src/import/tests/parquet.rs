@@ -135,7 +135,8 @@ fn folders_of_partitions_are_columns() {
     let message = lab.import("set", &["--overwrite"]).unwrap_err();
     let place = "year=2021/class=__HIVE_DEFAULT_PARTITION__/part-0.parquet: row 1: ";
     assert!(message.contains(place) && message.contains("no class"), "{message}");
-    // A partition column may have a single value: a feature in the folder `one`, and the class in `single`.
+    // A partition column may have the same value in all rows. In the folder `one`, such a column is a
+    // feature. In the folder `single`, it is the class.
     lab.write("one/year=2020/0.parquet", table(&[1.0, 2.0, 3.0, 4.0], Some(&["a", "a", "b", "b"])));
     assert_eq!(lab.imported("one", &[]).set.features, ["x", "year"]);
     assert_eq!(lab.imported("one/year=2020", &[]).set.features, ["x"]);

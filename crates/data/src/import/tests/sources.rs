@@ -128,7 +128,8 @@ fn arrays_are_pictures_in_any_order_of_their_axes() {
     assert_eq!(lab.from()[1], ["val_images.npy[0]"]);
     lab.imported("med", &["--size", "2x2", "--fit", "stretch", "--rgb"]);
 
-    // Red, green, blue and transparency of 5 pixels, pixel by pixel and plane by plane.
+    // Two pictures of 5 pixels in red, green, blue and transparency. The same bytes are read pixel by pixel
+    // and plane by plane.
     let bytes: Vec<u8> = (0..40).collect();
     let planes: Vec<u8> = (0..15).collect();
     let pixels: Vec<u8> = (0..3).flat_map(|channel| (0..5).map(move |pixel| 4 * pixel + channel)).collect();

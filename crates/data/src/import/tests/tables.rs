@@ -68,7 +68,8 @@ fn compressed_tables_beside_each_other_and_numbered_classes() {
     assert_eq!(lab.from(), [vec!["train.csv.gz:2", "train.csv.gz:3", "train.csv.gz:4"], vec!["test.csv:2"]]);
 }
 
-/// Guards against faults that would go unnoticed: wrong line numbers and wrong names of columns.
+/// Nobody would notice if messages had wrong line numbers, or `dataset.json` wrong names of features. This
+/// test checks both.
 #[test]
 fn rows_have_their_lines_and_columns_their_names() {
     let lab = Lab::new();

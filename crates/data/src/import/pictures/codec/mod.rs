@@ -34,7 +34,7 @@ trait Contents: BufRead + Seek {}
 impl<T: BufRead + Seek> Contents for T {}
 
 impl Encoded {
-    /// Opens the file.
+    /// Returns a reader of the bytes of the picture file.
     fn contents(&self) -> Result<Box<dyn Contents>, String> {
         match self {
             Self::File(path) => {
@@ -52,7 +52,7 @@ impl Encoded {
     }
 }
 
-/// Returns the decoder, the format according to the first bytes, and the orientation of the picture.
+/// Returns the decoder of the picture, its format, which the first bytes show, and its orientation.
 fn open(file: &Encoded) -> Result<(impl ImageDecoder + use<>, ImageFormat, Orientation), String> {
     let mut contents = file.contents()?;
     let beginning = contents.fill_buf().map_err(|error| error.to_string())?;
@@ -234,7 +234,7 @@ pub(crate) fn read(place: &Place, target: Target) -> Result<Vec<u8>, String> {
     })
 }
 
-/// Converts a picture to grey. Colours become ITU-R 601's luma, rounded as in Pillow.
+/// Converts a picture to grey. The grey of a colour is its luma by ITU-R 601, rounded as in Pillow.
 fn grey(picture: &DynamicImage) -> GrayImage {
     if is_grey(picture.color()) {
         return picture.to_luma8();
@@ -273,8 +273,8 @@ fn fitted<P: Pixel<Subpixel = u8> + 'static>(picture: &Bytes<P>, target: Target)
         Fit::Crop => {
             let (new_width, new_height) = if wide >= high { by_height(0) } else { by_width(0) };
             let scaled = scaled(new_width, new_height);
-            // If the number of pixels to cut off is odd, torchvision rounds half of it to the nearest even
-            // number.
+            // If an odd number of pixels is cut off, its half is rounded to the nearest even number, as in
+            // torchvision.
             let half = |rest: u32| (f64::from(rest) / 2.0).round_ties_even() as u32;
             let (left, top) = (half(new_width - width), half(new_height - height));
             imageops::crop_imm(&scaled, left, top, width, height).to_image()

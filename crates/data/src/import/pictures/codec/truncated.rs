@@ -30,10 +30,10 @@ fn has_end(bytes: &[u8]) -> bool {
             Some([END, ..]) => return true,
             // A marker may have any number of 0xff before it.
             Some([0xff, ..]) => {}
-            // After 0xff, these bytes do not begin a segment with a length. 0x00 means a pixel byte 0xff. The
-            // other bytes are markers without a length, such as restart markers.
+            // After 0xff, these bytes do not begin a segment with a length. 0x00 says that the 0xff is data
+            // and no marker. The other bytes are markers without a length, such as restart markers.
             Some([0x00 | 0x01 | 0xd0..=0xd8, ..]) => at += 1,
-            // Decoders skip reserved markers in a scan as damage.
+            // Decoders treat reserved markers in a scan as damage, and skip them.
             Some([0x02..=0xbf | 0xf0..=0xfd, ..]) if is_in_scan => at += 1,
             Some(&[marker, high, low, ..]) => {
                 at += 1 + usize::from(u16::from_be_bytes([high, low]));
