@@ -110,7 +110,7 @@ impl DataError {
     }
 
     /// Returns the error for a folder `root` that contains two data sets. The message names both: `first` is
-    /// a file or folder of one data set, and `second` of the other.
+    /// a file or folder of one data set, and `second` is a file or folder of the other.
     pub(crate) fn several(root: &Path, [first, second]: [impl Display; 2]) -> Self {
         let root = root.display();
         Self::Files(format!(

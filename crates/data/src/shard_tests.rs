@@ -4,8 +4,8 @@ use super::*;
 use crate::error::names_all;
 use crate::generate::noise;
 
-/// Returns the sample indices of `rank`. The order of all samples is `first`, `first + 1` and so on, modulo
-/// `samples`. The rank gets the indices at the positions `rank`, `rank + world` and so on.
+/// Returns the sample indices of `rank`. All samples are dealt to the ranks in turn: first the sample with
+/// the index `first`, then the following ones, and after the last sample those from index 0.
 fn dealt(samples: usize, world: usize, rank: usize, first: usize) -> Vec<u32> {
     let order = (0..samples).map(|place| ((first + place) % samples) as u32);
     order.skip(rank).step_by(world).collect()

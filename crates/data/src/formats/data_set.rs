@@ -1,4 +1,4 @@
-//! Reads `dataset.json`, the file that describes a data set that `mpiburn data import` wrote.
+//! Reads `dataset.json`, the description of an imported data set. `mpiburn data import` writes this file.
 
 use std::path::{Path, PathBuf};
 
@@ -51,8 +51,8 @@ pub struct DataSet {
 pub struct SplitRecord {
     /// Number of samples.
     pub samples: usize,
-    /// SHA-256 digest of labels and samples. `mpiburn data info` prints it. A training computes it from the
-    /// files and compares both.
+    /// SHA-256 digest of labels and samples. `mpiburn data info` prints it. A training computes the digest of
+    /// the files again, and compares it with this one.
     pub sha256: String,
     /// Origin of each sample: a file below `source`, `file:line` or `file:row` of a table, or `file[row]` of
     /// an array. Training does not read this field.

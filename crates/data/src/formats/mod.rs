@@ -20,7 +20,7 @@ pub use npy::{NpyFile, write_npy};
 
 use crate::{DataError, SampleSource};
 
-/// Folders in which torchvision and the archives of MNIST and CIFAR-10 keep their files. The paths are
+/// Folders in which torchvision and the archives of MNIST and CIFAR-10 put their files. The paths are
 /// relative to the folder that the user names.
 const INNER: [&str; 5] = ["MNIST/raw", "FashionMNIST/raw", "KMNIST/raw", "cifar-10-batches-bin", "raw"];
 

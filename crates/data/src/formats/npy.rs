@@ -106,8 +106,8 @@ pub fn write_npy(path: &Path, columns: usize, values: &[f32]) -> io::Result<()> 
 /// End of an error message about the shape of an array of features.
 pub const ONE_ROW: &str = ", but one row per sample is required: reshape it to (samples, features)";
 
-/// Maximum number of bytes that are read to parse the header. Only a dtype with very many record fields,
-/// which is not supported, makes a header longer.
+/// Maximum number of bytes that are read to parse the header. A header is longer only if its dtype is a
+/// record with very many fields, and records are not supported.
 const MOST_OF_HEADER: usize = 1 << 20;
 
 /// An open `.npy` file with a valid header. Its first dimension counts the samples: a row is one sample.

@@ -31,7 +31,7 @@ pub const BYTES: usize = 3 * SIDE * SIDE;
 /// Number of training files, as in CIFAR-10.
 const BATCHES: usize = 5;
 
-/// Share of images whose main object has an outline that is chosen at random from all classes. This share
+/// Share of images in which the outline of the main object is chosen at random from all classes. This share
 /// limits the accuracy that a network can reach.
 const AMBIGUOUS: f32 = 0.24;
 /// Share of images in which the main object has a random surface instead of the surface of its class.

@@ -150,8 +150,8 @@ fn line(knots: &[Point]) -> Vec<Point> {
     out
 }
 
-/// Slants, rotates and scales the lines. Then shifts every point along a few long waves, which is a smooth
-/// elastic distortion. `slop` is 1 for average handwriting and larger for careless handwriting.
+/// Slants, rotates and scales the lines. Then distorts the lines smoothly and elastically: a few long waves
+/// shift every point. `slop` is 1 for average handwriting and larger for careless handwriting.
 pub fn warp(lines: &mut [Vec<Point>], slop: f32, chance: &mut Chance) {
     let angle = chance.normal(0.1 * slop);
     let slant = 0.12 + chance.normal(0.16 * slop);

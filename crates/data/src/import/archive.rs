@@ -11,7 +11,7 @@ use crate::DataError;
 use crate::import::job::Job;
 use crate::import::unpack;
 
-/// Size in bytes of the first header of a tar archive, which contains the magic number.
+/// Size in bytes of the first header of a tar archive. The header contains the magic number.
 const TAR_HEADER: usize = 512;
 
 /// Kinds of archives.

@@ -76,7 +76,7 @@ pub(crate) fn class_name(
         )),
         (MissingLabels::Error, _) if is_missing(label) => Err(format!(
             "{place} is {label:?}, which means no class: fill in the class, leave out such samples with \
-             --missing-labels drop, or make them a class with --missing-labels keep"
+             --missing-labels drop, or make this word a class with --missing-labels keep"
         )),
         (_, Some(value)) if value.fract() == 0.0 => Ok(Some(whole(label, value))),
         // NaN gets here only with `--missing-labels keep`, and becomes the name of a class.

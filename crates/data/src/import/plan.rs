@@ -9,7 +9,7 @@ use crate::import::{ImportArgs, Order, same_class};
 /// Share of each class that becomes the test split if the source has no test split.
 const TEST_FRACTION: f64 = 0.2;
 
-/// Returns the training samples and the test samples, each in the order in which they are written. If `test`
+/// Returns the training samples and the test samples, in the order in which they are to be written. If `test`
 /// is `None`, a part of `train` becomes the test split.
 ///
 /// Also calls [`same_class::check`], because imports of all kinds of sources pass through this function.

@@ -54,8 +54,7 @@ const FILES: [&str; 20] = [
     "data", "dataset", "datasets", "file", "files", "folder", "image", "images", "img", "imgs", "jpeg",
     "jpegs", "jpg", "photo", "photos", "pic", "pics", "picture", "pictures", "png",
 ];
-/// Words for annotations, which say which objects are in a picture: COCO, Pascal VOC, YOLO, and folders of
-/// masks.
+/// Words for annotations of the objects in pictures: COCO, Pascal VOC, YOLO, and folders of masks.
 const ANNOTATIONS: [&str; 9] =
     ["annotation", "annotations", "bboxes", "boxes", "groundtruth", "label", "labels", "mask", "masks"];
 /// Other words that may be beside the word of a split, as in `training_set`, `train_full_v2` and `val_64x64`.

@@ -1,4 +1,4 @@
-//! Unpacks archives into a folder of the import, which is removed when the import ends.
+//! Unpacks archives into a folder of the import. The folder is removed when the import ends.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read};

@@ -228,9 +228,9 @@ fn read(path: &Path, label: &str, all: &[&PathBuf]) -> Result<(Vec<u8>, Vec<i64>
     }
 }
 
-/// Returns the names of the classes from the file `path`. `label` is the name of the entry with the labels,
-/// such as `fine_labels`, for which the names are in `fine_label_names`. Returns `None` if the file does not
-/// exist or does not have these names.
+/// Returns the names of the classes from the file `path`. `label` is the name of the entry with the labels in
+/// the batches. If it is `fine_labels`, the names are in the entry `fine_label_names` of the file. Returns
+/// `None` if the file or this entry does not exist.
 fn names(path: &Path, label: &str) -> Result<Option<Vec<String>>, DataError> {
     if !path.exists() {
         return Ok(None);

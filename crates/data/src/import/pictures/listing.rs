@@ -158,8 +158,9 @@ fn has_class_folders(root: &Path, sides: &[SplitFolder]) -> Result<bool, DataErr
         && classes.filter(|folder| holds_pictures(folder)).count() > 1)
 }
 
-/// The folders of the training split are the classes, so tables are not used. Warns about each other split
-/// without folders of classes whose classes are in a table. `class` is the name of the column of the classes.
+/// The folders of the training split are the classes, so no table is used. Warns about each other split that
+/// has no folders of classes, but has its classes in a table. `class` is the name of the column of the
+/// classes.
 fn say_unused(tables: &[Listed], sides: &[SplitFolder], class: &str) -> Result<(), DataError> {
     for side in sides.iter().filter(|side| side.split != SplitKind::Train && holds_pictures(&side.folder)) {
         let has_class = |table: &&Listed| {

@@ -69,8 +69,8 @@ fn root(split: &Path) -> Result<PathBuf, DataError> {
     }
 }
 
-/// Finds the pictures below `source`. `test_split` names the folder of the test split. `label` says where
-/// `metadata.csv` has the classes.
+/// Finds the pictures below `source`. `test_split` names the folder of the test split. `label` says which
+/// column of a metadata file has the classes.
 pub(crate) fn find(
     source: &Path,
     test_split: Option<&str>,
@@ -125,7 +125,7 @@ pub(crate) fn find(
 }
 
 /// Returns the folders in `source` that may be splits, and the other folders. The training split comes first.
-/// The other splits follow, with those that are preferred for the test first.
+/// The other splits follow, the preferred test splits first.
 fn candidates(
     source: &Path,
     test_split: Option<&str>,

@@ -271,7 +271,7 @@ pub(crate) fn check_label(
         if names_in(&features(path)?, column).as_ref() != names {
             bail!(
                 path,
-                "gives the classes of column {} other names than {}: write both files with the same names",
+                "gives the classes of column {} other names than {}: write the same names to both files",
                 short(column),
                 first.display()
             );

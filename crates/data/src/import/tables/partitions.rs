@@ -1,5 +1,5 @@
-//! Reads the columns of a partitioned table whose values are in the names of folders instead of in the files,
-//! as in `year=2020/class=low/part-0.parquet`.
+//! Reads columns from the names of folders. In a partitioned table, the values of some columns are not in the
+//! files, but in the names of folders, as in `year=2020/class=low/part-0.parquet`.
 //!
 //! Hive, Spark, Dask, Polars, DuckDB and pyarrow write such tables:
 //! <https://cwiki.apache.org/confluence/display/Hive/LanguageManual+DDL#LanguageManualDDL-PartitionedTables>

@@ -117,7 +117,7 @@ impl FeatureRanges {
                 ),
                 Problem::FewInF32 => format!(
                     "{columns} {names}: {which}f32 has fewer than {FEW} numbers between {low} and {high}, so \
-                     different values become equal: subtract a constant before the import, or {remedy}"
+                     different values may become equal: subtract a constant before the import, or {remedy}"
                 ),
                 Problem::Counts => format!(
                     "{columns} {names} {} the rows: a network may learn the order of the rows; {remedy}",

@@ -54,7 +54,7 @@ pub(crate) struct TableFile {
     without_values: Vec<(String, String)>,
 }
 
-/// Opens a table of the import's source, which must have at least `least` columns.
+/// Opens a table of the import's source. The table must have at least `least` columns.
 pub(crate) fn open(files: &TableFiles, least: usize, job: &Job<'_>) -> Result<TableFile, DataError> {
     let args = job.args;
     let typed = args

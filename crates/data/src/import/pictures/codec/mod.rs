@@ -52,7 +52,7 @@ impl Encoded {
     }
 }
 
-/// Returns the decoder of the picture, its format, which the first bytes show, and its orientation.
+/// Returns the decoder and the orientation of the picture, and its format according to its first bytes.
 fn open(file: &Encoded) -> Result<(impl ImageDecoder + use<>, ImageFormat, Orientation), String> {
     let mut contents = file.contents()?;
     let beginning = contents.fill_buf().map_err(|error| error.to_string())?;

@@ -7,8 +7,8 @@
 
 use image::ImageFormat;
 
-/// Describes what is missing in a truncated JPEG or WebP file. Returns `None` for a complete file, and for
-/// other formats, whose decoders reject truncated files themselves.
+/// Describes what is missing in a truncated JPEG or WebP file. Returns `None` for a complete file. Also
+/// returns `None` for other formats, because their decoders reject truncated files.
 pub(crate) fn missing(format: ImageFormat, bytes: &[u8]) -> Option<&'static str> {
     match format {
         ImageFormat::Jpeg if !has_end(bytes) => Some("is truncated (no end marker)"),
