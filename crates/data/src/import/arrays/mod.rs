@@ -101,9 +101,9 @@ fn words(path: &Path) -> Vec<String> {
     name.split(['_', '-', '.', ' ']).map(str::to_owned).collect()
 }
 
-/// Returns whether an array contains the names of the classes: its name is in [`CLASS_NAMES`], and it is not
-/// the array `label` of labels, which the user names with `--label`. An array named `classes` must also
-/// contain strings, and there must be other labels: otherwise it contains labels.
+/// Returns whether an array contains the names of the classes: its name is in [`CLASS_NAMES`], and is not
+/// `label`, the name that the user gave with `--label` for the array of labels. An array named `classes` must
+/// also contain strings, and there must be other labels: otherwise it contains labels.
 fn has_class_names(path: &Path, has_other_labels: bool, label: Option<&str>) -> bool {
     let name = path.file_stem().unwrap_or_default().to_string_lossy().to_lowercase();
     CLASS_NAMES.contains(&&*name)

@@ -154,7 +154,8 @@ impl Listed {
         );
     }
 
-    /// Returns the pairs of folder and cell for each column, from the rows with pictures below `root`.
+    /// Returns the pairs of a folder and a cell for each column. They come from the rows that name pictures
+    /// below `root`.
     fn folders_and_cells(&mut self, root: &Path, pictures: &PictureNames) -> Vec<FoldersAndCells> {
         let mut columns = vec![FoldersAndCells::new(); self.table.columns];
         for row in sample(&mut self.table, COMPARED) {
