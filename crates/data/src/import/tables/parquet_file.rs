@@ -1,8 +1,8 @@
 //! Reads Parquet files: tables of features, and tables with the bytes of pictures in a column, as Hugging
 //! Face writes them.
 //!
-//! This file reads rows and columns, and finds the column of the classes. [`text`] converts a table of features
-//! to text, and [`pictures`] copies the pictures out of a table.
+//! This module reads rows and columns, and finds the column of the classes. [`text`] converts a table of
+//! features to text, and [`pictures`] copies the pictures out of a table.
 
 mod pictures;
 mod text;

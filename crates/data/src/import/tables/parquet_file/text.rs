@@ -1,5 +1,5 @@
-//! Converts a Parquet table to a temporary text file with commas. `table_file` reads it like any other table, so
-//! one reader serves all tables of features.
+//! Converts a Parquet table to a temporary text file with commas. The module `table_file` reads this file
+//! like any other table, so one reader serves all tables of features.
 
 use std::fs::File;
 use std::io::Seek;
