@@ -159,7 +159,7 @@ fn baseline(args: &ReportArgs, sections: &[Section]) -> Result<String, UsageErro
         Err(UsageError::new("baseline", typed, "there is no finished run"))
     } else {
         let choices = found.iter().join(", ");
-        let problem = format!("no finished run has this topology: choose one of {choices}");
+        let problem = format!("no finished run has this topology: choose {choices}");
         Err(UsageError::new("baseline", typed, problem))
     }
 }

@@ -265,19 +265,26 @@ impl Search<'_> {
     }
 }
 
+/// Returns `path` for a title: without `./` at the beginning, and `.` for the current folder.
+pub fn shown(path: &Path) -> String {
+    match path.strip_prefix(".").unwrap_or(path) {
+        here if here.as_os_str().is_empty() => ".".to_owned(),
+        path => path.display().to_string(),
+    }
+}
+
 /// Makes the titles of sections unique. If only one run is outside sweeps, its section is titled by the run's
 /// path. If several sections have the same title, their folders are added.
 fn tell_apart(sections: &mut [Section]) {
-    let short = |path: &Path| path.strip_prefix(".").unwrap_or(path).display().to_string();
     for section in &mut *sections {
         if let ("runs", [run]) = (section.name.as_str(), &section.runs[..]) {
-            section.title = format!("Run {}", short(&run.path));
+            section.title = format!("Run {}", shown(&run.path));
         }
     }
     let titles: Vec<String> = sections.iter().map(|section| section.title.clone()).collect();
     for section in sections {
         if titles.iter().filter(|title| **title == section.title).count() > 1 {
-            section.title = format!("{} in {}", section.title, short(&section.folder));
+            section.title = format!("{} in {}", section.title, shown(&section.folder));
         }
     }
 }

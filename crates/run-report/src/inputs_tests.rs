@@ -251,4 +251,9 @@ fn a_run_alone_and_sweeps_of_one_title_are_told_apart() {
     ];
     assert_eq!(titles(sections), ["S in a/s", "S in b/s", "T", "Runs"]);
     assert_eq!(titles(vec![of("runs", "Runs", "", 1)]), ["Run results/1x1-mpi"]);
+    for here in ["", ".", "./"] {
+        let mut section = of("runs", "Runs", here, 1);
+        section.runs[0].path = here.into();
+        assert_eq!(titles(vec![section]), ["Run ."], "{here:?}");
+    }
 }

@@ -19,6 +19,7 @@ use run_record::profile::{Phase, Profile, ProfileRow, by_kind};
 use indexmap::IndexMap;
 
 use super::findings::Finding;
+use super::inputs::shown;
 use super::page::PagePart;
 use super::published::Figures;
 use super::sheet::Sheet;
@@ -59,7 +60,7 @@ impl Profiles {
         let folders: BTreeSet<&Path> =
             self.profiles.iter().filter_map(|profile| profile.path.parent()).collect();
         let title = match folders.len() {
-            0 | 1 => format!("Operator profiles in {}", self.folder.display()),
+            0 | 1 => format!("Operator profiles in {}", shown(&self.folder)),
             n => format!("Operator profiles in {n} folders"),
         };
         let mut notes = self.notes.clone();
