@@ -306,7 +306,7 @@ fn hint(error: &CommError) -> Option<String> {
         CommError::ByHand { .. } => Some("mpiburn launch NxC -- … starts all ranks".into()),
         CommError::ForeignLauncher { launcher, mpi } if !launcher.is_of(mpi) => {
             let other = if MPI_FLAVOUR == "openmpi" { "mpich" } else { "openmpi" };
-            Some(format!("make build MPI={other} builds mpiburn for {other}"))
+            Some(format!("to build mpiburn for {other}, run `make build MPI={other}`"))
         }
         _ => None,
     }

@@ -27,10 +27,10 @@ a checkpoint. With Open MPI, launch exits with 1 after SIGTERM or Ctrl-C, even i
 --restart N starts a failed job again from its last checkpoint. launch gives up, and exits with the code of the last \
 attempt, if
   - N restarts are used, or launch received a signal
-  - the code is 2 (invalid option or value), or 126 or 127 (no such program)
+  - the code is 2 (invalid option or value), 126 or 127 (cannot run the program)
   - two attempts in a row fail at the same step, without a new checkpoint
   - three attempts in a row do not reach their first step
-  - DIR had a run before the first attempt: add --overwrite or --resume
+  - DIR had a run before the first attempt, and --out DIR has no --overwrite
   - another process writes to DIR, or launch cannot read DIR
 DIR must be visible on this machine. DIR/run.json lists the failed attempts."
 )]

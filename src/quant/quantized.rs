@@ -168,8 +168,8 @@ impl LayerValues {
 }
 
 impl StoredLayer {
-    /// Returns channels, height and width of the layer's output for an input of `size`: channels, height and
-    /// width.
+    /// Returns the size (channels, height, width) of the layer's output for an input of `size`, which has the
+    /// same order.
     ///
     /// # Errors
     /// If the layer does not accept an input of `size`.
@@ -177,7 +177,7 @@ impl StoredLayer {
         self.layer(NO_WEIGHTS, QParams { scale: 1.0, zero_point: 0 }).output_shape(size)
     }
 
-    /// Makes this layer of the integer model. Poolings ignore `weights` and `output`.
+    /// Makes the integer model's layer from this stored layer. Poolings ignore `weights` and `output`.
     fn layer(&self, weights: Weights, output: QParams) -> Layer {
         match *self {
             Self::Conv { stride, padding, relu, values: LayerValues { ref shape, .. }, .. } => {

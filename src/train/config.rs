@@ -120,8 +120,8 @@ pub struct RunConfig {
         help_heading = "Results"
     )]
     pub checkpoint_every: Optional<Positive>,
-    /// Keep the newest K checkpoints, and the checkpoint with the highest test accuracy [default: keep only the
-    /// newest 3].
+    /// Keep the newest K checkpoints, and the checkpoint with the highest test accuracy. Without this option, only
+    /// the newest 3 are kept.
     #[arg(
         long,
         value_name = "K",
@@ -335,9 +335,8 @@ pub struct Communication {
     /// Overlap the all-reduce of gradients with backward.
     #[arg(long, value_name = "on|off", default_value = "on", value_parser = on_off())]
     pub overlap: Switch,
-    /// Maximum size of a gradient bucket in MB; the first bucket has at most 1 MB. If a model has too few
-    /// gradients for eight such buckets, the maximum is lower: an eighth of all gradients, but not below 1
-    /// MB.
+    /// Maximum size of a gradient bucket in MB; the first bucket has at most 1 MB. So that small models have
+    /// several buckets too, the maximum is lowered to an eighth of all gradients, or to 1 MB if that is more.
     #[arg(long, value_name = "SIZE", default_value = "25")]
     pub bucket_mb: Above0,
     /// Abort the job if a collective takes longer than this many seconds.

@@ -26,8 +26,8 @@ pub type StepTimes = Phases<Duration>;
 /// Network, optimizer and gradient averaging of one rank.
 pub struct Learner<'w> {
     /// The network. Its trainable parameters are copies of those in `params`. Its buffers (batch norm's
-    /// running statistics) are this rank's own: forward changes them, and `params` has the buffers that
-    /// [`set_buffers`](Self::set_buffers) wrote last.
+    /// running statistics) are this rank's own: forward changes them. Their copies in `params` change only in
+    /// [`set_buffers`](Self::set_buffers).
     pub network: Network,
     /// All parameters and buffers in visit order.
     pub params: Vec<f32>,
@@ -107,7 +107,7 @@ impl<'w> Learner<'w> {
         self.times.data += time;
     }
 
-    /// Trains on this rank's samples of a step that has `total` samples on all ranks. `stop` is true if this
+    /// Trains on this rank's samples of a step. `total` is the sum of the step's samples over all ranks. `stop` is true if this
     /// rank requests a stop. Returns this rank's tally, and the signals: the number of ranks with a NaN or
     /// infinite loss, and the number of ranks that request a stop.
     ///

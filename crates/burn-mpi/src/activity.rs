@@ -31,7 +31,10 @@ pub(crate) struct Activity {
 
 /// What the rank is doing, and what it knows of the other ranks.
 #[derive(Debug, Default)]
-#[cfg_attr(not(feature = "mpi"), expect(dead_code, reason = "guards of processes read some of it"))]
+#[cfg_attr(
+    not(feature = "mpi"),
+    expect(dead_code, reason = "only guards of processes read some of the fields")
+)]
 pub(crate) struct State {
     /// Number of collectives that the rank has entered so far.
     pub entered: u64,
@@ -48,13 +51,14 @@ pub(crate) struct State {
     /// Time in an operation after which a rank prints a warning. If it is not shorter than the deadline, no
     /// warning is printed.
     pub stall_warning: Duration,
-    /// Number of the latest collective about which a rank has announced a warning. Collectives are numbered
-    /// from 1; the value is 0 if no rank has announced a warning.
+    /// The latest collective about which some rank has announced a warning. Collectives are numbered from 1;
+    /// the value is 0 if no rank has announced a warning.
     pub warned: u64,
-    /// Number of the latest collective about which a lower rank has announced a warning; 0 if there is none.
-    /// If ranks are threads, the announcements of all ranks count.
+    /// The latest collective about which a lower rank has announced a warning; 0 if there is none. If ranks are
+    /// threads, the hub prints one warning for all ranks, so the announcements of all ranks count.
     pub warned_below: u64,
-    /// The lowest other rank whose guard is about to print why the job ends; `None` if no guard is.
+    /// The lowest other rank whose guard is about to print why the job ends; `None` if no guard has
+    /// announced it.
     pub ended_by: Option<usize>,
     /// Whether the guard is about to end the process; `None` until a transport has called
     /// [`World::is_ending`](crate::World::is_ending).
@@ -100,7 +104,7 @@ impl Drop for Waiting {
     }
 }
 
-/// A copy of what a rank is doing, as ranks send it to each other.
+/// What a rank is doing at one moment. Ranks send it to each other.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Status {
     /// Number of collectives that the rank has entered so far.

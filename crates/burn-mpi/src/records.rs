@@ -196,7 +196,10 @@ fn check_digest(record: &Path, bytes: &[u8], kind: &str) -> Result<(), RecordErr
     let expected = lines.next().and_then(|line| line.split_whitespace().next()).unwrap_or_default();
     if found != kind {
         return Err(RecordError::Io(match found {
-            "" => format!("{} is damaged: save the record again, or remove this file", file.display()),
+            "" => format!(
+                "the digest file {0} is damaged: save the record again, or remove {0}",
+                file.display()
+            ),
             found => format!("it is {found}, but {kind} is required"),
         }));
     }

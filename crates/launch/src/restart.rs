@@ -10,8 +10,8 @@
 //! - No other attempt can start, for example because a checkpoint is missing, or because another process uses
 //!   the run directory.
 //!
-//! Ranks of the ended attempt may still write to the run directory. If the run in the directory belongs to
-//! these attempts, the directory is therefore locked during the decision.
+//! Ranks of the ended attempt may still write to the run directory. The directory is therefore locked during the
+//! decision, unless the run in it is older than the first attempt.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -150,7 +150,7 @@ impl JobAttempt {
 fn no_cause(code: i32, mpi: MpiFlavour) -> String {
     match code {
         _ if quirks::may_be_signal(code, mpi) => {
-            format!("no rank printed a cause; a rank was ended by signal {code}, or exited with this code")
+            format!("no rank printed a cause; a rank was ended by signal {code}, or exited with code {code}")
         }
         129..160 => format!("no rank printed a cause; signal {} ended the launcher or a rank", code - 128),
         _ => "no rank printed a cause".to_owned(),
@@ -158,7 +158,7 @@ fn no_cause(code: i32, mpi: MpiFlavour) -> String {
 }
 
 /// Where an attempt failed. The same fault has repeated if two attempts in a row reached their first step and
-/// have equal values.
+/// all fields are equal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Fault {
     /// Number of steps of the run that were done.
@@ -185,8 +185,8 @@ struct Restarts<'a> {
 }
 
 impl Restarts<'_> {
-    /// Decides what follows `attempt`. Meanwhile, holds the lock of the run directory if the run in it
-    /// belongs to these attempts.
+    /// Decides what follows `attempt`. Meanwhile, holds the lock of the run directory if
+    /// [`owns`](Self::owns) is true.
     fn decide(&mut self, attempt: &JobAttempt, ended: &Ended) -> Next {
         let dir = &self.training.dir;
         if ended.cause.as_ref().is_some_and(|cause| cause.kind == Kind::InUse) {
@@ -237,8 +237,8 @@ impl Restarts<'_> {
         }
     }
 
-    /// Returns the line for the user if [`no_fault`](Self::no_fault) has returned `reason` for a job with
-    /// exit code `code`; `None` after a success.
+    /// Returns the line for the user about a job with exit code `code` that is not started again. `reason` is
+    /// the text of [`no_fault`](Self::no_fault). `None` after a success.
     fn line_of_no_fault(&self, code: i32, reason: &str) -> Option<String> {
         match reason {
             _ if code == 0 => None,
@@ -316,7 +316,7 @@ impl Restarts<'_> {
     }
 
     /// Returns why no other attempt follows `outcome`; `None` if the attempt failed and may be repeated. The
-    /// text ends the line for the user.
+    /// text is a part of the line for the user.
     fn no_fault(&self, attempt: &JobAttempt, outcome: Outcome, after: &RunDirState) -> Option<&'static str> {
         const REPEATS: &str = "; not started again: it would end in the same way";
         // If this attempt has not written run.json, the status is from an earlier process and says nothing
@@ -335,9 +335,8 @@ impl Restarts<'_> {
         }
     }
 
-    /// Writes the failed attempts to run.json if the run belongs to these attempts. Writes all of them,
-    /// because an attempt from the beginning replaces run.json, and with it the failed attempts that were
-    /// noted before.
+    /// Writes the failed attempts to run.json if [`owns`](Self::owns) is true. Always writes the whole list,
+    /// because an attempt from the beginning replaces run.json and loses the earlier entries.
     fn note(&self) {
         if !self.owns() || self.failed.is_empty() {
             return;

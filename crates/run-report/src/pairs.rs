@@ -115,7 +115,7 @@ pub fn ratios(section: &Section, rows: &[Row<'_>]) -> Option<Sheet> {
         "A ratio above 1 means that mpi is faster, if the times differ by more than noise.",
         "Rows that are too short, disturbed or unsteady (see above) have no ratio.",
     ];
-    let title = format!("{}: comparison of backends by median train s", section.title);
+    let title = format!("{}: comparison of backends by median training time", section.title);
     let name = format!("{}-ratios", section.name);
     sheet(name, title, columns, &pairs(rows), remarks, |pair| pair.ratio().is_none())
 }

@@ -24,7 +24,7 @@ pub fn pictures(
     let named = NamedRow::all(rows, palette);
     let left_out = match left_out(rows) {
         settings if settings.is_empty() => settings,
-        settings => format!(" Usual settings, unless a name says otherwise: {settings}."),
+        settings => format!(" Settings of all rows, unless the row's name says otherwise: {settings}."),
     };
     let mut pictures = bar_charts(rows, &named, baseline);
     pictures.extend(curve_plots(rows, &named, notes));

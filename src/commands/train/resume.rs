@@ -183,7 +183,10 @@ fn say_changes(changed: &[Change], typed: &Words) {
         let option = field.replace('_', "-");
         let as_written = typed.0.get(&option).and_then(|value| value.as_ref()?.to_str());
         if from == to {
-            log::info!("--{option} {}: continuing with the samples that it contains now", as_typed(to));
+            log::info!(
+                "--{option} {}: the samples have changed; continuing with the new samples",
+                as_typed(to)
+            );
             continue;
         }
         let to = as_written.map_or_else(|| as_typed(to), ToOwned::to_owned);
@@ -268,7 +271,7 @@ fn ends_wrongly(
     let is_end = |change: &Change| ["epochs", "early_stopping"].contains(&change.field.as_str());
     let other = changed.iter().find(|change| !is_end(change))?.field.replace('_', "-");
     Some(format!(
-        "the run has ended after {epoch} epochs, so another {other} would have no effect; to continue, add {more}"
+        "the run has ended after {epoch} epochs, so a change of --{other} would have no effect; to continue, add {more}"
     ))
 }
 

@@ -1,6 +1,5 @@
 //! Connects the ranks of a job over a transport: [`connect`] and [`connect_primitives`]. This module also
-//! defines the options of both functions: the backend (MPI or gloo), the settings of the transport, and the
-//! order of sums.
+//! defines their options, the backend (MPI or gloo) and the settings of the transport, and the order of sums.
 
 use std::time::Duration;
 
@@ -32,8 +31,8 @@ pub struct Transport {
     pub interface: Option<String>,
     /// gloo's all-reduce algorithm: `ring`, `bcube` or `halving-doubling`.
     pub gloo_algorithm: String,
-    /// Deadline of each operation, on any transport. If an operation exceeds it, the job aborts with a line
-    /// that names the missing ranks.
+    /// Deadline of each operation, on any transport; [`connect`] sets it. If an operation exceeds the deadline,
+    /// the job aborts with a line that names the missing ranks.
     pub timeout: Duration,
 }
 
@@ -44,7 +43,7 @@ impl Default for Transport {
 }
 
 /// Connects all ranks over `backend`, or through memory if the ranks are [threads](crate::threads). Sets the
-/// deadline of collectives ([`World::set_deadline`]). All ranks must call it.
+/// deadline of collectives ([`World::set_deadline`]). All ranks must call `connect`.
 ///
 /// ```no_run
 /// # use burn_mpi::{Backend, CommError, Transport, World, connect};
@@ -115,8 +114,8 @@ pub fn connect_primitives(
     }
 }
 
-/// A transport of this crate, which [`connect`](crate::connect) takes as an option. Transports of other
-/// crates return their name from [`Collective::transport`](crate::Collective::transport).
+/// A transport of this crate, which [`connect`](crate::connect) takes as an option. Transports of other crates
+/// are not values of this enum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Backend {
@@ -137,11 +136,12 @@ impl Backend {
         let (is_built, lacking) = match self {
             Self::Mpi => (
                 cfg!(feature = "mpi"),
-                "mpi, so its ranks can only be threads; build it with the feature mpi",
+                "mpi, so its ranks can only be threads; build burn-mpi with the feature mpi",
             ),
-            Self::Gloo => {
-                (cfg!(feature = "gloo"), "gloo; choose mpi, or build it with the feature gloo (libgloo-dev)")
-            }
+            Self::Gloo => (
+                cfg!(feature = "gloo"),
+                "gloo; choose mpi, or build burn-mpi with the feature gloo (libgloo-dev)",
+            ),
         };
         is_built.then_some(()).ok_or_else(|| format!("this build lacks {lacking}"))
     }
@@ -173,7 +173,7 @@ pub enum GlooAlgorithm {
     /// Hypercube: the number of steps grows with the logarithm of the number of ranks.
     Bcube,
     /// Recursive halving and doubling: the number of steps grows with the logarithm of the number of ranks.
-    /// This algorithm is one of gloo's older classes, in which the timeout applies to each step.
+    /// It uses gloo's older interface, whose timeout applies to each step instead of the whole operation.
     HalvingDoubling,
 }
 

@@ -68,7 +68,7 @@ pub(crate) fn class_name(
     match (missing, number) {
         (MissingLabels::Drop, _) if is_missing(label) => Ok(None),
         (MissingLabels::Keep, _) if label.is_empty() => Err(format!(
-            "{place} has no class, and --missing-labels keep cannot make an empty label a class: fill in the class, or \
+            "{place} has no class, and an empty label cannot be a class, even with --missing-labels keep: fill in the class, or \
              leave out such samples with --missing-labels drop"
         )),
         (MissingLabels::Error, _) if label.is_empty() => Err(format!(

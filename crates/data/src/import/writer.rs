@@ -99,7 +99,7 @@ impl Writer {
             log::info!("{} needs {}, and {} are free", args.out.display(), byte_size(bytes), byte_size(free));
             if bytes >= free {
                 let problem = format!(
-                    "the data set needs {}, but only {} are free: free space, or choose another folder",
+                    "the data set needs {}, but only {} are free: delete something, or choose another folder",
                     byte_size(bytes),
                     byte_size(free)
                 );

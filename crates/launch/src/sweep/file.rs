@@ -185,7 +185,7 @@ impl Reading<'_> {
         let varied = |(name, scale): (&String, &Table)| {
             let key = scale.keys().find(|key| file.vary.contains_key(*key))?;
             Some(format!(
-                "{key} in [{name}]: a scale cannot change an option of [vary]: remove the option from one of the two"
+                "the scale [{name}] sets {key}, which [vary] varies: remove {key} from [{name}] or from [vary]"
             ))
         };
         if let Some(problem) = file.scales.iter().find_map(varied) {

@@ -302,7 +302,7 @@ mod tests {
             ("title = \"a\"\n[full]\nlr = 1", "[full]: `full` is the name of the sweep without"),
             (
                 "title = \"a\"\n[quick]\nlr = 1\n[vary]\nlr = [1, 2]",
-                "lr in [quick]: a scale cannot change an option of [vary]",
+                "the scale [quick] sets lr, which [vary] varies: ",
             ),
             (
                 "title = \"a\"\n[quick]\ntopology = \"1x2\"",

@@ -6,8 +6,8 @@ use crate::rows::few_differ;
 use crate::sheet::{Cell, Column, Sheet};
 use run_record::count;
 
-/// Makes a table for each profile. Profiles that differ from a ReLU profile in the activation only are left
-/// out: they are in the table of activations.
+/// Makes a table for each profile. Leaves out profiles that differ from a ReLU profile only in the activation:
+/// they are in the table of activations.
 pub fn sheets(profiles: &[Profile], figures: Option<&Figures>) -> Vec<Found> {
     let alike = groups(profiles.iter(), &["activation"]);
     let is_variant = |profile: &Profile| {
@@ -16,7 +16,7 @@ pub fn sheets(profiles: &[Profile], figures: Option<&Figures>) -> Vec<Found> {
         plain && profile.activation() != "relu"
     };
     let shown: Vec<&Profile> = profiles.iter().filter(|profile| !is_variant(profile)).collect();
-    // Profiles with equal descriptions are distinguished by their file names.
+    // Profiles with equal descriptions are distinguished by their paths.
     let name = |profile: &Profile| {
         let alike = shown.iter().filter(|other| name(other) == name(profile)).count() > 1;
         if alike { format!("{} ({})", name(profile), profile.path.display()) } else { name(profile) }
@@ -26,7 +26,7 @@ pub fn sheets(profiles: &[Profile], figures: Option<&Figures>) -> Vec<Found> {
 
 fn sheet(profile: &Profile, title: &str, figures: Option<&Figures>) -> Found {
     let kinds = by_kind(&profile.operators, |row| row.self_cpu_ms);
-    // Figures were only published for inference of a float network.
+    // The published figures are for inference of a float network with ReLU.
     let wanted = [("model", profile.model.as_str())];
     let figures = figures.filter(|figures| {
         !profile.train && !profile.int8 && profile.activation() == "relu" && figures.find(&wanted).is_some()
@@ -40,7 +40,7 @@ fn sheet(profile: &Profile, title: &str, figures: Option<&Figures>) -> Found {
             Cell::text(if kind.phase == Phase::Rest { String::new() } else { kind.phase.to_string() })
         }),
         Column::number("self CPU ms", "self_cpu_ms")
-            .means("Time over all batches, without the operators that this one calls")
+            .means("Time in operators of this kind over all batches, without the operators that they call")
             .shows(|kind: &ProfileRow| own(kind.self_cpu_ms, 3)),
         Column::number("self CPU %", "self_cpu_percent")
             .means("Share of the time of all batches")
@@ -73,7 +73,7 @@ fn sheet(profile: &Profile, title: &str, figures: Option<&Figures>) -> Found {
     }
     let published = figures.and_then(|figures| figures.find(&wanted)?.get("batches"));
     let remarks = [
-        "An operator that works in place allocates nothing. Rest is the time outside all operators.".into(),
+        "An operator that works in place allocates nothing. The row `rest` is the time outside all operators.".into(),
         machines(profile, figures, &wanted),
     ];
     let remarks = remarks
@@ -92,9 +92,9 @@ fn finding(profile: &Profile, title: &str, kinds: &[ProfileRow]) -> String {
     slowest.next().map_or_else(String::new, |kind| {
         let phase = if profile.train { format!(" ({})", kind.phase) } else { String::new() };
         let alone = slowest.next().is_none_or(|next| few_differ(kind.self_cpu_ms, next.self_cpu_ms));
-        let takes = if alone { "takes" } else { "takes (with others that do not differ beyond noise)" };
+        let others = if alone { "" } else { "; the next kind does not differ beyond noise" };
         format!(
-            "{title}: {}{phase} {takes} the most time of the network's operators, {:.1}% ({:.3} ms in {})",
+            "{title}: {}{phase} takes the most time of the network's operators, {:.1}% ({:.3} ms in {}){others}",
             kind.name,
             100.0 * kind.self_cpu_ms / sum.max(f64::MIN_POSITIVE),
             kind.self_cpu_ms,
@@ -160,7 +160,7 @@ mod tests {
     fn a_kind_that_takes_as_long_as_the_next_one_is_not_alone() {
         let alike = [operator("linear", 100, 2.0, 0), operator("relu", 100, 1.95, 0)];
         let found = sheets(&[profile("mlp", "relu", false, &alike)], None);
-        assert!(tells(&found[0].1, &["linear takes", "others", "noise"]), "{}", found[0].1);
+        assert!(tells(&found[0].1, &["linear takes", "next kind", "noise"]), "{}", found[0].1);
     }
 
     #[test]

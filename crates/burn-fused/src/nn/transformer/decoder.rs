@@ -112,9 +112,9 @@ module! {
         pub self_attn: MultiHeadAttention,
         /// Feed-forward network.
         pub pwff: PositionWiseFeedForward,
-        /// Normalisation before the attention to the memory.
+        /// Normalisation between self-attention and the attention to the memory.
         pub norm_1: LayerNorm,
-        /// Normalisation before the feed-forward network.
+        /// Normalisation between the attention to the memory and the feed-forward network.
         pub norm_2: LayerNorm,
         /// Normalisation before self-attention if `norm_first` is true. If `norm_first` is false,
         /// normalisation of the layer's output.

@@ -11,8 +11,8 @@ const PURGE_DELAY: mi_option_t = 15;
 /// would clear their pages again in each step.
 pub fn keep_freed_pages() {
     // SAFETY: `PURGE_DELAY` is the number of an option, and -1 (never purge) is a valid value of that option.
-    // The option is one aligned word, which the allocator reads at each use: a thread that allocates at the
-    // same time sees either the old or the new value.
+    // The option is one aligned word: a thread that allocates during this call reads either the old or the
+    // new value.
     unsafe { mi_option_set(PURGE_DELAY, -1) };
 }
 
@@ -21,7 +21,7 @@ pub fn keep_freed_pages() {
 /// first touched, and counts the whole page as used memory. In measurements, no network trained faster with
 /// huge pages.
 pub fn use_common_pages() {
-    // If the kernel does not know the setting, it has no huge pages, so the error does not matter.
+    // A kernel that does not know the setting returns an error. It may then use huge pages as before.
     #[cfg(target_os = "linux")]
     let _ = rustix::thread::disable_transparent_huge_pages(true);
 }

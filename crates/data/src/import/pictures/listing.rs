@@ -467,7 +467,7 @@ impl ListingReader<'_> {
         let found = columns.into_iter().find(|(_, found)| has_both(found));
         found.map_or_else(HashMap::new, |(column, found)| {
             let column = listed.table.column_name(column);
-            log::info!("{}: column {column} names the splits", listed.table.name);
+            log::info!("{}: the column {column} decides the split of each picture", listed.table.name);
             found
         })
     }

@@ -89,9 +89,11 @@ pub(crate) fn read(path: &Path, options: LabelOptions<'_>) -> Result<Option<Vec<
             // A missing picture is reported when its pixels are read.
             Named::Nothing => return Ok((picture.into(), class)),
             Named::Several(places) => {
-                let [first, second] = places.map(|place| names.files[place].display());
+                let [first, second] = places.map(|place| &names.files[place]);
+                let [first, second] =
+                    [first, second].map(|file| file.strip_prefix(folder).unwrap_or(file).display());
                 return Err(wrong(format!(
-                    "{} may be {first} or {second}: write its whole path",
+                    "{} may be {first} or {second}: write one of these paths",
                     quoted(picture)
                 )));
             }

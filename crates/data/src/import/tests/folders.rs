@@ -157,7 +157,11 @@ fn a_table_of_pictures_may_name_their_splits() {
         let lab = lab(&names.iter().map(String::as_str).collect::<Vec<_>>());
         lab.write("in/labels.csv", rows(splits));
         let (_, log) = logged(|| lab.imported("in", options));
-        assert_eq!(names_all(&log, "labels.csv: column set | splits"), tested.is_some(), "{splits:?}: {log}");
+        assert_eq!(
+            names_all(&log, "labels.csv: | column set | split of each"),
+            tested.is_some(),
+            "{splits:?}: {log}"
+        );
         let [_, mut found] = lab.from();
         found.sort();
         assert!(tested.is_none_or(|tested| found == tested.map(name)), "{splits:?}: {found:?}");

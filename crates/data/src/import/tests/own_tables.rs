@@ -1,4 +1,4 @@
-//! Tests imports of folders with tables: which table is used, and pictures with classes in the user's table.
+//! Tests imports of folders with tables: which table is used, and how pictures get their classes from it.
 
 use std::io::{Cursor, Write};
 
@@ -14,7 +14,7 @@ fn pictures(lab: &Lab, folder: &str, numbers: std::ops::Range<u8>) {
     }
 }
 
-/// Returns a table with a row for each of these pictures. In `row`, `{c}` stands for the class and `{n}` for
+/// Returns a table with a row for each picture that [`pictures`] writes. In `row`, `{c}` stands for the class and `{n}` for
 /// the number.
 fn rows(header: &str, row: &str, numbers: std::ops::Range<u8>) -> String {
     let line = |class: &str, number: u8| row.replace("{c}", class).replace("{n}", &number.to_string()) + "\n";
@@ -154,7 +154,7 @@ fn folders_of_classes_are_the_classes_beside_a_table() {
     );
     assert_eq!(lab.imported("leaves", &["--drop", "id"]).set.features, ["margin", "texture"]);
     assert_eq!(lab.imported("leaves", &[]).set.features.len(), 3);
-    // A log beside pictures does not list them.
+    // A log beside pictures is not mistaken for a list of the pictures.
     lab.write("set/notes.csv", "epoch,loss,class\n0,0.5,a\n1,0.25,b\n");
     assert_eq!(names(&lab.imported("set", &[])), (vec!["a", "b"], 16));
 }
@@ -240,7 +240,7 @@ fn the_only_table_is_taken_and_several_are_named() {
     );
 }
 
-/// A column of classes that is empty, to be filled in, does not count.
+/// A test table whose column of classes is empty is used like a table without that column.
 #[test]
 fn a_test_table_with_an_empty_column_of_classes_is_left_to_predict() {
     let lab = Lab::new();
@@ -350,7 +350,7 @@ fn zips_of_windows_and_macos_have_folders_and_names() {
     lab.write("secret.zip", &bytes);
     let message = lab.import("secret.zip", &["--overwrite"]).unwrap_err();
     assert!(names_all(&message, "secret.zip: | encrypted | password"), "{message}");
-    // The archives contain tables.
+    // An archive with two tables.
     lab.write("a.csv", TABLE);
     lab.write("two.zip", zip(&[("a.csv", "a.csv"), ("b.csv", "a.csv")], plain));
     let message = lab.import("two.zip", &["--overwrite"]).unwrap_err();
