@@ -183,14 +183,16 @@ impl Candidates<'_> {
                     name(second)
                 ),
             )))),
-            _ => Ok(Some(Err(DataError::source(
-                self.source,
-                format!(
-                    "contains the arrays {}: an array of samples such as x_train and an array of labels such as \
-                     y_train (or named with --label) are required, and the same for the test split if there is one",
-                    self.listed
-                ),
-            )))),
+            _ => {
+                let split = split.unwrap_or(SplitKind::Train).name();
+                let missing = if labels.is_empty() {
+                    format!("labels such as y_{split} (or named with --label)")
+                } else {
+                    format!("samples such as x_{split}")
+                };
+                let what = format!("contains the arrays {}, but no array of {missing}", self.listed);
+                Ok(Some(Err(DataError::source(self.source, what))))
+            }
         }
     }
 

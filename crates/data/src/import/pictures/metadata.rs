@@ -51,28 +51,23 @@ pub(crate) fn file(folder: &Path) -> Option<PathBuf> {
 /// is no column of classes.
 pub(crate) fn read(path: &Path, options: LabelOptions<'_>) -> Result<Option<Vec<Classed>>, DataError> {
     let is_json = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("jsonl"));
-    let lines = if is_json { json_lines(path)? } else { table_lines(path)? };
+    let (columns, lines) = if is_json { json_lines(path)? } else { table_lines(path)? };
     if lines.is_empty() {
         bail!(path, "lists no pictures");
     }
-    // Collect the columns from all lines: a line of JSON may lack columns that other lines have.
-    let columns: BTreeSet<&str> =
-        lines.iter().flat_map(|(_, line)| line.keys().map(String::as_str)).collect();
+    let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
     let folder = path.parent().unwrap_or(Path::new("."));
     let Some(label) = class_column(path, folder, &columns, options.column)? else { return Ok(None) };
+    if !columns.contains(&FILE_NAME) {
+        bail!(path, "has no column {FILE_NAME}; the columns are {}", listed(columns));
+    }
     let names = PictureNames::in_folder(folder)?;
     let picture = |(number, line): &Line| {
         let wrong = |what: String| DataError::source(path, format!("line {number}: {what}"));
-        let cell = |column: &str| match line.get(column).map(|cell| cell.trim()) {
-            None | Some("") if columns.contains(column) => {
-                Err(wrong(format!("column {column} is empty: fill in the path of the picture")))
-            }
-            None | Some("") => {
-                Err(wrong(format!("has no column {column}; the columns are {}", listed(&columns))))
-            }
-            Some(cell) => Ok(cell),
-        };
-        let picture = cell(FILE_NAME)?;
+        let picture = line.get(FILE_NAME).map_or("", |cell| cell.trim());
+        if picture.is_empty() {
+            return Err(wrong(format!("column {FILE_NAME} is empty: fill in the path of the picture")));
+        }
         let text = line.get(label).map_or("", |cell| cell.trim());
         let class = class_name(format!("column {label}"), text, text.parse().ok(), options.missing);
         let class = match class.map_err(|what| format!("line {number}: {what}")) {
@@ -112,13 +107,12 @@ pub(crate) fn read(path: &Path, options: LabelOptions<'_>) -> Result<Option<Vec<
 fn class_column<'l>(
     path: &Path,
     folder: &Path,
-    columns: &BTreeSet<&'l str>,
+    names: &[&'l str],
     wanted: Option<&str>,
 ) -> Result<Option<&'l str>, DataError> {
     let is_known = |name: &&str| LABELS.contains(&&*name.to_lowercase());
-    let names: Vec<&str> = columns.iter().copied().collect();
     let others: Vec<&str> = names.iter().copied().filter(|name| *name != FILE_NAME).collect();
-    let label = match wanted.map(|label| (label, finder(&names)(label))) {
+    let label = match wanted.map(|label| (label, finder(names)(label))) {
         Some((_, Some(place))) => names[place],
         Some((label, None)) => {
             let problem = format!("is not a column of {}, which has {}", path.display(), listed(names));
@@ -127,7 +121,7 @@ fn class_column<'l>(
         None => match (names.iter().copied().find(is_known), &others[..]) {
             (Some(label), _) => label,
             (None, []) => return Ok(None),
-            (None, _) if !columns.contains(FILE_NAME) || has_class_folders(folder)? => {
+            (None, _) if !names.contains(&FILE_NAME) || has_class_folders(folder)? => {
                 return Ok(None);
             }
             (None, &[label]) => label,
@@ -185,7 +179,8 @@ fn has_class_folders(folder: &Path) -> Result<bool, DataError> {
     Ok(is_any || others.iter().filter(|folder| holds_pictures(folder)).count() > 1)
 }
 
-fn table_lines(path: &Path) -> Result<Vec<Line>, DataError> {
+/// Reads the names of the columns, and the lines.
+fn table_lines(path: &Path) -> Result<(Vec<String>, Vec<Line>), DataError> {
     // A Parquet file always has names of columns, and `TableFile::open` rejects the header option for it.
     let header = Some(Header::Yes).filter(|_| !is_parquet(path));
     let mut table = TableFile::open(&TableFiles::one(path), header, &[], 1, &|_, _| Ok(()))?;
@@ -201,10 +196,11 @@ fn table_lines(path: &Path) -> Result<Vec<Line>, DataError> {
         lines.push((table.line(position), cells.map_err(|what| table.wrong(position, what))?));
         Ok(())
     })?;
-    Ok(lines)
+    Ok((names, lines))
 }
 
-fn json_lines(path: &Path) -> Result<Vec<Line>, DataError> {
+/// Reads the names of the columns of all lines, sorted, and the lines: a line may lack columns of other lines.
+fn json_lines(path: &Path) -> Result<(Vec<String>, Vec<Line>), DataError> {
     let file = open_regular(path).map_err(DataError::read(path))?;
     let mut lines = Vec::new();
     for (number, line) in (1..).zip(BufReader::new(file).lines()) {
@@ -229,5 +225,6 @@ fn json_lines(path: &Path) -> Result<Vec<Line>, DataError> {
         };
         lines.push((number, cells.into_iter().filter_map(text).collect()));
     }
-    Ok(lines)
+    let columns: BTreeSet<&String> = lines.iter().flat_map(|(_, line): &Line| line.keys()).collect();
+    Ok((columns.into_iter().cloned().collect(), lines))
 }

@@ -190,7 +190,7 @@ fn metadata_is_read_as_windows_and_macos_write_it() {
     pictures(&lab, "flat", 0..4);
     lab.write("flat/metadata.csv", rows("file_name,breed,age\n", "{c}{n}.png,{c},{n}", 0..4));
     let message = lab.import("flat", &["--overwrite"]).unwrap_err();
-    assert!(names_all(&message, "metadata.csv: | which column | age, breed: | --label age"), "{message}");
+    assert!(names_all(&message, "metadata.csv: | which column | breed, age: | --label breed"), "{message}");
     assert_eq!(names(&lab.imported("flat", &["--label", "breed"])), (vec!["cat", "dog"], 8));
     lab.write("flat/metadata.csv", rows("file_name,breed\n", "{c}{n}.png,{c}", 0..4));
     assert_eq!(names(&lab.imported("flat", &[])), (vec!["cat", "dog"], 8));

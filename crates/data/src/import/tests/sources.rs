@@ -174,10 +174,12 @@ fn what_is_wrong_in_arrays_is_one_line() {
     let two = npy("|u1", &[2], &[1, 1]);
     let pixels = npy("|u1", &[2, 2, 2], &[0; 8]);
     type Arrays<'a> = &'a [(&'a str, &'a Vec<u8>)];
-    let cases: [(Arrays<'_>, &[&str], &str); 12] = [
+    let cases: [(Arrays<'_>, &[&str], &str); 14] = [
         (&[("images", &pixels), ("x", &pixels), ("y", &two)], &[], "samples | images and x"),
-        (&[("x", &pixels)], &[], "arrays x: | x_train | y_train | --label"),
+        (&[("x", &pixels)], &[], "arrays x, | labels | y_train | --label"),
         (&[("a", &pixels), ("b", &two)], &[], "arrays a, b | training | x_train | y_train"),
+        (&[("a", &pixels), ("b", &two)], &["--label", "b"], "arrays a, b | samples | x_train"),
+        (&[("x", &pixels), ("y", &two), ("y_val", &two)], &[], "arrays x, y, y_val, | samples | x_val"),
         (&[("x", &pixels), ("y", &two), ("labels", &two)], &[], "labels | y | --label labels"),
         (&[("x", &pixels), ("y", &two)], &["--label", "z"], "--label z: | which has x, y"),
         (&[("x", &pixels), ("y", &npy("|u1", &[3], &[0; 3]))], &[], "x.npy: | 2 samples | y.npy | 3 labels"),
@@ -500,7 +502,7 @@ fn a_file_beside_pictures_names_their_classes() {
             "metadata.csv: | train/0.png | twice | \"a\" | \"b\"",
         ),
         ("file_name,label,label\ntrain/0.png,a,b\n", "metadata.csv: | two columns | \"label\""),
-        ("file,species\ntrain/0.png,a\n", "metadata.csv: | file_name | file, species"),
+        ("species,file\na,train/0.png\n", "metadata.csv: has | file_name | species, file"),
         ("file_name,species\ntrain/0.png,a\n,b\n", "metadata.csv: | line 3: | column file_name"),
         ("file_name,species\ntrain/9.png,a\ntrain/1.png,b\ntest/3.png,b\n", "1 picture | --skip-broken"),
     ] {
