@@ -41,12 +41,20 @@ pub(crate) struct CellFormat {
 impl CellFormat {
     /// Returns the number in a cell, or `None` if the cell does not contain a finite number.
     pub(crate) fn number(self, cell: &[u8]) -> Option<f64> {
+        self.parsed(cell).filter(|value| value.is_finite())
+    }
+
+    /// Returns whether a cell contains digits of a number that exceeds the range of f64.
+    pub(crate) fn is_too_large(self, cell: &[u8]) -> bool {
+        cell.iter().any(u8::is_ascii_digit) && self.parsed(cell).is_some_and(f64::is_infinite)
+    }
+
+    fn parsed(self, cell: &[u8]) -> Option<f64> {
         let text = text(cell).ok()?;
         if self.comma && text.contains('.') {
             return None;
         }
-        let parsed = if self.comma { text.replacen(',', ".", 1).parse() } else { text.parse() };
-        parsed.ok().filter(|value: &f64| value.is_finite())
+        if self.comma { text.replacen(',', ".", 1).parse().ok() } else { text.parse().ok() }
     }
 
     /// Returns the value of a feature's cell, or `None` if the cell has no value. True is 1, and False is 0:

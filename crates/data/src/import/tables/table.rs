@@ -16,7 +16,7 @@ use crate::import::labels::{Labels, twin};
 use crate::import::same_class::finder;
 use crate::import::tables::beginning::{is_empty_from, text};
 use crate::import::tables::ranges::FeatureRanges;
-use crate::import::tables::table_file::{self, TableFile};
+use crate::import::tables::table_file::{self, QUOTE, TableFile};
 use crate::import::tables::{Other, TableFiles, Tables, parquet_file};
 use crate::import::writer::Writer;
 use crate::import::{Imported, plan};
@@ -247,8 +247,7 @@ fn read(
     }
     if let Some((line, column, lines)) = swallowing {
         log::warn!(
-            "{}: line {line}: {column} continues over {}, which look like rows of samples: check for a missing or \
-             surplus quotation mark (\")",
+            "{}: line {line}: {column} continues over {}, which may contain rows of samples: {QUOTE}",
             file.name,
             count(lines, "more line")
         );

@@ -24,6 +24,8 @@ use crate::import::tables::{PARQUET, TableFiles, Tell, parquet_file};
 use crate::import::{Header, split, temporary};
 use crate::quote::{listed, quoted, short};
 
+/// Advice for a row that continues over several lines by mistake.
+pub(crate) const QUOTE: &str = "check for a missing or surplus quotation mark (\")";
 /// Names of columns that are taken for the column of the classes.
 pub(crate) const LABELS: [&str; 4] = ["label", "class", "target", "species"];
 
@@ -189,7 +191,12 @@ impl TableFile {
             Ok(())
         } else {
             let [found, expected] = [row.len(), self.columns].map(|cells| count(cells, "cell"));
-            Err(self.wrong(position, format!("has {found}, but the first line has {expected}")))
+            let what = format!("has {found}, but the first line has {expected}");
+            let has_lines = !self.is_parquet && row.iter().any(|cell| cell.contains(&b'\n'));
+            Err(self.wrong(
+                position,
+                if has_lines { format!("continues over several lines and {what}: {QUOTE}") } else { what },
+            ))
         }
     }
 
@@ -197,8 +204,9 @@ impl TableFile {
     /// the cell's column, and the number of the cell's lines after the first.
     ///
     /// The first line of such a cell is the end of a row, the last line is the beginning of a row, and the
-    /// lines between are whole rows. A cell of only two lines is not reported: a text of two lines may have
-    /// the commas of such a cell by chance.
+    /// lines between are whole rows. A cell of only two lines is reported only if it ends with a line feed,
+    /// because its closing quotation mark is missing: a text of two lines may have the commas of such a cell
+    /// by chance.
     pub(crate) fn swallowed(&self, row: &ByteRecord) -> Option<(usize, usize)> {
         let lines = |cell: &[u8]| -> Vec<usize> {
             let separators = |line: &[u8]| line.iter().filter(|byte| **byte == self.format.separator).count();
@@ -206,12 +214,12 @@ impl TableFile {
             let cell = cell.strip_suffix(b"\n").unwrap_or(cell);
             cell.split(|byte| *byte == b'\n').map(separators).collect()
         };
-        let is_so = |column: usize, lines: &[usize]| match lines {
+        let is_so = |column: usize, lines: &[usize], is_open: bool| match lines {
             [first, between @ .., last] => {
                 *first == self.columns - 1 - column
                     && *last == column
                     && between.iter().all(|separators| *separators == self.columns - 1)
-                    && !between.is_empty()
+                    && (is_open || !between.is_empty())
             }
             _ => false,
         };
@@ -219,7 +227,7 @@ impl TableFile {
         let mut cells = cells.filter(|(_, cell)| !self.is_parquet && cell.contains(&b'\n'));
         cells.find_map(|(column, cell)| {
             let lines = lines(cell);
-            is_so(column, &lines).then_some((column, lines.len() - 1))
+            is_so(column, &lines, cell.ends_with(b"\n")).then_some((column, lines.len() - 1))
         })
     }
 
@@ -245,7 +253,7 @@ impl TableFile {
         let value = self.format.value(cell);
         match (value.filter(|value| (*value as f32).is_finite()), text(cell)) {
             (Some(value), _) => Ok(value),
-            (None, Ok(text)) if value.is_some() => Err([
+            (None, Ok(text)) if value.is_some() || self.format.is_too_large(cell) => Err([
                 format!("{name} is {}, which exceeds the range of f32", short(text)),
                 "scale the column".into(),
             ]),

@@ -176,7 +176,9 @@ fn a_table_is_read_in_one_way() {
             "table.csv: | line 2: | column price is \"1.200\" | --drop price",
         ),
         ("x,label\n1e39,a\n2,b\n", &[], "table.csv: | column x is 1e39 | f32"),
-        ("x,label\n1,a\n2,b\n", &["--size", "5"], "--size 5x5: | pictures | table.csv"),
+        ("x,label\n1e400,a\n2,b\n", &[], "table.csv: | column x is 1e400 | f32"),
+        ("x,label\n2,a\ninf,b\n", &[], "table.csv: | column x is \"inf\" | not a number"),
+        ("x,label\n1,a\n2,b\n", &["--size", "5"], "--size: | pictures | table.csv"),
         ("x,label\n1,a\n2,b\n", &["--test-split", "val"], "--test-split val: | table.csv | split"),
         ("\u{feff}x", &[], "line 1 | 1 cell, \"x\""),
     ] {
@@ -289,6 +291,11 @@ fn rows_in_a_cell_are_found() {
         let never_closed = format!("x,n,c\n1,p,\"a\n2,q,b\n3,r,c{end}");
         assert_eq!(swallowed(&never_closed), [(2, 2)], "{end:?}");
     }
+    // The closing quotation mark is missing in one of the last two rows.
+    assert_eq!(swallowed("x,n,c\n1,p,a\n2,q,\"b\n3,r,c\n"), [(2, 1)]);
+    lab.write("table.csv", "x,n,c\n1,2,a\n2,\"3,b\n");
+    let message = lab.import("table.csv", &["--label", "c"]).unwrap_err();
+    assert!(names_all(&message, "table.csv: line 3: | 2 cells | 3 cells | quotation mark"), "{message}");
     for text in
         ["\"a text,\nof lines\",1\n", "\"a, b, c\nd, e\nf\",1\n", "\"a, b\nc\",1\n", "\"5\"\" pipe\",1\n"]
     {
