@@ -118,7 +118,7 @@ impl LeftOut {
     pub(crate) fn log(&self, source: &Path) {
         for (ending, (number, first)) in &self.endings {
             log::warn!(
-                "left out: {} with {ending}: not a supported picture format (the first: {}{})",
+                "left out: {} with {ending}: a picture needs an extension such as .jpg or .png (the first: {}{})",
                 count(*number, "file"),
                 first.strip_prefix(source).unwrap_or(first).display(),
                 crate::import::pictures::picture::foreign_picture(first)
@@ -246,8 +246,10 @@ pub(crate) fn classes(
         let file = name_below(source, &file);
         log::info!("{file} has no column label, class, target or species: the folders are the classes");
     } else if let Some(label) = label.column.filter(|_| holds_pictures(split)) {
-        let problem = "applies only to tables and metadata.csv, but SOURCE contains pictures in folders: leave the \
-                       option out";
+        let problem = format!(
+            "applies only to tables and arrays, but {} contains neither: leave the option out",
+            source.display()
+        );
         return Err(DataError::option("label", short(label), problem));
     }
     let (folders, files) = inside(split)?;
@@ -262,7 +264,7 @@ pub(crate) fn classes(
         log::warn!(
             "left out: {} beside the class folders (the first: {})",
             count(beside.len(), "picture"),
-            name(first)
+            name_below(source, first)
         );
     }
     files.iter().filter(|file| !is_picture(file)).for_each(|file| left_out.add(file.clone()));

@@ -112,7 +112,7 @@ fn a_folder_of_other_files_is_no_folder_of_pictures() {
     let message = lab(&["iris.data", "iris.names"]).import("in", &["--label", "5"]).unwrap_err();
     assert!(names_all(&message, "/in: | no data set | iris.data | iris.names"), "{message}");
     let message = lab(&["a/1.png", "b/1.png"]).import("in", &["--label", "5"]).unwrap_err();
-    assert!(names_all(&message, "--label 5: | tables | metadata.csv"), "{message}");
+    assert!(names_all(&message, "--label 5: | tables and arrays | /in "), "{message}");
 }
 
 /// However many classes have a problem, there is one line for each kind of problem.
@@ -426,19 +426,29 @@ fn a_training_split_that_may_be_a_class_is_an_error() {
     );
     // A stray picture beside the classes in the training split does not matter. A folder `train` with
     // pictures, beside another class, is a class.
-    for (pictures, classes) in [
+    for (pictures, classes, stray) in [
         (
             &["train/1.png", "train/cat/2.png", "train/dog/3.png", "test/cat/4.png", "more/5.png"][..],
             ["cat", "dog"],
+            "1 picture | train/1.png",
         ),
         (
             &["train/1.png", "train/cat/2.png", "train/cat/5.png", "train/dog/3.png", "masks/4.png"],
             ["cat", "dog"],
+            "1 picture | train/1.png",
         ),
-        (&["train/1.png", "train/2.png", "dog/3.png", "dog/4.png"], ["dog", "train"]),
+        (&["train/1.png", "train/2.png", "dog/3.png", "dog/4.png"], ["dog", "train"], ""),
     ] {
-        assert_eq!(lab(pictures).imported("in", &[]).set.classes, classes);
+        let (imported, log) = logged(|| lab(pictures).imported("in", &[]));
+        assert_eq!(imported.set.classes, classes);
+        assert!(names_all(&log, stray), "{log}");
     }
+}
+
+#[test]
+fn files_without_an_extension_of_pictures_are_left_out() {
+    let (_, log) = logged(|| lab(&["a/1.png", "a/2.png", "b/1.png", "b/c.dat", "b/x"]).imported("in", &[]));
+    assert!(names_all(&log, "extension .dat | b/c.dat | no extension | b/x | .jpg"), "{log}");
 }
 
 #[test]
