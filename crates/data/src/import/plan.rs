@@ -5,6 +5,7 @@ use chacha20::rand_core::{Rng, SeedableRng};
 
 use crate::DataError;
 use crate::import::{ImportArgs, Order, same_class};
+use crate::quote::quoted;
 
 /// Share of each class that becomes the test split if the source has no test split.
 const TEST_FRACTION: f64 = 0.2;
@@ -34,9 +35,9 @@ pub(crate) fn splits<T>(
             return Err(DataError::option("test-fraction", share, problem));
         }
         (None, _) if counts[0].iter().all(|&samples| samples < 2) && !train.is_empty() => {
-            let each = match train.len() {
-                1 => "the only class".to_owned(),
-                number => format!("each of the {number} classes"),
+            let each = match &train[..] {
+                [only] => format!("the only class, {},", quoted(&classes[usize::from(class(only))])),
+                _ => format!("each of the {} classes", train.len()),
             };
             bail!(
                 &args.source,
@@ -58,8 +59,8 @@ pub(crate) fn splits<T>(
 /// Says for the log how many samples became the test split, and by which rule.
 fn describe(test: usize, all: usize, share: f64) -> String {
     format!(
-        "the test split takes {test} of {all} samples: {share} of each class, at least one sample; one sample of each \
-         class is always kept for training"
+        "the test split takes {test} of {all} samples: {share} of each class, at least one sample of a class with two \
+         or more; one sample of each class is always kept for training"
     )
 }
 
@@ -134,7 +135,7 @@ mod tests {
     #[test]
     fn both_limits_of_the_test_split_are_told() {
         let text = describe(1, 3, 0.2);
-        assert!(names_all(&text, "1 of 3 samples | 0.2 | at least one | kept for training"), "{text}");
+        assert!(names_all(&text, "1 of 3 samples | 0.2 | at least one | two | kept for training"), "{text}");
     }
 
     #[test]

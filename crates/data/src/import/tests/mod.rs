@@ -317,7 +317,7 @@ fn a_folder_of_anything_else_is_one_line() {
         ("pets", &["--test-split", "val"], "--test-split val: | pets | folder train"),
         ("pets", &["--mean", "1e39"], "--mean | 1e39 | 3.4e38"),
         ("pets", &["--mean", "1,2"], "--mean 1,2: | 2 values | 3 channels"),
-        ("one", &[], "/one: | the only class | one sample"),
+        ("one", &[], "/one: | the only class | \"a\" | one sample"),
         ("pets", &["--std", "1,2,0"], "--std | above 0"),
     ] {
         let message = lab.import(source, options).unwrap_err();
