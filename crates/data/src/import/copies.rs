@@ -52,7 +52,7 @@ impl Copies {
         let name = |(split, index): At| &names[split][index];
         let both = self.first_in_both.map(|[test, train]| {
             format!(
-                "{} of the test split {} also in the training split: test accuracy may be too high (the first: {} \
+                "{} of the test split {} also in the training split: test accuracy may be too high (for example {} \
                  equals {})",
                 count(self.in_both, "sample"),
                 if self.in_both == 1 { "is" } else { "are" },
@@ -95,6 +95,7 @@ mod tests {
         let found = warnings(&[(a1, 0, 7), (b1, 1, 8), ((1, 0), 1, 7), ((1, 1), 0, 7)]);
         let [both, classes] = &found[..] else { panic!("{found:?}") };
         assert!(names_all(both, "2 samples of the test split | training split | b/3 | a/1"), "{both}");
+        assert!(!both.contains("first"), "samples are in random order: {both}");
         assert!(names_all(classes, "3 samples | other classes | a/1 and b/3"), "{classes}");
     }
 }
