@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, anyhow, bail, ensure};
+use anyhow::{Context, anyhow, ensure};
 use burn::module::Module;
 use burn::tensor::Device;
 use burn_mpi::World;
@@ -51,12 +51,10 @@ fn predict(args: &PredictArgs) -> anyhow::Result<()> {
     if let Some(warning) = predictor.brightness.warning() {
         log::warn!("{warning}");
     }
-    match lines.failed {
-        [0, 0] => Ok(()),
-        [files, 0] => bail!("{} could not be read", count(files, "file")),
-        [0, rows] => bail!("{} could not be read", count(rows, "row")),
-        [files, rows] => bail!("{} and {} could not be read", count(files, "file"), count(rows, "row")),
-    }
+    let failed = lines.failed.into_iter().zip(["path", "row"]).filter(|(number, _)| *number > 0);
+    let failed: Vec<String> = failed.map(|(number, what)| count(number, what)).collect();
+    ensure!(failed.is_empty(), "no prediction for {}", failed.join(" and "));
+    Ok(())
 }
 
 /// A trained network, or its int8 model.
@@ -228,12 +226,12 @@ impl Predictor {
 struct Lines {
     top: usize,
     csv: bool,
-    /// Number of files that could not be read, and number of rows that could not be read.
+    /// Number of files and folders that could not be read, and number of rows that could not be read.
     failed: [usize; 2],
 }
 
 impl Lines {
-    /// Warns of a file that could not be read.
+    /// Warns of a file or folder that could not be read.
     fn failed(&mut self, error: &anyhow::Error) {
         self.failed[0] += 1;
         log::warn!("{error:#}");

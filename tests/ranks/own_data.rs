@@ -154,7 +154,7 @@ fn a_picture_that_cannot_be_read_has_a_line_and_the_others_theirs() {
     let output = must_fail(predict(&lab, "run", &["skies/grass", "nowhere.png"], &[]));
     assert_eq!(String::from_utf8_lossy(&output.stdout).lines().count(), 9);
     let lines = text(&output);
-    names(&lines, &["grass/x.png: is not a picture", "nowhere.png: No such file", "2 files"]);
+    names(&lines, &["grass/x.png: is not a picture", "nowhere.png: No such file", "2 paths"]);
 }
 
 #[test]
@@ -330,5 +330,5 @@ fn imported_samples_are_those_of_the_original() {
     fs::write(lab.path("empty.csv"), (0..784).map(|at| format!("p{at}")).collect::<Vec<_>>().join(","))
         .unwrap();
     let output = must_fail(predict(&lab, "mlp-table-set", &["empty.csv", "night.png"], &[]));
-    names(&text(&output), &["empty.csv: ", "no rows", "night.png: is a picture (PNG)", "table", "1 file "]);
+    names(&text(&output), &["empty.csv: ", "no rows", "night.png: is a picture (PNG)", "table", "1 path"]);
 }

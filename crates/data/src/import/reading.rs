@@ -9,7 +9,7 @@ use run_record::files::foreign_file;
 use crate::DataError;
 use crate::import::labels::twin;
 use crate::import::pictures::codec;
-use crate::import::pictures::folder::{LeftOut, walk};
+use crate::import::pictures::folder::{LeftOut, is_picture, walk};
 use crate::import::pictures::picture::{self, Fit, Size, Target};
 use crate::import::pictures::place::{Encoded, Place};
 use crate::import::same_class::finder;
@@ -32,8 +32,7 @@ pub fn pictures(path: &Path) -> Result<Vec<PathBuf>, DataError> {
         let mut firsts = left_out.endings.values().map(|(_, first)| first);
         let why = match firsts.find_map(|first| Some((first, picture::foreign_picture(first)?))) {
             Some((first, kind)) => format!("; {} is {kind}", first.display()),
-            None if others == 1 => " that is not a picture".to_owned(),
-            None => " that are not pictures".to_owned(),
+            None => " without an extension of pictures, such as .jpg".to_owned(),
         };
         log::warn!("{}: left out {}{why}", path.display(), count(others, "file"));
     }
@@ -72,6 +71,9 @@ pub fn rows(
         bail!(path, "is a folder, but the run was trained on a table: name table files instead");
     }
     let kind = foreign_file(path).filter(|kind| kind.advice.is_empty() && !is_parquet(path));
+    // PNM begins with text, so its contents do not show that it is not a table.
+    let is_pnm = path.is_file() && is_picture(path);
+    let kind = kind.map(|kind| kind.to_string()).or_else(|| is_pnm.then(|| "a picture".into()));
     if let Some(kind) = kind {
         bail!(path, "is {kind}, but the run was trained on a table: name table files instead");
     }

@@ -67,6 +67,15 @@ fn pictures_that_are_not_read_are_named_with_the_way_out() {
     }
 }
 
+/// A picture in PNM begins with text, like a table.
+#[test]
+fn a_picture_in_place_of_a_table_is_named() {
+    let lab = Lab::new();
+    lab.write("a.pgm", b"P5 2 2 255\n\0\x01\xfe\xff");
+    let error = reading::rows(&lab.path("a.pgm"), 1, &[], |_, _| ()).unwrap_err().to_string();
+    assert!(names_all(&error, "a.pgm: is a picture | table"), "{error}");
+}
+
 #[test]
 fn a_pipe_is_an_error_and_is_not_waited_for() {
     let lab = Lab::new();
