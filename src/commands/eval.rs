@@ -11,6 +11,7 @@ use crate::options::{ConfigError, EvalArgs, RunConfig};
 use crate::train::{DataOptions, Evaluation, Tally};
 use burn_mpi::World;
 use data::{Split, write_npy};
+use run_record::count;
 
 pub fn run(world: &World, args: &EvalArgs) -> anyhow::Result<()> {
     let device = args.device;
@@ -50,11 +51,11 @@ pub fn run(world: &World, args: &EvalArgs) -> anyhow::Result<()> {
 /// Formats the loss and accuracy of a test.
 pub fn shown(test: &Tally) -> String {
     format!(
-        "test loss {:.6}  test accuracy {:.2}%  ({} of {} samples)",
+        "test loss {:.6}  test accuracy {:.2}%  ({} of {})",
         test.mean_loss(),
         test.accuracy(),
         test.correct,
-        test.samples
+        count(test.samples as usize, "sample")
     )
 }
 
@@ -71,4 +72,14 @@ fn write_logits(world: &World, file: &Path, mine: &[f32], classes: usize) -> any
         write_npy(file, classes, &values).with_context(|| format!("cannot write {}", file.display()))
     })?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_test_of_one_sample_has_no_plural() {
+        assert!(shown(&Tally::from_batch(0.5, 1, 1)).ends_with("(1 of 1 sample)"));
+    }
 }

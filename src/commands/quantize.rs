@@ -16,7 +16,7 @@ use burn_mpi::World;
 use data::Split;
 use run_record::checkpoint::MODEL;
 use run_record::files;
-use run_record::{INT8_FILE, Method};
+use run_record::{INT8_FILE, Method, count};
 
 pub fn run(world: &World, args: &QuantizeArgs) -> anyhow::Result<()> {
     let post = post_training(args)?;
@@ -41,10 +41,11 @@ pub fn run(world: &World, args: &QuantizeArgs) -> anyhow::Result<()> {
                 let samples = quantizer.samples();
                 if let Some(typed) = args.calibration.filter(|&typed| samples < typed) {
                     log::warn!(
-                        "--calibration {typed}: the run trained on only {samples} samples; using all of them"
+                        "--calibration {typed}: the run trained on only {}; using every sample",
+                        count(samples, "sample")
                     );
                 }
-                log::info!("calibrating on {samples} training samples");
+                log::info!("calibrating on {}", count(samples, "training sample"));
                 quantizer.quantize(&network)?
             }
         };

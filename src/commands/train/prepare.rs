@@ -125,7 +125,8 @@ pub(super) fn clip_limits(world: &World, config: &mut RunConfig, source: &Sample
         if let Some(typed) = typed.filter(|&typed| typed.get() > available && world.is_root()) {
             let noted = if is_noted { " (recorded in run.json)" } else { "" };
             log::warn!(
-                "--{option} {typed}: the data set has only {available} samples; using all of them{noted}"
+                "--{option} {typed}: the data set has only {}; using every sample{noted}",
+                count(available, "sample")
             );
         }
     }

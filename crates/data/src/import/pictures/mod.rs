@@ -198,8 +198,7 @@ impl Broken {
             }
             number => bail!(
                 &args.source,
-                "{} cannot be read (see the warnings above): repair or remove the files, or leave them out with \
-                 --skip-broken",
+                "{} cannot be read (see above): repair or remove such files, or leave them out with --skip-broken",
                 count(number, "picture")
             ),
         }
