@@ -63,9 +63,9 @@ impl Brightness {
             ["darker", "dark-on-light", "light-on-dark"]
         };
         Some(format!(
-            "{} of {} much {how} than the training pictures (mean {learned:.2}; the first such picture, {first}, has \
-             mean {mean:.2}): a network trained on {were} pictures does not recognise {are} pictures; invert the \
-             pictures (PIL.ImageOps.invert), or train on pictures like them",
+            "{} of {} much {how} than the training pictures (mean brightness {learned:.2}; the first such picture, {first}, has \
+             {mean:.2}): a network trained on {were} pictures does not recognise {are} pictures; invert the \
+             pictures (PIL.ImageOps.invert), or train on {are} pictures",
             self.swapped,
             match self.pictures {
                 1 => "1 picture is".to_owned(),

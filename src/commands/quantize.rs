@@ -66,9 +66,11 @@ pub fn run(world: &World, args: &QuantizeArgs) -> anyhow::Result<()> {
 fn post_training(args: &QuantizeArgs) -> Result<Option<PostTraining>, ConfigError> {
     let scheme = args.weight_scheme.unwrap_or_default();
     match (args.kind, args.calibration) {
-        (QuantizeKind::Qat, _) if args.weight_scheme.is_some() => {
-            Err(ConfigError::new("weight-scheme", scheme, "was fixed by the training: leave the option out"))
-        }
+        (QuantizeKind::Qat, _) if args.weight_scheme.is_some() => Err(ConfigError::new(
+            "weight-scheme",
+            scheme,
+            "with --kind qat, the training has fixed the scheme: leave the option out",
+        )),
         (QuantizeKind::Qat, Some(samples)) => {
             Err(ConfigError::new("calibration", samples, "requires --kind ptq"))
         }
@@ -79,8 +81,8 @@ fn post_training(args: &QuantizeArgs) -> Result<Option<PostTraining>, ConfigErro
     }
 }
 
-/// Writes the file into a checkpoint's `folder`. Rejects a folder that `run` reaches through a symbolic link,
-/// unless the user named the folder itself.
+/// Writes the file into a checkpoint's `folder`. Returns an error if the folder or its parent is a symbolic link,
+/// unless `run`, the path that the user gave, is the folder itself.
 fn write(file: &Int8File, folder: &Path, run: &Path) -> anyhow::Result<()> {
     let path = folder.join(INT8_FILE);
     let cannot_write = |place: &Path| format!("cannot write {}", place.display());
@@ -102,7 +104,7 @@ fn print(folder: &Path, float: &Tally, int8: &Tally) -> anyhow::Result<()> {
         println!("{name:5}  {}  {bytes} bytes", shown(tally));
     }
     let ratio = of_float as f64 / of_int8.max(1) as f64;
-    println!("{}: {ratio:.2} times smaller", folder.join(INT8_FILE).display());
+    println!("{}: {ratio:.2} times smaller than the float weights", folder.join(INT8_FILE).display());
     Ok(())
 }
 

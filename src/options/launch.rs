@@ -26,11 +26,11 @@ a checkpoint. With Open MPI, launch exits with 1 after SIGTERM or Ctrl-C, even i
 
 --restart N starts a failed job again from its last checkpoint. launch gives up, and exits with the code of the last \
 attempt, if
-  - N restarts are used, or launch received a signal
+  - all N restarts are used up, or launch received a signal
   - the code is 2 (invalid option or value), 126 or 127 (cannot run the program)
   - two attempts in a row fail at the same step, without a new checkpoint
   - three attempts in a row do not reach their first step
-  - DIR had a run before the first attempt, and --out DIR has no --overwrite
+  - DIR had a run before the first attempt of train --out without --overwrite
   - another process writes to DIR, or launch cannot read DIR
 DIR must be visible on this machine. DIR/run.json lists the failed attempts."
 )]

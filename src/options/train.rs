@@ -64,8 +64,8 @@ pub struct TrainArgs {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Distribution")]
 pub struct StallArgs {
-    /// Print a line that names the missing ranks if a rank waits longer than this in a collective. Finding
-    /// the missing ranks takes up to 6 seconds more.
+    /// If a rank waits longer than this in a collective, print a line that names the missing ranks. Finding the
+    /// missing ranks takes up to 6 seconds more.
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
     pub stall_warning: f64,
 }

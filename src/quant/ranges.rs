@@ -93,8 +93,8 @@ pub struct Quantization {
     /// Freeze the ranges of weights and activations after this many epochs of qat.
     #[arg(long, value_name = "EPOCHS", default_value = "none", value_parser = or_none::<Positive>)]
     pub freeze_after: Optional<Positive>,
-    /// Number of epochs of qat in which batch norm uses the statistics of the batch. In later epochs, batch
-    /// norm is folded into the weights with its running statistics.
+    /// Fold batch norm into the weights after this many epochs of qat, with batch norm's running statistics.
+    /// Before, batch norm uses the statistics of each batch.
     #[arg(long, value_name = "EPOCHS", default_value = "none", value_parser = or_none::<Positive>)]
     pub fold_after: Optional<Positive>,
     /// Training samples that ptq observes at each epoch's end [default: 1024].

@@ -41,8 +41,8 @@ bounded! {
 pub struct RunConfig {
     /// Network to train.
     ///
-    /// convnet takes images of at least 4x4 pixels, vgg images of at least 8x8, and mlp images as well as
-    /// tables. The sizes of the layers follow the data set.
+    /// convnet: images of at least 4x4 pixels. vgg: images of at least 8x8 pixels. mlp: images or tables. The
+    /// sizes of the layers follow the data set.
     #[arg(long, default_value = "convnet", value_parser = one_of::<ModelKind>(), help_heading = "Model")]
     pub model: ModelKind,
     #[command(flatten)]
@@ -107,8 +107,8 @@ pub struct RunConfig {
     /// Number of threads per rank.
     #[arg(long, value_name = "N", default_value = "1", help_heading = "Distribution")]
     pub threads: Threads,
-    /// Steps between log lines of training loss and accuracy. Each line has the means over rank 0's samples
-    /// since the previous line. The line after an epoch has the means over the epoch's samples of all ranks.
+    /// Steps between log lines of training loss and accuracy: means over rank 0's samples since the previous
+    /// line. At the end of an epoch, another line has the means over all ranks' samples of the epoch.
     #[arg(long, value_name = "STEPS", default_value = "100", help_heading = "Results")]
     pub log_every: Positive,
     /// Steps between checkpoints, in addition to the one after each epoch.
@@ -335,8 +335,8 @@ pub struct Communication {
     /// Overlap the all-reduce of gradients with backward.
     #[arg(long, value_name = "on|off", default_value = "on", value_parser = on_off())]
     pub overlap: Switch,
-    /// Maximum size of a gradient bucket in MB; the first bucket has at most 1 MB. So that small models have
-    /// several buckets too, the maximum is lowered to an eighth of all gradients, or to 1 MB if that is more.
+    /// Maximum size of a gradient bucket in MB; the first bucket has at most 1 MB. For small models, the maximum
+    /// is an eighth of the gradients' size, but at least 1 MB, so that they have several buckets too.
     #[arg(long, value_name = "SIZE", default_value = "25")]
     pub bucket_mb: Above0,
     /// Abort the job if a collective takes longer than this many seconds.

@@ -1,9 +1,9 @@
 //! Ranks that are threads of this process, for tests: `cargo test` runs a data-parallel loop on several
 //! ranks, without `mpirun` and without MPI, in milliseconds.
 //!
-//! [`run`] calls a function once for each rank, on a separate thread. The function uses its [`World`] as it
-//! does over MPI: for exchanges, [`connect`](crate::connect), gradients and errors. Messages go through
-//! memory, whichever backend `connect` is asked for.
+//! [`run`] calls a function once for each rank, on a separate thread. The function uses its [`World`] in the
+//! same way as over MPI. Messages go through
+//! memory, whichever backend [`connect`](crate::connect) is asked for.
 //!
 //! ```
 //! use burn_mpi::threads::{Options, run};
@@ -43,12 +43,12 @@
 //!
 //! # What differs from processes
 //! - All ranks, and all tests of the same process, share statics. One of them is Burn's random generator.
-//!   Seed it right before drawing, without an exchange in between; note that Burn draws a parameter when it
-//!   is first used, not in `init`. Run tests that draw from the generator one at a time (`--test-threads=1`,
+//!   Seed the generator right before drawing, without an exchange in between. Burn draws a parameter at its
+//!   first use, not in `init`. Run tests that draw from the generator one at a time (`--test-threads=1`,
 //!   or cargo-nextest, which has a process for each test). Otherwise the same [`Options::seed`] does not
 //!   repeat the numbers that a test draws.
-//! - All ranks share Burn's autodiff, too: build each rank's module inside the function. The clones of a
-//!   module that is built outside share its graph, which the first backward consumes.
+//! - All ranks share Burn's autodiff, too: build each rank's module inside the function that `run` calls. If
+//!   a module is built outside, its clones share one graph, and the first backward consumes this graph.
 //!   [`GradientSync`](crate::GradientSync) rejects such a module with an error.
 //! - If a rank holds a lock during an exchange, and another rank takes this lock, the job stops forever. A
 //!   line says so after a minute. A lock in an argument is held until the call returns, as in
@@ -101,8 +101,8 @@ pub struct Options {
     pub deadline: Duration,
     /// Time in an exchange after which a rank prints which ranks it waits for.
     pub stall_warning: Duration,
-    /// Whether ranks take turns. If false, ranks run at the same time, in real time and in no fixed order,
-    /// which a thread sanitizer needs.
+    /// Whether ranks take turns. If false, ranks run at the same time, in real time and in no fixed order. A
+    /// thread sanitizer needs false.
     pub turns: bool,
     /// Stack size of each rank's thread, in bytes.
     pub stack_bytes: usize,
@@ -129,7 +129,7 @@ impl Default for Options {
 #[derive(Clone, thiserror::Error)]
 #[error("{error}{}", seed.map_or_else(String::new, |seed| format!(" (seed {seed})")))]
 pub struct Failure {
-    /// The first rank that left with an error or a panic, or that left while another rank needed it.
+    /// The first rank that returned an error, panicked, or returned while another rank waited for it.
     pub rank: usize,
     /// The rank's error, or its panic message.
     pub error: String,

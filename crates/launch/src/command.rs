@@ -28,8 +28,8 @@ pub enum MpiFlavour {
 }
 
 impl MpiFlavour {
-    /// Returns the value of the environment variable `MPI` for this library. A script that starts the ranks
-    /// instead of the launcher may read the variable.
+    /// Returns the library's name. `launch` sets it as the environment variable `MPI`, for scripts that start
+    /// the ranks instead of the launcher.
     pub fn name(self) -> &'static str {
         match self {
             Self::OpenMpi => "openmpi",
@@ -38,15 +38,14 @@ impl MpiFlavour {
     }
 }
 
-/// What each rank is bound to. All machines of a job have the same binding: the binding that is possible on
-/// the machine with the fewest cores.
+/// What each rank is bound to. All machines of a job have the same binding, which is possible on each of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Binding {
     /// One core.
     Core,
     /// One hardware thread: two ranks may share a core.
     HardwareThread,
-    /// One core, which several ranks share. They take turns on it.
+    /// One core, which several ranks share and take turns on; with MPICH, nothing.
     Overload,
 }
 

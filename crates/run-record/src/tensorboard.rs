@@ -26,8 +26,8 @@ pub struct TensorBoard {
 }
 
 impl TensorBoard {
-    /// Opens a new event file in `folder/<name>` for each name. The run continues after `step`. Later points
-    /// are cut from the event files of earlier processes, because the run writes these points again.
+    /// Opens a new event file in `folder/<name>` for each name. The run continues after `step`: points
+    /// after `step` are cut from existing event files, because the run writes these points again.
     ///
     /// # Errors
     /// If a file cannot be created, read or cut.
@@ -45,7 +45,7 @@ impl TensorBoard {
             for file in &earlier {
                 cut(&file.path(), step).map_err(|e| RecordError::write(&file.path(), e))?;
             }
-            // The number of earlier files makes the name unique if two processes start in the same second.
+            // In containers, two processes may have the same id. The number of earlier files tells them apart.
             let path = folder.join(format!("{EVENTS}{seconds}.{}.{}", std::process::id(), earlier.len()));
             let start = || {
                 let mut file = BufWriter::new(files::create_here(&path)?);
@@ -89,8 +89,8 @@ fn now() -> std::time::Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-/// Cuts an event file before the first point after `step`, or before an incomplete record. Steps ascend in a
-/// file, so everything after this place belongs to later steps.
+/// Cuts an event file before the first point after `step`, or before an incomplete record, whichever is first.
+/// Steps ascend in a file, so all points behind the cut are later or cannot be read.
 fn cut(path: &Path, step: usize) -> io::Result<()> {
     let mut file = files::open_here(path, File::options().read(true).write(true))?;
     let mut bytes = Vec::new();
@@ -105,8 +105,8 @@ fn cut(path: &Path, step: usize) -> io::Result<()> {
     if kept < bytes.len() { file.set_len(kept as u64) } else { Ok(()) }
 }
 
-/// Returns the payload of the first record in `bytes` and the length of the whole record; `None` if the
-/// record is incomplete or damaged.
+/// Returns the payload of the first record in `bytes` and the length of the whole record; `None` if the record
+/// is incomplete or its length is damaged. The payload's checksum is not checked.
 fn first_record(bytes: &[u8]) -> Option<(&[u8], usize)> {
     let (length, rest) = bytes.split_first_chunk::<8>()?;
     let (checksum, rest) = rest.split_first_chunk::<4>()?;

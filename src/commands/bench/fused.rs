@@ -70,7 +70,7 @@ pub fn run(world: &World, args: &FusedArgs) -> anyhow::Result<()> {
     let (train, test) = (load(Split::Train, args.train_samples)?, load(Split::Test, usize::MAX)?);
     let rows = measure(args, &Normalizer::new(source.description()), &train, &test)?;
     let heading = format!(
-        "Conv2d({0}→{0}, 3x3, pad 1) + ReLU, N times with the same weights; {1} digits in batches of {2}; \
+        "Conv2d({0}→{0}, 3x3, pad 1) + ReLU, `layers` times with the same weights; {1} digits in batches of {2}; \
          medians over steps, one thread",
         args.channels,
         train.len(),

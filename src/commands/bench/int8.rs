@@ -24,10 +24,9 @@ use terminal::table::table;
 
 /// The batch sizes to time: numbers of images in one inference.
 const BATCHES: [usize; 3] = [1, 32, 128];
-/// Number of rounds of a batch size that run even after the time limit [`MOST`]. A round is one timed
-/// inference of each model.
+/// Minimum number of rounds of each batch size, whatever the time. A round is one timed inference of each model.
 const LEAST: usize = 5;
-/// Time limit of a batch size. After it, no round starts, except the first [`LEAST`] rounds.
+/// After this time and [`LEAST`] rounds, no further round of a batch size starts.
 const MOST: Duration = Duration::from_secs(10);
 /// Batch size of the accuracy test.
 const TEST_BATCH: usize = 128;

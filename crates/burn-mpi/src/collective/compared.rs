@@ -10,8 +10,8 @@
 //! depends only on the rank's calls so far, so ranks that made the same calls expect the same next call.
 //!
 //! A rank that leaves the sequence starts a comparison and waits for the other ranks. If all ranks leave the
-//! sequence at this call, they compare their calls: they make the calls if these are equal, and return an
-//! error if they differ. If some ranks still follow the sequence, those ranks skip the comparison and wait in
+//! sequence at this call, they compare their calls. If the calls are equal, the ranks make them. If not,
+//! all ranks return an error. If some ranks still follow the sequence, those ranks skip the comparison and wait in
 //! their expected call, while the other ranks wait in the comparison. At the deadline, the job ends with an
 //! error that names both calls. In either case, two different calls never meet inside MPI or gloo.
 //!
@@ -27,7 +27,7 @@ use crate::calling::Announcement;
 use crate::member::Member;
 use crate::{Call, CommError, Operation, Primitives, SharedError, Wire};
 
-/// Maximum number of remembered calls. Calls that repeat with a longer period are compared every time.
+/// Maximum number of remembered calls. Calls that repeat with a period up to half of it are not compared again.
 const MEMORY: usize = 4096;
 
 /// Maximum number of recent calls that are matched against earlier ones to find the position in the sequence.
@@ -63,9 +63,8 @@ impl Calls {
             .then(|| Announcement::for_exchange(&format!("{operation}, call {}", self.made), self.made, host))
     }
 
-    /// Returns the index in `latest` of the call to expect next. For each earlier index, compares the calls
-    /// before that index with the latest calls, going backwards until two calls differ. Returns the index
-    /// with the longest match, and the last such index if several matches are equally long.
+    /// Returns the index in `latest` of the call to expect next: the earlier index before which most calls, at
+    /// most [`CONTEXT`], equal the latest calls. Of several such indices, returns the last.
     fn after_the_same(&self) -> usize {
         let (now, before) = (self.latest.iter().rev(), self.latest.len() - 1);
         let same = |end: &usize| {
@@ -87,9 +86,8 @@ impl Messages {
         let (number, last) = self.0.entry(call).or_insert((0, usize::MAX));
         *number += 1;
         let is_expected = std::mem::replace(last, length) == length;
-        (!is_expected).then(|| {
-            Announcement::for_exchange(&format!("message {number} of {length} bytes"), *number, host)
-        })
+        (!is_expected)
+            .then(|| Announcement::for_exchange(&format!("message {number} ({length} bytes)"), *number, host))
     }
 }
 
@@ -100,7 +98,7 @@ pub struct Checked<L> {
     /// Name of the transport, such as `mpi`. For a rank's second and later [`Collective`](crate::Collective),
     /// the name contains its number, as in `mpi (collective 2)`.
     pub(super) label: String,
-    /// The first error after which ranks may be out of step. Every later call returns it.
+    /// The first error after which ranks may make different calls. Every later call returns this error.
     pub(super) failed: Option<CommError>,
     calls: Calls,
     messages: Messages,
@@ -140,10 +138,10 @@ impl<L: Link> Checked<L> {
     /// Returns whether a comparison is complete, without waiting.
     ///
     /// # Errors
-    /// If the transport fails; on all ranks, if their calls differ. After differing calls, ranks can go on
-    /// only if no rank has sent any data of these calls: if `anew` is true and all ranks have made the same
-    /// number of calls. The remembered calls are then cleared, and ranks may make further calls. Otherwise,
-    /// every later call returns the error.
+    /// If the transport fails. If the calls differ, all ranks return an error. Set `anew` if no rank sends data
+    /// of this call before the comparison is complete: if all ranks have then made the same number of calls,
+    /// the remembered calls are cleared, and ranks may make further calls. Otherwise, every later call returns
+    /// the error.
     pub(super) fn is_compared(&mut self, request: &mut L::Request, anew: bool) -> Result<bool, CommError> {
         let Some((_, all)) = self.link.test(request)? else { return Ok(false) };
         let compared = Announcement::compare(all.bytes());

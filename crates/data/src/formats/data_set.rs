@@ -114,7 +114,7 @@ impl DataSet {
             );
         }
         if set.shape.contains(&0) || set.classes.is_empty() {
-            bail!(&path, "describes no samples: import the data set again");
+            bail!(&path, "has an empty shape or no classes: import the data set again");
         }
         if set.mean.len() != values || set.std.len() != values {
             bail!(

@@ -76,7 +76,7 @@ pub(crate) fn unclassed(folder: &Path) -> Result<DataError, DataError> {
     let such = if classes.is_empty() {
         String::new()
     } else {
-        format!(" (their names suggest {})", listed(classes))
+        format!(" (the file names suggest the classes {})", listed(classes))
     };
     let (other_folders, other_files) =
         folder.parent().and_then(|parent| inside(parent).ok()).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Cross-entropy loss and accuracy, computed in one pass over the scores (logits). The pass saves the softmax
-//! of the scores, from which the gradient is computed.
+//! Cross-entropy loss and accuracy, computed together from the scores (logits). The softmax of the scores is
+//! saved, and the gradient is computed from it.
 
 use crate::kernels::simd::Level;
 use crate::kernels::simd::math::exp_each;
@@ -12,7 +12,7 @@ pub fn argmax(row: &[f32]) -> usize {
     others.iter().enumerate().fold((0, first), better).0
 }
 
-/// Results of one pass over the scores.
+/// What is computed from the scores.
 pub(crate) struct Read {
     /// Sum of the weighted losses, divided by the number of samples.
     pub loss: f64,
@@ -46,7 +46,8 @@ impl Read {
             let (label, highest) = (usize::from(label), argmax(row));
             correct += usize::from(highest == label);
             let (highest, own) = (row[highest], row[label]);
-            // Without smoothing, the scores of other classes do not contribute, even if infinite.
+            // Without smoothing, the mean is not computed: a score of minus infinity would make the mean, and the
+            // loss, infinite.
             let aim = if smoothing > 0.0 {
                 let mean = row.iter().map(|&x| f64::from(x)).sum::<f64>() / classes as f64;
                 ((1.0 - smoothing) * f64::from(own) + smoothing * mean) as f32

@@ -1,8 +1,8 @@
 //! A linear layer in f32 with its activation.
 //!
 //! Forward computes one matrix product, then bias and activation in one pass. Backward multiplies the
-//! gradient by the activation's slopes and sums the gradient of the bias in one pass, then computes two
-//! matrix products.
+//! gradient by the activation's slopes and, in the same pass, sums its rows into the gradient of the bias. Then
+//! it computes two matrix products.
 
 use burn::backend::TensorMetadata;
 use burn::backend::flex::FlexTensor;
@@ -99,7 +99,7 @@ fn before_activation(
     gradient
 }
 
-/// Returns the weights as they are if they are stored by row or by column. Other views are copied.
+/// Returns weights that fill their buffer by row or by column unchanged. Other views are copied.
 fn as_stored(weights: FlexTensor) -> FlexTensor {
     let (layout, length) = (weights.layout(), weights.layout().num_elements() * size_of::<f32>());
     let by_column = *layout.strides() == [1, weights.shape()[0] as isize];

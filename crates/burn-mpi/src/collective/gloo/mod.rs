@@ -72,7 +72,9 @@ impl Context {
         let started = Instant::now();
         world.agree(mesh.connect(&peers, size).map_err(|reason| {
             let elapsed = started.elapsed().as_secs_f64();
-            format!("gloo did not connect all ranks over {address} within {elapsed:.1} s: {reason}")
+            format!(
+                "gloo did not connect all ranks over {address}, and gave up after {elapsed:.1} s: {reason}"
+            )
         }))?;
         log::debug!("gloo: rank {rank} on {address}");
         let (member, algorithm) = (Member::clone(world.member()), GlooAlgorithm::Ring);

@@ -85,7 +85,7 @@ pub(crate) fn find(source: &Path, job: &Job<'_>) -> Result<Option<Arrays>, DataE
     let (training, train) = write("train", &train)?;
     let test = if test.exists() { write("test", std::slice::from_ref(&test))?.1 } else { Vec::new() };
     let [pictures, batches] = [count(training, "picture"), count(train.len(), "batch")];
-    log::info!("{}: {pictures} in {batches} of CIFAR for training", job.args.source.display());
+    log::info!("{}: CIFAR with {batches} of {pictures} for training", job.args.source.display());
     let names = names(&source.join(meta), label)?;
     Ok(Some(Arrays::made(&folder, source, [train, test].map(|files| [files.clone(), files]), names)))
 }

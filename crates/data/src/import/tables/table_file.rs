@@ -266,8 +266,8 @@ impl TableFile {
             }
             (None, Ok(text)) => {
                 let advice = if split::of_name(text).is_some() {
-                    "if it names the splits, write the rows of each split to a file, such as train.csv and \
-                     test.csv; if not, "
+                    "if the column says which split a row belongs to, write the rows of each split to a file, \
+                     such as train.csv and test.csv; otherwise "
                 } else {
                     "replace it with a number, or "
                 };
