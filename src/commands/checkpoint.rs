@@ -287,22 +287,26 @@ pub fn load_int8(
     network: &Network,
 ) -> Result<Quantized, RecordError> {
     let path = weights.folder.join(INT8_FILE);
-    let file = Int8File::read(&path)?;
+    let again =
+        |what: String| RecordError::damaged(&path, format!("{what}: make it again with mpiburn quantize"));
+    let file = Int8File::read(&path).map_err(|error| match error {
+        RecordError::Damaged { what, .. } => again(what),
+        other => other,
+    })?;
     let model = config.model;
     let wrong = if file.network != model.to_string() || file.input_shape != network.input_shape() {
         let (found, shape, own) = (&file.network, file.input_shape, network.input_shape());
         format!(
-            "contains a {found} for samples of {}, but the run's network is a {model} for {}: make it again with \
-             mpiburn quantize",
+            "contains a {found} for samples of {}, but the run's network is a {model} for {}",
             size_of_sample(shape),
             size_of_sample(own)
         )
     } else if file.weights_sha256 != sha256_of_f32(&weights.values) {
-        "was made from other weights than the checkpoint's: make it again with mpiburn quantize".into()
+        "was made from other weights than the checkpoint's".into()
     } else {
         return quantized(file, &path);
     };
-    Err(RecordError::damaged(&path, wrong))
+    Err(again(wrong))
 }
 
 /// Returns on every rank the int8 model that `made` returns on rank 0. If `made` fails, every rank returns

@@ -124,15 +124,11 @@ impl Samples {
         if *digest == found {
             return Ok(());
         }
-        let [found, expected] = [&found, digest].map(|digest| digest.get(..12).unwrap_or(digest));
-        let of_samples = || {
-            format!(
-                "its {what} samples have the digest {found}…, but the checkpoint was written with {expected}…"
-            )
-        };
+        let of_samples = || format!("its {what} samples have changed since the checkpoint was written");
         let differs = differs(noted, source.description()).unwrap_or_else(of_samples);
-        let problem = format!("{differs}: restore the original data set, or {remedy}");
-        Err(ConfigError::new("data-root", root.display(), problem).into())
+        let root = root.display();
+        Err(ConfigError::Message(format!("{root}: {differs}: restore the original data set, or {remedy}"))
+            .into())
     }
 }
 

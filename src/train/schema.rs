@@ -75,8 +75,8 @@ impl OptionSpec {
     }
 }
 
-const NETWORK: &str = "the checkpoint has the weights of the run's network";
-const CLASSES: &str = "the checkpoint has the weights for the run's classes";
+const NETWORK: &str = "the weights in the checkpoint fit only the run's own network";
+const CLASSES: &str = "the weights in the checkpoint fit only the run's own classes";
 const SAMPLES: &str = "the checkpoint's position among the samples depends on it";
 const PRECISION: &str = "the checkpoint was trained in the run's precision";
 const QUANTIZATION: &str = "the checkpoint was trained with the run's setting";

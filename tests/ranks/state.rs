@@ -98,7 +98,10 @@ fn a_damaged_newest_checkpoint_is_set_aside_for_the_one_before_it() {
         for checkpoint in lab.checkpoints(name) {
             fs::remove_file(checkpoint.join("manifest.json")).unwrap();
         }
-        fails_with(lab.resume(ranks, name, &[]), &["manifest.json", "cannot read"]);
+        fails_with(
+            lab.resume(ranks, name, &[]),
+            &["manifest.json", "cannot read", "no other checkpoint is intact", "--overwrite"],
+        );
         assert_eq!(lab.checkpoints(name).len(), 2, "left as they are");
     }
 }
@@ -270,8 +273,7 @@ fn other_samples_are_noticed_and_taken_only_when_asked_for() {
             ("t10k-labels-idx1-ubyte", 8 + 3, "test"),
         ] {
             flip(file, at);
-            let named =
-                ["--data-root ", root, &format!("its {split} samples have the digest "), "was written with"];
+            let named = [root, &format!(": its {split} samples have changed ")];
             refused(&resume, 2, &[&named[..], &["--data-root "]].concat());
             refused(&quantize, 2, &named);
             let profile = ["profile", "--batches=1"];
@@ -311,7 +313,7 @@ fn other_samples_are_noticed_and_taken_only_when_asked_for() {
         fs::remove_dir_all(lab.newest(name)).unwrap();
         output_of(&resume);
         copy();
-        refused(&resume, 2, &["its training samples have the digest "]);
+        refused(&resume, 2, &["its training samples have changed "]);
     }
 }
 
@@ -323,10 +325,14 @@ fn another_number_of_training_samples_is_named_as_such() {
     fs::remove_dir_all(lab.newest("run")).unwrap();
     fs::rename(&data, lab.path("before")).unwrap();
     fs::rename(lab.data("digits", 96, 20), &data).unwrap();
-    let words = ["--data-root ", "6 steps per epoch", "step 4", "epoch 2"];
+    let words = ["--data-root ", "6 steps per epoch", "step 4", "epoch 2", "as many training samples"];
     for options in [&[][..], &["--data-root", &data]] {
         refused(lab.resume(2, "run", options), 2, &words);
     }
+    fs::rename(&data, lab.path("more")).unwrap();
+    let one = lab.data("digits", 1, 20);
+    let words = ["--data-root ", "1 training sample for 2 ranks", "more samples", "in a new run"];
+    refused(lab.resume(2, "run", &["--data-root", &one]), 2, &words);
 }
 
 /// `quantize` can make the int8 model again from the weights, so a damaged one is no damage of the

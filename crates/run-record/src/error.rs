@@ -117,6 +117,9 @@ pub enum RecordError {
         /// Whether the path exists.
         is_there: bool,
     },
+    /// All checkpoints of the run are damaged.
+    #[error("{0}; no other checkpoint is intact: restore one, or train again with --overwrite")]
+    NoneIntact(Box<Self>),
     /// There is no checkpoint to resume from.
     #[error(
         "no checkpoint in {0}: the run ended before it wrote a checkpoint, or the checkpoints were removed: restore \

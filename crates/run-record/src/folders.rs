@@ -80,7 +80,7 @@ impl Intact {
                 Err(error) => return Err(error),
             }
         }
-        let newest = damaged.into_iter().next().map(|(_, error)| error);
+        let newest = damaged.into_iter().next().map(|(_, error)| RecordError::NoneIntact(error.into()));
         let run = folder.parent().filter(|run| replaced::is_begun(run));
         let none = run.map_or_else(
             || RecordError::NoCheckpoint(folder.to_owned()),

@@ -231,8 +231,9 @@ pub(super) fn check_data(
                 ConfigError::new(option, samples, problem)
             } else {
                 let samples = count(samples, &format!("{name} sample"));
-                let problem =
-                    format!("has only {samples} for {ranks} ranks: use fewer ranks or more samples");
+                let problem = format!(
+                    "has only {samples} for {ranks} ranks: use more samples or, in a new run, fewer ranks"
+                );
                 ConfigError::new("data-root", root, problem)
             });
         }

@@ -170,8 +170,9 @@ fn check_position(position: &Position, config: &RunConfig, steps: usize) -> Resu
         return Ok(());
     }
     let problem = format!(
-        "gives {steps} steps per epoch, which does not fit the checkpoint (step {step} is in epoch {}): the number of \
-         training samples has changed; restore the data set",
+        "gives {} per epoch, which does not fit the checkpoint (step {step} is in epoch {}): use a data set with as many \
+         training samples as the run's",
+        count(steps, "step"),
         epoch + 1
     );
     Err(ConfigError::new("data-root", config.data.data_root.display(), problem))
