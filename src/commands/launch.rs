@@ -123,7 +123,7 @@ pub(super) fn prepare(
 /// Prints the command line of a launch for `--dry-run`.
 pub(super) fn print_dry(launch: &mut Launch) -> anyhow::Result<()> {
     let unknown = launch::bind_here(launch)?;
-    if !unknown.is_empty() {
+    if !unknown.is_empty() && launch.topology.ranks_per_node > 1 {
         log::info!(
             "the number of cores of {} is unknown with --dry-run; if a host has fewer than {} cores, the \
              launch uses another --bind-to",

@@ -289,7 +289,7 @@ fn a_value_is_named_with_what_its_option_takes() {
         ("train --quantize dynamic", "--quantize dynamic: choose qat, ptq, none"),
         ("train --num-classes 0", "--num-classes 0: must be a whole number from 1"),
         ("launch 1x1 --restart -1 train", "--restart -1: must be a whole number from 1 to 1000"),
-        ("launch 2 train", "TOPOLOGY 2: 2 is not a topology: expected machines x processes per machine"),
+        ("launch 2 train", "TOPOLOGY 2: is not a topology: expected machines x processes per machine"),
         ("data digits --train 0", "--train 0: must be a whole number from 1"),
         (
             "bench fused --layers 2,99999999999999999999",

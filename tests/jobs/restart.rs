@@ -84,7 +84,7 @@ fn a_killed_rank_costs_no_more_than_the_steps_since_the_checkpoint() {
             attempts(&output),
             [format!(
                 "mpiburn: launch: attempt 1 ended with exit code 137 after step {step}: {cause}; starting again \
-                 from step {from} (1 of 2 restarts)"
+                 from step {from} (restart 1 of 2)"
             )]
         );
         assert!(!lab.path(&cut).join(".step").exists(), "a complete run has no use for it");
@@ -166,7 +166,7 @@ fn restarts_that_are_used_up_leave_a_run_that_can_be_resumed() {
     let lines = attempts(&output);
     assert_eq!(lines.len(), 2, "{}", text(&output));
     assert!(lines[1].contains("attempt 2") && lines[1].contains("process rank 1 with PID "), "{}", lines[1]);
-    assert!(lines[1].ends_with("not started again: 1 of 1 restarts are used"), "{}", lines[1]);
+    assert!(lines[1].ends_with("not started again: --restart 1 is used up"), "{}", lines[1]);
     let run = lab.run_json("cut");
     assert_eq!(run["failed_attempts"].as_array().unwrap().len(), 2);
     assert_eq!(run["failed_attempts"][1]["from_step"], run["history"][1]["step"]);
@@ -201,7 +201,7 @@ fn a_fault_that_repeats_at_the_same_step_ends_the_restarts() {
             "mpi" => "the beginning".to_owned(),
             _ => format!("step {}", newest(&lab, name)),
         };
-        assert!(first.ends_with(&format!("starting again from {from} (1 of 5 restarts)")), "{first}");
+        assert!(first.ends_with(&format!("starting again from {from} (restart 1 of 5)")), "{first}");
         let run = lab.run_json(name);
         let failed = run["failed_attempts"].as_array().unwrap();
         assert_eq!((failed.len(), &failed[0]["step"]), (2, &failed[1]["step"]), "{run}");
@@ -230,7 +230,7 @@ fn a_run_without_checkpoint_begins_again_and_nothing_else_is_deleted() {
         kill_early(&mut job, &lab, topology);
         let output = ended(job);
         assert!(output.status.success(), "{}", text(&output));
-        assert!(attempts(&output)[0].contains("beginning (1 of 1"), "{}", text(&output));
+        assert!(attempts(&output)[0].contains("beginning (restart 1 of 1"), "{}", text(&output));
         let run = lab.run_json(topology);
         let failed = run["failed_attempts"].as_array().unwrap();
         assert!(failed.len() == 1 && number(&failed[0]["step"]) >= 10, "{run}");

@@ -141,7 +141,7 @@ fn a_sweep_continues_after_failed_runs_and_reports_them_at_the_end() {
     let (start, end) =
         ("mpiburn: 1x2-data-root-_nowhere-1 failed: rank 0 on ", "-1.log); so did 1x2-data-root-_nowhere-2");
     assert!(failed[0].starts_with(start) && failed[0].ends_with(end), "{}", failed[0]);
-    let missing = "srun-1 failed: /nowhere/srun not found: check the path; so did srun-2";
+    let missing = "srun-1 failed: --srun-by /nowhere/srun: not found: check the path; so did srun-2";
     assert!(failed[1].starts_with("mpiburn: ") && failed[1].ends_with(missing), "{}", failed[1]);
     assert_eq!(states(&lab).1, [["failed", "failed", "completed", "completed"]; 2].concat());
     assert_eq!(lab.run_json("runs/alone-2")["launcher"], "alone");
@@ -355,7 +355,7 @@ fn a_script_that_is_not_executable_is_named_as_such() {
         }
         let rejected = must_fail(command);
         let errors = errors(&rejected);
-        let expected = format!("mpiburn: {} is not an executable file: ", script.display());
+        let expected = format!("mpiburn: --mpirun-by {}: is not an executable file: ", script.display());
         assert!(errors.len() == 1 && errors[0].starts_with(&expected), "{}", text(&rejected));
     }
 }

@@ -258,7 +258,7 @@ mod tests {
         scan.add(b"epoch 1 step 3\n", at(0));
         scan.add(&tagged("failed", "the disk is full"), at(0));
         assert_eq!(held(&scan).as_deref(), Some("the disk is full"));
-        scan.add(&tagged("waits", "mpi sum has waited for 60 s on rank 0"), at(100));
+        scan.add(&tagged("waits", "mpi sum: rank 0 on alpha has waited for 60 s"), at(100));
         scan.add(
             b"mpirun.openmpi noticed that process rank 1 with PID 7 exited on signal 9 (Killed).\n",
             at(101),

@@ -120,7 +120,7 @@ impl Hosts {
             ),
             Some((host, slots)) => (
                 format!("{host} has {} of {ranks_per_node} slots", slots.at_most()),
-                format!("write slots={ranks_per_node} after {host}"),
+                format!("replace its line by: {host} slots={ranks_per_node}"),
             ),
             None => return Ok(hosts.iter().map(|(host, _)| host.as_str()).collect()),
         };
@@ -230,8 +230,8 @@ impl FromStr for Topology {
             |topology: &Self| (1..=most).contains(&topology.nodes.saturating_mul(topology.ranks_per_node));
         parsed.filter(is_possible).ok_or_else(|| {
             format!(
-                "{text:.60} is not a topology: expected machines x processes per machine, such as 1x2 or 2x2, and at \
-                 most {most} ranks"
+                "is not a topology: expected machines x processes per machine, such as 1x2 or 2x2, and at most {most} \
+                 ranks"
             )
         })
     }
@@ -331,7 +331,7 @@ mod tests {
         };
         for (text, topology, words) in [
             ("alpha slots=1", "2x1", "too small for 2x1: it lists 1 of 2 machines"),
-            ("alpha slots=1", "1x2", "alpha has 1 of 2 slots; write slots=2 after alpha"),
+            ("alpha slots=1", "1x2", "alpha has 1 of 2 slots; replace its line by: alpha slots=2"),
             ("alpha\nalpha", "1x3", "alpha has 2 of 3 slots"),
         ] {
             assert!(needs(text, topology).contains(words), "{}", needs(text, topology));

@@ -39,21 +39,27 @@ pub fn check(launch: &mut Launch, stop: &StopRequest) -> anyhow::Result<()> {
 fn check_command(launch: &Launch) -> anyhow::Result<()> {
     let command = launch.command()?;
     let Some(first) = command.first() else { return Ok(()) };
+    let option = match (&launch.by, launch.launcher) {
+        (None, _) => "",
+        (Some(_), LauncherKind::Srun) => "--srun-by ",
+        (Some(_), _) => "--mpirun-by ",
+    };
     ensure!(
         launch.by.is_none() || !Path::new(first).is_dir(),
-        "{first} is a folder: name a script, or a program"
+        "{option}{first}: is a folder: name a script, or a program"
     );
     let file = find(first).with_context(|| {
         let hint = match (&launch.by, launch.launcher) {
+            (Some(by), _) if by.is_file() => &format!("to name the file in this folder, write ./{first}"),
             (Some(_), _) => "check the path",
             (None, LauncherKind::Srun) => "srun comes with Slurm; without Slurm, use --launcher mpirun",
             (None, _) => "make setup installs it",
         };
-        format!("{first} not found: {hint}")
+        format!("{option}{first}: not found: {hint}")
     })?;
     ensure!(
         is_executable(&file),
-        "{} is not an executable file: name a program or a script, and make it executable (chmod +x {})",
+        "{option}{}: is not an executable file: name a program or a script, and make it executable (chmod +x {})",
         file.display(),
         quoted(file.display().to_string())
     );
@@ -261,11 +267,14 @@ mod tests {
         launch.by = Some("/nowhere/lab.sh".into());
         assert_eq!(
             check(&mut launch, &StopRequest::default()).unwrap_err().to_string(),
-            "/nowhere/lab.sh not found: check the path"
+            "--mpirun-by /nowhere/lab.sh: not found: check the path"
         );
-        launch.by = Some("src".into());
-        let message = check(&mut launch, &StopRequest::default()).unwrap_err().to_string();
-        assert!(message.contains("src") && message.contains("folder"), "{message}");
+        launch.launcher = LauncherKind::Srun;
+        for (by, fact) in [("src", "is a folder"), ("Cargo.toml", "write ./Cargo.toml")] {
+            launch.by = Some(by.into());
+            let message = check(&mut launch, &StopRequest::default()).unwrap_err().to_string();
+            assert!(message.starts_with(&format!("--srun-by {by}: ")) && message.contains(fact), "{message}");
+        }
     }
 }
 

@@ -46,7 +46,7 @@ fn check_file_size(limit: Option<u64>) -> anyhow::Result<()> {
     too_small.map_or(Ok(()), |bytes| {
         bail!(
             "the file size limit is {} KB, but Open MPI's temporary files need {needed} KB, and mpirun would hang: \
-             raise the limit (in bash: ulimit -f {needed})",
+             raise the limit (in bash: ulimit -f {needed}; in a new terminal if this fails)",
             bytes >> 10,
             needed = FILE_MB << 10
         )

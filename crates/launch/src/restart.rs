@@ -16,8 +16,9 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use run_record::checkpoint::verify;
 use run_record::files::FolderLock;
-use run_record::{FailedAttempt, RecordError, RunDir, RunDirState, Status, lock, now, set_aside};
+use run_record::{FailedAttempt, Intact, RecordError, RunDir, RunDirState, Status, lock, now, set_aside};
 
 use super::cause::{Cause, Kind};
 use super::{
@@ -232,7 +233,7 @@ impl Restarts<'_> {
             Err(reason) => Next::End(Some(format!("{line}; not started again: {reason}"))),
             Ok(((words, from), before)) => Next::Again(
                 JobAttempt { number: number + 1, words, resumes: fault.checkpoint.is_some(), before },
-                format!("{line}; starting again from {from} ({number} of {max_restarts} restarts)"),
+                format!("{line}; starting again from {from} (restart {number} of {max_restarts})"),
             ),
         }
     }
@@ -360,7 +361,7 @@ impl Restarts<'_> {
             Some(format!("{IDLE} attempts in a row have not reached their first step"))
         } else {
             let max = self.max_restarts;
-            (attempts > max).then(|| format!("{max} of {max} restarts are used"))
+            (attempts > max).then(|| format!("--restart {max} is used up"))
         }
     }
 
@@ -370,6 +371,10 @@ impl Restarts<'_> {
         let Training { dir, resumes, overwrites, words, resume_after, .. } = self.training;
         let beginning = || "the beginning".to_owned();
         if let Some(step) = fault.checkpoint {
+            let newest = Intact::newest(&dir.join("checkpoints"), verify);
+            if let Err(RecordError::NoneIntact(_)) = newest {
+                return Err(format!("no checkpoint in {} is intact", dir.display()));
+            }
             return Ok((resume_after(step), format!("step {step}")));
         }
         if *resumes {
@@ -424,7 +429,7 @@ mod tests {
             resumes: false,
             overwrites: false,
             trace: None,
-            words: vec!["-c".into(), format!("echo >>{}; {script}", starts.display())],
+            words: vec!["-c".into(), format!("cd {}; echo >>starts; {script}", folder.path().display())],
             resume_after: Box::new(|step| vec![format!("from {step}")]),
         };
         let lines = RefCell::new(Vec::new());
@@ -441,11 +446,15 @@ mod tests {
         assert_eq!((code, starts), (1, 3), "{lines:?}");
         let start =
             "launch: attempt 1 ended with exit code 1 before its first step: no network; starting again from";
-        assert_eq!(lines[0], format!("{start} the beginning (1 of 5 restarts)"));
+        assert_eq!(lines[0], format!("{start} the beginning (restart 1 of 5)"));
         let end = "no network; not started again: 3 attempts in a row have not reached their first step";
         assert!(lines.len() == 3 && lines[2].ends_with(end), "{lines:?}");
+        let damaged = "mkdir -p run/checkpoints/step-00000001; echo {} >run/run.json; exit 1";
+        let (_, lines, starts) = restarted(damaged, 5);
+        let end = "/run is intact";
+        assert!(starts == 1 && lines[0].ends_with(end), "{lines:?}");
         let (_, lines, starts) = restarted("exit 1", 1);
-        let end = "no rank printed a cause; not started again: 1 of 1 restarts are used";
+        let end = "no rank printed a cause; not started again: --restart 1 is used up";
         assert!(starts == 2 && lines[1].ends_with(end), "{lines:?}");
     }
 

@@ -159,7 +159,9 @@ fn planned(file: &SweepFile, base: &Table, variant: &Table) -> Result<PlannedRun
         let wrong = |problem: String| file.bad_value(&section, key, problem);
         let text = text(value);
         match (key.as_str(), value) {
-            ("topology", _) => run.topology = text.parse().map_err(wrong)?,
+            ("topology", _) => {
+                run.topology = text.parse().map_err(|problem| wrong(format!("{text:.60} {problem}")))?;
+            }
             ("launcher", _) => {
                 let unknown = |_| wrong(format!("unknown launcher {text}; expected mpirun, srun or alone"));
                 run.launcher = LauncherKind::from_str(&text, false).map_err(unknown)?;
