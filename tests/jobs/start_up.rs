@@ -116,7 +116,7 @@ fn a_process_that_never_starts_mpi_ends_the_job_at_the_deadline() {
     let errors = errors(&output);
     assert_eq!((errors.len(), output.status.code()), (1, Some(3)), "{}", text(&output));
     let line = "mpiburn: the start of MPI exceeded the deadline of 2 s (--comm-timeout)";
-    assert!(errors[0].starts_with(line) && errors[0].contains("on rank 0"), "{}", errors[0]);
+    assert!(errors[0].starts_with(line) && errors[0].contains("rank 0 on "), "{}", errors[0]);
 }
 
 /// The process of a rank, once mpirun has started it.

@@ -42,11 +42,11 @@ impl Wait<'_> {
     /// Returns the warning that a rank prints before the deadline. `waited` is the length of the wait so far.
     pub fn stall(&self, waited: Duration) -> String {
         format!(
-            "{} has waited for {:.0} s on rank {} ({}); {}; the job aborts at its deadline of {} s ({})",
+            "{}: rank {} on {} has waited for {:.0} s; {}; the job aborts at its deadline of {} s ({})",
             self.seen.what,
-            waited.as_secs_f64(),
             self.member.rank,
             self.member.host,
+            waited.as_secs_f64(),
             self.cause(),
             self.member.activity.with(|state| state.deadline).as_secs_f64(),
             process::deadline_setting()

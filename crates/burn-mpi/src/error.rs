@@ -181,7 +181,7 @@ pub enum SharedError {
     },
     /// An operation exceeded its deadline.
     #[error(
-        "{operation} exceeded the deadline of {} s ({}) after {:.1} s on rank {rank} ({host}); {cause}",
+        "{operation} exceeded the deadline of {} s ({}): rank {rank} on {host} has waited for {:.1} s; {cause}",
         deadline.as_secs_f64(),
         process::deadline_setting(),
         elapsed.as_secs_f64()

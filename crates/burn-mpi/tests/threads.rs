@@ -189,9 +189,9 @@ fn a_late_rank_is_told_of_once_and_one_that_never_comes_ends_the_job() {
         let lines = barrier_after(3, &simulated(seed), 1, Duration::from_secs(119)).unwrap();
         let [line] = &lines[..] else { panic!("seed {seed}: {lines:?}") };
         let facts = [
-            "memory comparison of barrier, call 1 ",
-            " 60 s ",
-            "rank 0 (node0)",
+            "memory comparison of barrier, call 1: ",
+            " 60 s;",
+            "rank 0 on node0 has",
             "missing: rank 1 on node0 ",
         ];
         assert!(facts.iter().all(|fact| line.contains(fact)), "{line}");
@@ -199,8 +199,14 @@ fn a_late_rank_is_told_of_once_and_one_that_never_comes_ends_the_job() {
         let facts =
             ["memory comparison of barrier, call 1 ", "deadline of 120 s", "missing: rank 0 on node0 "];
         assert!(facts.iter().all(|fact| failure.error.contains(fact)), "{failure}");
-        assert!(failure.error.contains("after 120.0 s"), "the error must come at the deadline: {failure}");
-        assert!(failure.error.contains("on rank 1 (node0)"), "rank 1 is the lowest waiting rank: {failure}");
+        assert!(
+            failure.error.contains("has waited for 120.0 s"),
+            "the error must come at the deadline: {failure}"
+        );
+        assert!(
+            failure.error.contains("rank 1 on node0 has waited"),
+            "rank 1 is the lowest waiting rank: {failure}"
+        );
         assert_eq!((failure.lines.len(), failure.seed), (1, Some(seed)));
     }
 }

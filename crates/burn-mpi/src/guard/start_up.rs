@@ -55,8 +55,8 @@ fn end_the_job(launcher: &Launcher, waited: Duration) -> ! {
         some => format!("stopped: ranks {} on {host}", some.join(", ")),
     };
     print_line(&format!(
-        "the start of MPI exceeded the deadline of {} s ({}) after {:.1} s on rank {rank} ({host}), one of {size} \
-         ranks of {name}; {others}",
+        "the start of MPI exceeded the deadline of {} s ({}): rank {rank} on {host}, one of {size} ranks of {name}, has \
+         waited for {:.1} s; {others}",
         process::ACTIVITY.with(|state| state.deadline).as_secs_f64(),
         process::start_setting(),
         waited.as_secs_f64(),
