@@ -235,12 +235,14 @@ fn instead(root: &Path) -> String {
     let generate = format!("`mpiburn data {} --out {}`{others}", named.unwrap_or("digits"), quoted(&folder));
     match (root.exists(), named) {
         (false, None) => format!(
-            "there is no folder {folder}: name the folder of a data set, generate one with \
+            "there is no folder {}: name the folder of a data set, generate one with \
              `mpiburn data digits` (or objects, features), or import your own pictures or table with `mpiburn data \
-             import`"
+             import`",
+            quoted(&folder)
         ),
         (false, Some(_)) => format!(
-            "there is no folder {folder}: generate one with {generate}, or name the folder of a data set"
+            "there is no folder {}: generate one with {generate}, or name the folder of a data set",
+            quoted(&folder)
         ),
         (true, _) => format!(
             "no data set in {folder}: it contains neither dataset.json, train-images-idx3-ubyte (or .gz), \

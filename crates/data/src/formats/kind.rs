@@ -110,6 +110,8 @@ mod tests {
             names_all(&named, "no folder nowhere/features: | `mpiburn data features --out nowhere/features`"),
             "{named}"
         );
+        let spaced = DataFormat::of_folder(Path::new("nowhere/no such")).unwrap_err().to_string();
+        assert!(names_all(&spaced, "no folder 'nowhere/no such': "), "{spaced}");
         let missing = DataFormat::of_folder(&root.path().join("nowhere")).unwrap_err().to_string();
         assert!(names_all(&missing, "no folder | /nowhere: | mpiburn data digits"), "{missing}");
         // `data info` has no --data-root.
