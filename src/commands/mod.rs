@@ -172,7 +172,8 @@ fn warn_of_ignored(world: &World, does: &str, typed: &Words, is_ignored: impl Fn
     let ignored = typed.0.keys().filter(|option| is_ignored(option));
     let options: Vec<String> = ignored.map(|option| format!("--{option}")).collect();
     if world.is_root() && !options.is_empty() {
-        log::warn!("{does}; these options have no effect: {}", options.join(", "));
+        let have = if options.len() == 1 { "this option has" } else { "these options have" };
+        log::warn!("{does}; {have} no effect: {}", options.join(", "));
     }
 }
 

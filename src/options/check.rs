@@ -178,10 +178,7 @@ impl RunConfig {
             [("freeze-after", quantization.freeze_after), ("fold-after", quantization.fold_after)]
         {
             if let Some(epoch) = epoch.filter(|epoch| *epoch >= self.epochs) {
-                let problem = match self.epochs.get() {
-                    1 => "requires at least 2 epochs, but the run has 1 epoch".to_owned(),
-                    epochs => format!("the run has {epochs} epochs: choose an epoch before the last"),
-                };
+                let problem = format!("must be below the number of epochs ({})", self.epochs);
                 return Err(ConfigError::new(option, epoch, problem));
             }
         }

@@ -133,7 +133,7 @@ impl Cli {
 /// rejects `-1` with its own error. Without this setting, clap would take `-1` for an unknown option and
 /// suggest another option. A default of `none` is not shown. `-h` has the common options and the examples,
 /// `--help` has everything.
-fn as_shown(command: clap::Command) -> clap::Command {
+pub fn as_shown(command: clap::Command) -> clap::Command {
     let has_all = OPTIONS.iter().all(|spec| command.get_arguments().any(|arg| arg.get_id() == spec.field));
     let trains = command.get_name() == "train";
     let shown = |arg: clap::Arg| {

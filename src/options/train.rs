@@ -45,8 +45,8 @@ pub struct TrainArgs {
     /// Continue a run from its last checkpoint, with the options in its run.json.
     ///
     /// Options given beside --resume override the run's options, and run.json records the change. The value
-    /// none removes an option: --clip-norm none. Options that the checkpoint depends on, such as --model, cannot
-    /// change.
+    /// none removes an option without a default: --clip-norm none. Options that the checkpoint depends on, such
+    /// as --model, cannot change.
     #[arg(long, value_name = "RUN", help_heading = "Results")]
     pub resume: Option<PathBuf>,
     /// Write the number of the last step to a file in the run directory, and tag messages on standard error

@@ -222,7 +222,10 @@ fn options_without_effect_are_named_and_the_json_has_the_others() {
     assert!(output.status.success(), "{}", text(&output));
     let all = text(&output);
     let warning = all.lines().find(|line| line.contains("no effect: ")).expect("a warning");
-    assert!(["--accumulate", "--lr", "--data-root"].iter().all(|name| warning.contains(name)), "{warning}");
+    assert!(
+        ["without RUN", "--accumulate", "--lr", "--data-root"].iter().all(|name| warning.contains(name)),
+        "{warning}"
+    );
     assert!(!warning.contains("--hidden") && !warning.contains("--model"), "{warning}");
     let found = read_json(&json);
     assert_eq!((&found["config"]["hidden"], &found["checkpoint"]), (&8.into(), &Value::Null));

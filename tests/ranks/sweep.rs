@@ -49,6 +49,7 @@ fn options_of_one_run_and_varied_ones_are_refused_after_the_dashes() {
         (&["--", "--resume", "x"][..], "--resume after `--`: "),
         (&["--", "--out=x"], "--out after `--`: "),
         (&["--", "--backend", "gloo"], "--backend after `--`: "),
+        (&["--", "--lr", "-1"], "after `--`: --lr -1: must be a finite number, 0 or more"),
         (&["--", "--help"], "after `--`: unexpected argument '--help' found"),
         (&["--", "--lr"], "after `--`: --lr: a value is missing"),
         (&["--only", "nope"], "--only nope: "),
@@ -94,6 +95,21 @@ fn unsuitable_hosts_are_named_before_the_start() {
     // A topology without a host file.
     let line = refused(job(1).args(["launch", "3x2", "--", "train"]), 1);
     assert!(line.contains("make hosts HOSTS="), "{line}");
+}
+
+#[test]
+fn a_dry_run_mentions_cores_if_a_host_needs_several() {
+    let lab = Lab::new();
+    let hosts = lab.path("hosts");
+    std::fs::write(&hosts, "alpha slots=2\nbeta slots=2\n").unwrap();
+    for (topology, mentions) in [("2x1", false), ("2x2", true)] {
+        let mut launch = job(1);
+        launch.args(["launch", topology, "--dry-run", "--hostfile"]).arg(&hosts).args(["--", "train"]);
+        let listed = run(launch);
+        assert!(listed.status.success(), "{}", text(&listed));
+        assert_eq!(text(&listed).contains("fewer than 2 cores"), mentions, "{}", text(&listed));
+        assert!(!text(&listed).contains("1 cores"), "{}", text(&listed));
+    }
 }
 
 #[test]

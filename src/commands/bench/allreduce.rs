@@ -70,11 +70,11 @@ fn methods(names: Option<&str>) -> Result<Vec<AllReduceMethod>, ConfigError> {
     for name in names.split(',').map(str::trim) {
         let unknown = || {
             let known = METHODS.map(|method| method.name).join(", ");
-            format!("unknown backend {name}: choose from {known}")
+            format!("choose from {known}")
         };
         let method = METHODS.into_iter().find(|method| method.name == name).ok_or_else(unknown);
         let built = method.and_then(|method| method.backend.check_built().map(|()| method));
-        let method = built.map_err(|problem| ConfigError::new("backends", names, problem))?;
+        let method = built.map_err(|problem| ConfigError::new("backends", name, problem))?;
         if !chosen.contains(&method) {
             chosen.push(method);
         }

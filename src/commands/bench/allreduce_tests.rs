@@ -28,8 +28,8 @@ fn all_methods_of_the_build_are_timed_by_default() {
 #[test]
 fn errors_of_invalid_options_name_the_option() {
     for (options, expected) in [
-        (["--backends", "ucc"], "--backends ucc: unknown backend ucc: choose from mpi, ordered"),
-        (["--backends", ""], "--backends: unknown backend"),
+        (["--backends", "ucc"], "--backends ucc: choose from mpi, ordered"),
+        (["--backends", ""], "--backends: choose from"),
         (["--sizes", "0"], "--sizes 0: must be at least 1 byte"),
         (["--sizes", "6"], "--sizes 6: 6 bytes are not a whole number"),
         (["--dtype", "f64"], "--dtype f64: choose f32, bf16, f16"),

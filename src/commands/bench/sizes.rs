@@ -15,7 +15,7 @@ pub fn parse(text: &str, width: usize) -> Result<Vec<usize>, String> {
     for part in text.split(',').map(str::trim) {
         match part.split_once("..") {
             None => sizes.push(size(part)?),
-            Some((first, last)) => sizes.extend(powers_of_two(part, size(first)?, size(last)?)?),
+            Some((first, last)) => sizes.extend(powers_of_two(size(first)?, size(last)?)?),
         }
     }
     match sizes.iter().find(|bytes| !bytes.is_multiple_of(width)) {
@@ -24,13 +24,13 @@ pub fn parse(text: &str, width: usize) -> Result<Vec<usize>, String> {
     }
 }
 
-fn powers_of_two(part: &str, first: usize, last: usize) -> Result<Vec<usize>, String> {
+fn powers_of_two(first: usize, last: usize) -> Result<Vec<usize>, String> {
     if first > last {
-        return Err(format!("{part} is descending: write the smaller size first"));
+        return Err("a range is descending: write the smaller size first".into());
     }
     if !first.is_power_of_two() {
         return Err(format!(
-            "{part}: a range must start at a power of two, but {first} is not one: list the sizes with commas"
+            "a range must start at a power of two, but {first} is not one: list the sizes with commas"
         ));
     }
     Ok(std::iter::successors(Some(first), |bytes| Some(bytes * 2))

@@ -22,7 +22,7 @@ pub fn subject(world: &World, args: &ProfileArgs) -> anyhow::Result<Subject> {
         _ => false,
     };
     let does = match (args.run.path(), args.train) {
-        (None, _) => "profile uses initial weights and random samples",
+        (None, _) => "profile without RUN uses random initial weights and random samples",
         (Some(_), false) => "profile uses the run's network for inference",
         (Some(_), true) => "profile uses the run's network, and the run's options unless others are typed",
     };

@@ -7,7 +7,7 @@ use anyhow::bail;
 use clap::{Arg, ArgMatches, Args, FromArgMatches};
 
 use crate::commands::Refused;
-use crate::options::{RunConfig, SweepArgs, TrainArgs, Words, one_line};
+use crate::options::{RunConfig, SweepArgs, TrainArgs, Words, as_shown, one_line};
 use crate::values::takes;
 use launch::sweep::{OF_ONE_RUN, PlannedRun, SweepFile, TrainOptions};
 
@@ -36,7 +36,7 @@ pub fn words(run: &PlannedRun, args: &SweepArgs) -> Vec<String> {
 /// Parses `words` as options of `mpiburn train`. The error is one line.
 fn parsed(words: &[String]) -> Result<ArgMatches, String> {
     let command = clap::Command::new("train").no_binary_name(true).disable_help_flag(true);
-    TrainArgs::augment_args(command).try_get_matches_from(words).map_err(|error| one_line(&error))
+    as_shown(TrainArgs::augment_args(command)).try_get_matches_from(words).map_err(|error| one_line(&error))
 }
 
 /// Rejects a file that uses two names of the same option: one value would take effect, and the runs could be
