@@ -168,7 +168,7 @@ fn a_data_set_that_changed_after_the_training_is_named() {
     ] {
         edit(&set, |set| set[key][1] = value);
         for job in [lab.on(3, &["eval", "--checkpoint"], "run"), lab.resume(2, "run", &[])] {
-            refused(job, 2, &[&["--data-root ", "training"], &named[..]].concat());
+            refused(job, 2, &[&["/data: ", "training"], &named[..]].concat());
         }
         fs::write(&set, &whole).unwrap();
     }
