@@ -32,6 +32,7 @@ attempt, if
   - three attempts in a row do not reach their first step
   - DIR had a run before the first attempt of train --out without --overwrite
   - another process writes to DIR, or launch cannot read DIR
+  - all checkpoints in DIR are damaged
 DIR must be visible on this machine. DIR/run.json lists the failed attempts."
 )]
 pub struct LaunchArgs {
