@@ -346,7 +346,7 @@ fn print_classes(by_class: &ByClass) {
     };
     println!("{what}:\n{}", table(&header, 1, lines));
     println!(
-        "balanced accuracy {balanced_accuracy:.2}%; always predicting the largest class: \
+        "balanced accuracy {balanced_accuracy:.2}%; accuracy of always predicting the largest class: \
          {largest_class_accuracy:.2}%"
     );
 }

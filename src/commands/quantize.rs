@@ -81,8 +81,8 @@ fn post_training(args: &QuantizeArgs) -> Result<Option<PostTraining>, ConfigErro
     }
 }
 
-/// Writes the file into a checkpoint's `folder`. Returns an error if the folder or its parent is a symbolic link,
-/// unless `run`, the path that the user gave, is the folder itself.
+/// Writes the file into a checkpoint's `folder`. The folder and its parent must not be symbolic links. If the
+/// user named the folder itself (`run`), it may be a link.
 fn write(file: &Int8File, folder: &Path, run: &Path) -> anyhow::Result<()> {
     let path = folder.join(INT8_FILE);
     let cannot_write = |place: &Path| format!("cannot write {}", place.display());

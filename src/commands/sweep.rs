@@ -260,7 +260,7 @@ impl<'a> Sweep<'a> {
         let reduced =
             lock(&self.folder.join(name)).and_then(|_lock| checkpoint::reduce(&checkpoints(name), &others));
         if let Err(error) = reduced {
-            log::warn!("checkpoints of {name} are not reduced to their weights: {error}");
+            log::warn!("cannot remove the optimizer's state from checkpoints of {name}: {error}");
         }
     }
 

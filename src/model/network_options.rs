@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::values::{Below1, Optional, bounded, display_names, one_of, or_none, up_to};
 
-/// Maximum width of the mlp's hidden layer. Each unit has 512 weights of 4 bytes on the experiments' data, so
-/// the layer takes at most 2 GiB.
+/// Maximum width of the mlp's hidden layer. With 512 features, each unit has 512 weights of 4 bytes, so the layer
+/// takes at most 2 GiB.
 const MAX_HIDDEN: usize = 1 << 20;
 
 bounded! {
@@ -16,7 +16,7 @@ bounded! {
     Hidden(usize) = up_to(MAX_HIDDEN, "with 512 features, a layer of this width takes 2 GiB");
 }
 
-/// Options of a network. The defaults are the experiments' networks.
+/// Options of a network. The defaults are the networks of `docs/experiments.md`.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Args, Serialize, Deserialize)]
 #[command(next_help_heading = "Model")]
 pub struct NetworkOptions {

@@ -16,8 +16,8 @@ use run_record::files::{self, NO_DIGEST};
 use run_record::{INT8_ENTRY, Method, RecordError, int8_entry, json_problem, safetensors_file};
 
 pub(super) const VERSION: u32 = 1;
-/// Names of the tensors with the scales and zero points of the input and of the output of each layer with
-/// weights.
+/// Names of the tensors with the scales and zero points: of the network's input, then of the output of each
+/// layer with weights.
 const SCALES: &str = "activation.scale";
 const ZERO_POINTS: &str = "activation.zero_point";
 /// Maximum size of a dimension. A sum of 2^16 products of 8-bit integers fits into 32 bits, and a product of
@@ -42,7 +42,7 @@ pub struct Int8File {
     /// SHA-256 of the file, computed with zeros in place of these 64 digits. In memory, the digits are always
     /// zeros.
     pub(super) sha256: String,
-    /// Scale and zero point of the input, then of the output of each layer with weights.
+    /// Scale and zero point of the network's input, then of the output of each layer with weights.
     #[serde(skip)]
     pub activations: Vec<QParams>,
 }
@@ -57,7 +57,7 @@ pub enum StoredLayer {
         name: String,
         /// Vertical and horizontal stride.
         stride: [usize; 2],
-        /// Number of rows added both above and below, and of columns added both to the left and to the right.
+        /// Rows added on each side (above and below), and columns added on each side (left and right).
         padding: [usize; 2],
         /// Whether ReLU follows.
         relu: bool,
@@ -221,7 +221,10 @@ impl Int8File {
         let zeros = tensor(tensors, ZERO_POINTS, Dtype::U8)?;
         let (expected, found) = (known / 3 + 1, [scales.len(), zeros.data().len()]);
         if found != [expected; 2] {
-            return Err(format!("{SCALES} and {ZERO_POINTS} have {found:?} values, expected {expected}"));
+            let [scales, zeros] = found;
+            return Err(format!(
+                "{SCALES} has {scales} values and {ZERO_POINTS} has {zeros}, expected {expected} each"
+            ));
         }
         let pairs = scales.into_iter().zip(zeros.data());
         self.activations =

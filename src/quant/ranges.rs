@@ -94,7 +94,7 @@ pub struct Quantization {
     #[arg(long, value_name = "EPOCHS", default_value = "none", value_parser = or_none::<Positive>)]
     pub freeze_after: Optional<Positive>,
     /// Fold batch norm into the weights after this many epochs of qat, with batch norm's running statistics.
-    /// Before, batch norm uses the statistics of each batch.
+    /// Until then, batch norm uses the statistics of each batch.
     #[arg(long, value_name = "EPOCHS", default_value = "none", value_parser = or_none::<Positive>)]
     pub fold_after: Optional<Positive>,
     /// Training samples that ptq observes at each epoch's end [default: 1024].

@@ -107,8 +107,8 @@ pub struct RunConfig {
     /// Number of threads per rank.
     #[arg(long, value_name = "N", default_value = "1", help_heading = "Distribution")]
     pub threads: Threads,
-    /// Steps between log lines of training loss and accuracy: means over rank 0's samples since the previous
-    /// line. At the end of an epoch, another line has the means over all ranks' samples of the epoch.
+    /// Steps between log lines of training loss and accuracy. The values are averages over rank 0's samples since
+    /// the previous line. At the end of an epoch, another line averages over all ranks' samples of the epoch.
     #[arg(long, value_name = "STEPS", default_value = "100", help_heading = "Results")]
     pub log_every: Positive,
     /// Steps between checkpoints, in addition to the one after each epoch.
@@ -138,7 +138,7 @@ pub struct RunConfig {
 pub struct DataOptions {
     /// Folder of the data set, present on every host.
     ///
-    /// With --model vgg the default is data/objects, with --model mlp data/features.
+    /// The default depends on --model: data/objects for vgg, data/features for mlp.
     #[arg(
         long,
         value_name = "DIR",
@@ -195,7 +195,7 @@ pub struct Recipe {
     /// decoupled: each step multiplies the weights by 1 - learning rate * X.
     #[arg(long, visible_alias = "optimizer-lr-decay", value_name = "X", default_value = "0.0005")]
     pub weight_decay: NotNegative,
-    /// Optimizer, with PyTorch's defaults.
+    /// Optimizer. Settings that have no option here are PyTorch's defaults.
     #[arg(long, value_name = "NAME", default_value = "adam", value_parser = one_of::<OptimizerKind>())]
     pub optimizer: OptimizerKind,
     /// Momentum of sgd and rmsprop, from 0 to below 1 [default: 0].
@@ -336,7 +336,7 @@ pub struct Communication {
     #[arg(long, value_name = "on|off", default_value = "on", value_parser = on_off())]
     pub overlap: Switch,
     /// Maximum size of a gradient bucket in MB; the first bucket has at most 1 MB. For small models, the maximum
-    /// is an eighth of the gradients' size, but at least 1 MB, so that they have several buckets too.
+    /// is an eighth of the gradients' size, but at least 1 MB: small models have several buckets too.
     #[arg(long, value_name = "SIZE", default_value = "25")]
     pub bucket_mb: Above0,
     /// Abort the job if a collective takes longer than this many seconds.

@@ -213,7 +213,7 @@ fn calls_that_differ_between_ranks_are_an_error_of_all() {
         let output = must_fail(command);
         let told = match backend {
             "mpi" => ["the message has 400 bytes", "receives 8"],
-            _ => ["rank 1 sends message 1 of 400 bytes", "receives message 1 of 8 bytes"],
+            _ => ["rank 1 sends message 1 (400 bytes)", "receives message 1 (8 bytes)"],
         };
         assert!(lines(&output, &["rank 0 on ", told[0], told[1]]) >= 1, "{backend}: {}", text(&output));
         // The receivers make the call that they learned. MPI reports the message's length; gloo waits for the

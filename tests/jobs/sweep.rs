@@ -139,9 +139,9 @@ fn a_sweep_continues_after_failed_runs_and_reports_them_at_the_end() {
     let failed = errors(&ended);
     assert_eq!(failed.len(), 2, "one line for one reason: {}", text(&ended));
     let (start, end) =
-        ("mpiburn: 1x2-data-root-_nowhere-1 failed: rank 0 on ", "-1.log); so did 1x2-data-root-_nowhere-2");
+        ("mpiburn: 1x2-data-root-_nowhere-1 and 1x2-data-root-_nowhere-2 failed: rank 0 on ", "-1.log)");
     assert!(failed[0].starts_with(start) && failed[0].ends_with(end), "{}", failed[0]);
-    let missing = "srun-1 failed: --srun-by /nowhere/srun: not found: check the path; so did srun-2";
+    let missing = "srun-1 and srun-2 failed: --srun-by /nowhere/srun: not found: check the path";
     assert!(failed[1].starts_with("mpiburn: ") && failed[1].ends_with(missing), "{}", failed[1]);
     assert_eq!(states(&lab).1, [["failed", "failed", "completed", "completed"]; 2].concat());
     assert_eq!(lab.run_json("runs/alone-2")["launcher"], "alone");

@@ -323,7 +323,7 @@ fn imported_samples_are_those_of_the_original() {
     let told = |names: &[&str]| text(&run(predict(&lab, "convnet-png-set", names, &[])));
     let both = told(&["night.png", "paper.png"]);
     let paper = lab.path("paper.png");
-    names(&both, &["1 of 2 pictures", "brighter", paper.to_str().unwrap(), "mean 0.90", "0.13"]);
+    names(&both, &["1 of 2 pictures", "brighter", paper.to_str().unwrap(), "0.90", "0.13"]);
     let ordinary = told(&["night.png"]);
     assert!(!ordinary.contains("brighter"), "{ordinary}");
     // A table where a picture is expected, and a picture where a table is expected.

@@ -84,7 +84,7 @@ pub enum CommError {
     #[cfg(feature = "mpi")]
     #[error(
         "{daemon} started this process, but the environment has no launcher variables: MPI would start as a world of \
-         one, and each rank would train alone; do not clear the environment (env -i, sudo), or pass all variables on"
+         one, and each rank would train alone; start the job without env -i and sudo, or let them pass all variables on (sudo -E)"
     )]
     Cleared {
         /// The launcher's program.

@@ -45,11 +45,12 @@ impl Slots {
 
 impl Hosts {
     /// Reads a host file with lines such as `alpha slots=2 max_slots=4` or, for MPICH only, `alpha:2`. `#`
-    /// starts a comment. If several lines name one host, their slots are summed.
+    /// starts a comment. If several lines name one host, their slots are summed; Open MPI
+    /// allows several lines only without `slots=`.
     ///
     /// # Errors
-    /// If the file cannot be read, if a line has a wrong format, or if Open MPI would read the file
-    /// differently. Open MPI rejects two lines with `slots=` for one host, for example.
+    /// If the file cannot be read, if a line has a wrong format, or if Open MPI would reject the file or read it
+    /// differently.
     pub fn read(path: &Path, mpi: MpiFlavour) -> anyhow::Result<Self> {
         let text = read_text(path).map_err(|reason| {
             let remedy = match reason.kind() {
@@ -156,8 +157,8 @@ pub fn hostfile(folder: &Path, topology: Topology) -> Option<PathBuf> {
 /// Byte order mark of UTF-8, which editors on Windows write.
 const BYTE_ORDER_MARK: char = '\u{feff}';
 
-/// Parses the host of a line and its slots; `None` if the line has a wrong format. Accepts the keys in Open
-/// MPI's `hostfile_lex.l` that mpirun 4.1.4 accepts and, for MPICH only, also the keys of its `hydra`.
+/// Parses the host of a line and its slots; `None` if the line has a wrong format. Accepts the keys that
+/// Open MPI 4.1.4 accepts (see its `hostfile_lex.l`). For MPICH, also accepts the keys of MPICH's `hydra`.
 fn parse(line: &str, mpi: MpiFlavour) -> Option<(String, Slots)> {
     let line = line.replace('=', " = ");
     let mut words = line.split_whitespace();
@@ -184,7 +185,7 @@ fn parse(line: &str, mpi: MpiFlavour) -> Option<(String, Slots)> {
     }
     let slots = slots.or(most).map_or(Slots::Lines(1), Slots::Given);
     let fits = most.is_none_or(|most| slots == Slots::Lines(1) || slots.at_most() <= most);
-    // A name may be an IPv6 address. A name must not begin with a dash: ssh and mpirun would take it as an
+    // A name must not begin with a dash: ssh and mpirun would take it as an
     // option. Open MPI's relative (`+n1`) and excluded (`^alpha`) hosts are rejected, because they do not
     // name a host of this file.
     let mut letters = host.chars();
@@ -335,7 +336,7 @@ mod tests {
             ("alpha\nalpha", "1x3", "alpha has 2 of 3 slots"),
         ] {
             assert!(needs(text, topology).contains(words), "{}", needs(text, topology));
-            assert!(!needs(text, topology).contains("make hosts"), "writes other files");
+            assert!(!needs(text, topology).contains("make hosts"), "make hosts would write other files");
         }
         assert_eq!(hosts("alpha\nbeta").unwrap().for_topology("1x9".parse().unwrap()).unwrap(), ["alpha"]);
         for (path, is_made) in [("/nowhere", false), ("/nowhere/hostfiles/local/2x1", true)] {

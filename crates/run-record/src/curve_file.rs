@@ -66,7 +66,7 @@ pub fn check_curves(run: &Path, curves: &Curves, of: &Path) -> Result<(), Record
         let begin = usize::try_from(*bytes).ok().and_then(|bytes| found.get(..bytes));
         if begin.is_none_or(|begin| files::sha256(begin) != *sha256) {
             let what = format!(
-                "is truncated or changed since {} was written: restore the file, or remove it to continue without \
+                "is truncated or changed since the checkpoint {} was written: restore the file, or remove it to continue without \
                  its points",
                 of.display()
             );
@@ -159,7 +159,7 @@ mod tests {
         for text in ["1 0.6\n2 0.25\n", "1 0.5", ""] {
             fs::write(&path, text).unwrap();
             let error = check().unwrap_err();
-            assert!(error.contains("train.loss: ") && error.contains("since step-1 "), "{error}");
+            assert!(error.contains("train.loss: ") && error.contains("step-1 "), "{error}");
         }
         fs::remove_file(&path).unwrap();
         assert_eq!(check(), Ok(()));

@@ -110,7 +110,7 @@ impl Search<'_> {
             self.add_table(path);
         } else if ends_in("csv") {
             return Err(format!(
-                "{shown}: is not a table of mpiburn bench fused, collectives or allreduce: leave it out"
+                "{shown}: is not a table of mpiburn bench (fused, collectives or allreduce): leave it out"
             ));
         } else {
             return Err(format!(

@@ -232,7 +232,7 @@ pub(super) fn check_data(
             } else {
                 let samples = count(samples, &format!("{name} sample"));
                 let problem = format!(
-                    "has only {samples} for {ranks} ranks: use more samples or, in a new run, fewer ranks"
+                    "has only {samples} for {ranks} ranks: use more samples, or start a new run with fewer ranks"
                 );
                 ConfigError::new("data-root", root, problem)
             });

@@ -23,8 +23,8 @@ use crate::guard::Message;
 
 /// Interval at which a message without an answer is sent again.
 const RESEND: Duration = Duration::from_millis(20);
-/// How long a message is repeated if its receiver may not be reachable, or may have exited after its answer
-/// was lost.
+/// How long a message is repeated if nobody answers it. Perhaps the receiver cannot be reached. Or it has
+/// answered, the answer was lost, and the receiver has exited.
 pub(super) const LINGER: Duration = Duration::from_secs(1);
 
 /// State of the exit barrier on one rank.
@@ -36,12 +36,12 @@ pub(super) struct ExitBarrier {
 
 #[derive(Default)]
 struct BarrierState {
-    /// When the last message of each rank arrived. Ranks whose messages never arrived, because the network
-    /// cuts them off, are missing.
+    /// When the last message of each rank arrived. It has no entry for a rank whose messages never arrived,
+    /// for example because the network cuts the rank off.
     received: BTreeMap<usize, Instant>,
     /// Ranks on which MPI has ended.
     finalized: BTreeSet<usize>,
-    /// Ranks that know that MPI has ended on all ranks. They may have exited.
+    /// Ranks that have sent `Acknowledged`. They may have exited.
     acknowledged: BTreeSet<usize>,
     /// Whether MPI has ended on all ranks, or this rank exits without waiting for the others.
     all: bool,
@@ -80,8 +80,8 @@ impl ExitBarrier {
         self.state.lock().received.get(&rank).is_some_and(|&at| at >= since)
     }
 
-    /// Starts to measure now how long each rank is silent: from now on, this rank asks questions that the
-    /// others must answer.
+    /// Restarts the measurement of how long each rank has been silent. Until now, this rank asked no questions
+    /// that the others must answer.
     pub(super) fn begin_to_listen(&self) {
         self.state.lock().received.values_mut().for_each(|at| *at = Instant::now());
     }
@@ -155,7 +155,7 @@ mod tests {
     use crate::member::Member;
 
     /// Linger time in the tests. It is as long as a test may take, so that no test fails on a slow machine.
-    /// The tests detect a lost message by the state of the barrier afterwards.
+    /// A lost message shows in the state of the barrier, not in a timeout.
     fn limit() -> Duration {
         Duration::from_secs(include_str!("limit_s").trim().parse().expect("seconds"))
     }
@@ -221,7 +221,7 @@ mod tests {
             // Rank 0 sends itself no message.
             let ended: Vec<usize> = (1..4).filter(|&rank| rank != last).collect();
             await_ends(&guards[0].0, &ended);
-            assert!(early.iter().all(|rank| !rank.is_finished()), "one does not wait for rank {last}");
+            assert!(early.iter().all(|rank| !rank.is_finished()), "a rank exited before rank {last}");
             late[0].1.0.exit_together();
             early.into_iter().for_each(|rank| rank.join().expect("no panic"));
             let confirmed: Vec<bool> =

@@ -356,8 +356,8 @@ impl Hub {
             let timeout = self.changed[rank].wait_for(state, self.long_turn);
             if timeout.timed_out() && state.turns == before && state.turn < self.hosts.len() {
                 let line = format!(
-                    "rank {} has had the turn for {} s: it is computing, or it waits for a lock held by a rank that \
-                     itself waits for its turn",
+                    "rank {} has had the turn for {} s: it is computing, or it waits for a lock that a waiting rank \
+                     holds",
                     state.turn,
                     self.long_turn.as_secs_f64()
                 );

@@ -59,8 +59,8 @@ pub(crate) fn splits<T>(
 /// Says for the log how many samples became the test split, and by which rule.
 fn describe(test: usize, all: usize, share: f64) -> String {
     format!(
-        "the test split takes {test} of {all} samples: {share} of each class, at least one sample of a class with two \
-         or more; one sample of each class is always kept for training"
+        "the test split takes {test} of {all} samples: {share} of each class, and at least one sample; a class with a single \
+         sample stays in training"
     )
 }
 
@@ -135,7 +135,7 @@ mod tests {
     #[test]
     fn both_limits_of_the_test_split_are_told() {
         let text = describe(1, 3, 0.2);
-        assert!(names_all(&text, "1 of 3 samples | 0.2 | at least one | two | kept for training"), "{text}");
+        assert!(names_all(&text, "1 of 3 samples | 0.2 | at least one | single sample | training"), "{text}");
     }
 
     #[test]

@@ -59,10 +59,10 @@ pub fn failure_line(runs: &[&SweepRun]) -> String {
     let name = |index: usize| runs[index].name.as_str();
     let others = match runs.len() - 1 {
         0 => String::new(),
-        1 => format!("; so did {}", name(1)),
-        more => format!("; so did {more} others, {} to {}", name(1), name(more)),
+        1 => format!(" and {}", name(1)),
+        more => format!(" and {more} others ({} to {})", name(1), name(more)),
     };
-    format!("{} failed: {}{others}", name(0), runs[0].error.as_deref().unwrap_or_default())
+    format!("{}{others} failed: {}", name(0), runs[0].error.as_deref().unwrap_or_default())
 }
 
 #[cfg(test)]

@@ -97,7 +97,7 @@ fn sheet(found: &[ActivationCost<'_>], again: &[&Profile], figures: Option<&Figu
     // Reading the clock takes tens of nanoseconds.
     if found.iter().any(|one| one.ms < 1e-3 * one.calls as f64) {
         remarks.push(
-            "Times below 1 µs per call are close to the cost of reading the clock, which they include."
+            "Times include the cost of reading the clock, which is a large part of times below 1 µs per call."
                 .into(),
         );
     }
@@ -118,9 +118,9 @@ fn finding(model: &str, found: &[ActivationCost<'_>]) -> String {
     let slowest = &found[found.len() - 1];
     let ratio = relu(found).filter(|_| slowest.profile.activation() != "relu");
     let alone = few_differ(slowest.ms, found[found.len() - 2].ms);
-    let alike = if alone { "" } else { " (others do not differ beyond noise)" };
+    let alike = if alone { "" } else { "; the next activation does not differ beyond noise" };
     format!(
-        "{model}: slowest activation{alike} is {} with {:.3} ms in {}{}",
+        "{model}: slowest activation is {} with {:.3} ms in {}{}{alike}",
         slowest.profile.activation(),
         slowest.ms,
         count(slowest.calls, "call"),
@@ -160,7 +160,10 @@ mod tests {
         assert!(tells(&line, &["gelu", "1.000 ms", "100 calls", "40.0 times"]), "{line}");
         assert!(sheet.remarks[0].contains("1 µs"), "{:?}", sheet.remarks);
         let (_, line) = sheets(&[inference("gelu", 1.0), inference("tanh", 1.02)], None).remove(0);
-        assert!(tells(&line, &["slowest activation", "others", "tanh", "1.020 ms"]), "{line}");
+        assert!(
+            tells(&line, &["slowest activation", "tanh", "1.020 ms", "next activation", "noise"]),
+            "{line}"
+        );
     }
 
     #[test]

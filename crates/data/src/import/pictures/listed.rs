@@ -20,8 +20,8 @@ const SAMPLE: usize = 200;
 /// Maximum number of rows in which classes are compared with folders.
 const COMPARED: usize = 2000;
 
-/// For one column of a table: all different pairs of the folder of a picture and the cell in the row of this
-/// picture.
+/// For one column of a table: the distinct pairs (folder, cell). Each row gives one pair: the folder of its
+/// picture, and its cell in the column.
 type FoldersAndCells = BTreeSet<(String, Vec<u8>)>;
 
 /// A table with a column that names pictures.
@@ -104,9 +104,9 @@ impl Listed {
     /// that has the same classes as the folders, if there is one.
     ///
     /// A column with a known name, such as `label`, is an error if its classes are not those of the folders.
-    /// If there is no such column and no column has the classes of the folders, warns with a list of the
-    /// columns and returns `None`. If a column has these classes and `may_have_splits` is true, warns about a
-    /// column that names splits, because this column is not used.
+    /// If no column has a known name or the classes of the folders, warns with a list of the columns and returns
+    /// `None`. If a column has the classes of the folders and `may_have_splits` is true, also warns about a
+    /// column of splits, because the import does not use the column of splits.
     pub(crate) fn compare_folders(
         &mut self,
         root: &Path,
@@ -154,8 +154,7 @@ impl Listed {
         );
     }
 
-    /// Returns the pairs of a folder and a cell for each column. They come from the rows that name pictures
-    /// below `root`.
+    /// Returns the pairs (folder, cell) of each column, from the rows that name pictures below `root`.
     fn folders_and_cells(&mut self, root: &Path, pictures: &PictureNames) -> Vec<FoldersAndCells> {
         let mut columns = vec![FoldersAndCells::new(); self.table.columns];
         for row in sample(&mut self.table, COMPARED) {
@@ -237,7 +236,7 @@ fn score(rows: &[ByteRecord], column: usize, within: &Path, pictures: &PictureNa
 }
 
 /// Returns whether a table with at least three columns is a table of features. The column `names` seems to
-/// name pictures, but in a table of features it contains numbers (1 also names 1.png). All other columns
+/// name pictures, but the names may be numbers of features: the number 1 also names 1.png. All other columns
 /// contain numbers too, except for at most one column, the class.
 fn has_features(rows: &[ByteRecord], names: usize) -> bool {
     let is_number =

@@ -28,8 +28,9 @@ struct FeatureRange {
     /// source may be equal as f64.
     differ: bool,
     last: f64,
-    /// Number of values. `breaks` is the number of values that do not equal the value before them plus 1.
+    /// Number of values.
     values: usize,
+    /// Number of values that are not 1 above the value before them.
     breaks: usize,
 }
 
@@ -120,8 +121,8 @@ impl FeatureRanges {
                      different values may become equal: subtract a constant before the import, or {remedy}"
                 ),
                 Problem::Counts => format!(
-                    "{columns} {names} {} the rows: a network may learn the order of the rows; {remedy}",
-                    if is_one { "numbers" } else { "number" }
+                    "{columns} {names} {} the numbers of the rows: a network may learn the order of the rows; {remedy}",
+                    if is_one { "contains" } else { "contain" }
                 ),
             })
         };

@@ -2,7 +2,7 @@
 //! 1 of Ioffe and Szegedy, "Batch normalization" (2015), and its gradients.
 //!
 //! Burn's operator makes transposed copies of the whole batch. This operator reads the pixels of a channel
-//! without copies. They stay in the processor's cache from the computation of the mean to the computation of
+//! without copies. The pixels stay in the processor's cache from the computation of the mean to the computation of
 //! the output.
 
 #[cfg(test)]
@@ -30,8 +30,8 @@ pub struct Normalised<const D: usize> {
     pub output: Tensor<D>,
     /// Mean of each channel, `[channels]`; it is not differentiated.
     pub mean: Tensor<1>,
-    /// Variance of each channel, `[channels]`, divided by the number of values (biased); it is not
-    /// differentiated.
+    /// Biased variance of each channel, `[channels]`: the sum of squares is divided by the number of values. It is
+    /// not differentiated.
     pub variance: Tensor<1>,
 }
 
@@ -59,8 +59,8 @@ pub struct Normalised<const D: usize> {
 /// ```
 ///
 /// # Panics
-/// If `x` has fewer than two dimensions or no channels, if `x` does not have four dimensions and `epilogue`
-/// is [`Epilogue::ReluPool`], or if `scale` or `shift` does not have one value for each channel.
+/// If `x` has fewer than two dimensions or no channels, if `epilogue` is [`Epilogue::ReluPool`] and `x`
+/// is not four-dimensional, or if `scale` or `shift` does not have one value for each channel.
 #[track_caller]
 pub fn batch_norm<const D: usize>(
     x: Tensor<D>,
