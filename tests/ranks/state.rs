@@ -331,7 +331,7 @@ fn another_number_of_training_samples_is_named_as_such() {
     }
     fs::rename(&data, lab.path("more")).unwrap();
     let one = lab.data("digits", 1, 20);
-    let words = ["--data-root ", "1 training sample for 2 ranks", "more samples", "in a new run"];
+    let words = ["--data-root ", "1 training sample for 2 ranks", "more samples", "a new run"];
     refused(lab.resume(2, "run", &["--data-root", &one]), 2, &words);
 }
 
