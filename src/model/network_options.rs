@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::values::{Below1, Optional, bounded, display_names, one_of, or_none, up_to};
 
-/// Maximum width of the mlp's hidden layer. With 512 features, each unit has 512 weights of 4 bytes, so the layer
-/// takes at most 2 GiB.
+/// Maximum width of the mlp's hidden layer. With 512 features, each unit has 512 weights of 4 bytes, so the
+/// layer takes at most 2 GiB.
 const MAX_HIDDEN: usize = 1 << 20;
 
 bounded! {

@@ -30,7 +30,7 @@ attempt, if
   - the code is 2 (invalid option or value), 126 or 127 (cannot run the program)
   - two attempts in a row fail at the same step, without a new checkpoint
   - three attempts in a row do not reach their first step
-  - DIR had a run before the first attempt, and --overwrite is missing
+  - DIR had an older run, and the command is train --out without --overwrite
   - another process writes to DIR, or launch cannot read DIR
   - all checkpoints in DIR are damaged
 DIR must be visible on this machine. DIR/run.json lists the failed attempts."

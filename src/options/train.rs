@@ -45,8 +45,8 @@ pub struct TrainArgs {
     /// Continue a run from its last checkpoint, with the options in its run.json.
     ///
     /// Options given beside --resume override the run's options, and run.json records the change. The value
-    /// none removes an option without a default: --clip-norm none. Options that the checkpoint depends on, such
-    /// as --model, cannot change.
+    /// none removes an option without a default: --clip-norm none. Options that the checkpoint depends on,
+    /// such as --model, cannot change.
     #[arg(long, value_name = "RUN", help_heading = "Results")]
     pub resume: Option<PathBuf>,
     /// Write the number of the last step to a file in the run directory, and tag messages on standard error
@@ -64,8 +64,8 @@ pub struct TrainArgs {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Distribution")]
 pub struct StallArgs {
-    /// If a rank waits longer than this in a collective, print a line that names the missing ranks. Finding the
-    /// missing ranks takes up to 6 seconds more.
+    /// If a rank waits longer than this in a collective, print a line that names the missing ranks. Finding
+    /// the missing ranks takes up to 6 seconds more.
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
     pub stall_warning: f64,
 }

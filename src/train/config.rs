@@ -34,8 +34,8 @@ bounded! {
     Threads(usize) = up_to(MAX_THREADS, "each thread takes memory and a core");
 }
 
-/// The complete configuration of a run. `run.json` stores the fields under `config`, and `--resume` reads them
-/// from there.
+/// The complete configuration of a run. `run.json` stores the fields under `config`, and `--resume` reads
+/// them from there.
 #[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
 #[serde(remote = "Self")]
 pub struct RunConfig {
@@ -107,8 +107,9 @@ pub struct RunConfig {
     /// Number of threads per rank.
     #[arg(long, value_name = "N", default_value = "1", help_heading = "Distribution")]
     pub threads: Threads,
-    /// Steps between log lines of training loss and accuracy. The values are averages over rank 0's samples since
-    /// the previous line. At the end of an epoch, another line averages over all ranks' samples of the epoch.
+    /// Steps between log lines of training loss and accuracy. The values are averages over rank 0's samples
+    /// since the previous line. At the end of an epoch, another line averages over all ranks' samples of the
+    /// epoch.
     #[arg(long, value_name = "STEPS", default_value = "100", help_heading = "Results")]
     pub log_every: Positive,
     /// Steps between checkpoints, in addition to the one after each epoch.
@@ -120,8 +121,8 @@ pub struct RunConfig {
         help_heading = "Results"
     )]
     pub checkpoint_every: Optional<Positive>,
-    /// Keep the newest K checkpoints, and the checkpoint with the highest test accuracy. Without this option, only
-    /// the newest 3 are kept.
+    /// Keep the newest K checkpoints, and the checkpoint with the highest test accuracy. Without this option,
+    /// only the newest 3 are kept.
     #[arg(
         long,
         value_name = "K",
@@ -228,8 +229,8 @@ pub struct Recipe {
     /// The test loss has no label smoothing.
     #[arg(long, value_name = "X", default_value = "0")]
     pub label_smoothing: Below1,
-    /// Weights of the classes in the training loss. With balanced, every class has the same total weight; with
-    /// none, every sample has the same weight. The test loss has no weights.
+    /// Weights of the classes in the training loss. With balanced, every class has the same total weight;
+    /// with none, every sample has the same weight. The test loss has no weights.
     #[arg(long, default_value = "none", value_parser = one_of::<ClassWeights>())]
     pub class_weights: ClassWeights,
     /// Stop after N epochs without a lower test loss, and keep the checkpoint of the best epoch.
@@ -259,8 +260,8 @@ pub enum ClassWeights {
 }
 
 impl ClassWeights {
-    /// Returns the weights of the classes, or `None` if all weights are 1. `samples` has the number of training
-    /// samples of each class.
+    /// Returns the weights of the classes, or `None` if all weights are 1. `samples` has the number of
+    /// training samples of each class.
     pub fn for_counts(self, samples: &[usize]) -> Option<Vec<f32>> {
         let all: usize = samples.iter().sum();
         let classes = samples.iter().filter(|&&count| count > 0).count();
@@ -335,8 +336,8 @@ pub struct Communication {
     /// Overlap the all-reduce of gradients with backward.
     #[arg(long, value_name = "on|off", default_value = "on", value_parser = on_off())]
     pub overlap: Switch,
-    /// Maximum size of a gradient bucket in MB; the first bucket has at most 1 MB. For small models, the maximum
-    /// is an eighth of the gradients' size, but at least 1 MB: small models have several buckets too.
+    /// Maximum size of a gradient bucket in MB; the first bucket has at most 1 MB. For small models, the
+    /// maximum is an eighth of the gradients' size, but at least 1 MB: small models have several buckets too.
     #[arg(long, value_name = "SIZE", default_value = "25")]
     pub bucket_mb: Above0,
     /// Abort the job if a collective takes longer than this many seconds.
@@ -347,8 +348,8 @@ pub struct Communication {
 }
 
 impl RunConfig {
-    /// Returns how the samples of a split are divided among ranks and steps. The limit on samples and the batch
-    /// size come from this configuration.
+    /// Returns how the samples of a split are divided among ranks and steps. The limit on samples and the
+    /// batch size come from this configuration.
     pub fn plan(&self, source: &SampleSource, split: Split, world_size: usize) -> ShardPlan {
         let data = &self.data;
         let (limit, batch_size) = match split {

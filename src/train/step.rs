@@ -107,9 +107,9 @@ impl<'w> Learner<'w> {
         self.times.data += time;
     }
 
-    /// Trains on this rank's samples of a step. `total` is the sum of the step's samples over all ranks. `stop` is true if this
-    /// rank requests a stop. Returns this rank's tally, and the signals: the number of ranks with a NaN or
-    /// infinite loss, and the number of ranks that request a stop.
+    /// Trains on this rank's samples of a step. `total` is the sum of the step's samples over all ranks.
+    /// `stop` is true if this rank requests a stop. Returns this rank's tally, and the signals: the number of
+    /// ranks with a NaN or infinite loss, and the number of ranks that request a stop.
     ///
     /// If the loss of any rank is NaN or infinite, no rank changes a weight. With loss scaling, an averaged
     /// gradient that is NaN or infinite has the same effect.

@@ -54,8 +54,8 @@ pub(crate) struct State {
     /// The latest collective about which some rank has announced a warning. Collectives are numbered from 1;
     /// the value is 0 if no rank has announced a warning.
     pub warned: u64,
-    /// The latest collective about which a lower rank has announced a warning; 0 if there is none. If ranks are
-    /// threads, the hub prints one warning for all ranks, so the announcements of all ranks count.
+    /// The latest collective about which a lower rank has announced a warning; 0 if there is none. If ranks
+    /// are threads, the hub prints one warning for all ranks, so the announcements of all ranks count.
     pub warned_below: u64,
     /// The lowest other rank whose guard is about to print why the job ends; `None` if no guard has
     /// announced it.

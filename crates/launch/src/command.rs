@@ -38,7 +38,8 @@ impl MpiFlavour {
     }
 }
 
-/// What each rank is bound to. All machines of a job have the same binding, which is possible on each of them.
+/// What each rank is bound to. All machines of a job have the same binding, which is possible on each of
+/// them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Binding {
     /// One core.

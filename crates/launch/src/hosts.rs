@@ -49,8 +49,8 @@ impl Hosts {
     /// allows several lines only without `slots=`.
     ///
     /// # Errors
-    /// If the file cannot be read, if a line has a wrong format, or if Open MPI would reject the file or read it
-    /// differently.
+    /// If the file cannot be read, if a line has a wrong format, or if Open MPI would reject the file or read
+    /// it differently.
     pub fn read(path: &Path, mpi: MpiFlavour) -> anyhow::Result<Self> {
         let text = read_text(path).map_err(|reason| {
             let remedy = match reason.kind() {

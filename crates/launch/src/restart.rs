@@ -10,8 +10,8 @@
 //! - No other attempt can start, for example because a checkpoint is missing, or because another process uses
 //!   the run directory.
 //!
-//! Ranks of the ended attempt may still write to the run directory. The directory is therefore locked during the
-//! decision, unless the run in it is older than the first attempt.
+//! Ranks of the ended attempt may still write to the run directory. The directory is therefore locked during
+//! the decision, unless the run in it is older than the first attempt.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -371,6 +371,7 @@ impl Restarts<'_> {
         let Training { dir, resumes, overwrites, words, resume_after, .. } = self.training;
         let beginning = || "the beginning".to_owned();
         if let Some(step) = fault.checkpoint {
+            // Without an intact checkpoint, every further attempt would end when rank 0 reads it.
             let newest = Intact::newest(&dir.join("checkpoints"), verify);
             if let Err(RecordError::NoneIntact(_)) = newest {
                 return Err(format!("no checkpoint in {} is intact", dir.display()));

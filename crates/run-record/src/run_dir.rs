@@ -51,8 +51,8 @@ impl RunDir {
             found => found.map_err(|e| RecordError::write(path, files::naming_file_above(path, e)))?,
         };
         if !found.is_empty() {
-            // Only a run is ever replaced. A folder without `run.json` is not a run, and `readable` below rejects
-            // the `run.json` of another program.
+            // Only a run is ever replaced. A folder without `run.json` is not a run, and `readable` below
+            // rejects the `run.json` of another program.
             let is_run = found.iter().any(|entry| entry.file_name() == OsStr::new(RUN_JSON));
             if !is_run {
                 return Err(RecordError::NoRun(path.to_owned()));
@@ -92,8 +92,8 @@ impl RunDir {
     /// Reads the run in `path`, to check that it is a run of this program.
     ///
     /// # Errors
-    /// If its `run.json` is damaged, unreadable, or another program's, because nobody then knows what else the
-    /// directory contains.
+    /// If its `run.json` is damaged, unreadable, or another program's, because nobody then knows what else
+    /// the directory contains.
     pub fn readable(path: &Path) -> Result<RunRecord<Value>, RecordError> {
         match Self::open::<Value>(path) {
             Ok((_, record)) => Ok(record),

@@ -45,7 +45,8 @@ impl TensorBoard {
             for file in &earlier {
                 cut(&file.path(), step).map_err(|e| RecordError::write(&file.path(), e))?;
             }
-            // In containers, two processes may have the same id. The number of earlier files tells them apart.
+            // In containers, two processes may have the same id. The number of earlier files tells them
+            // apart.
             let path = folder.join(format!("{EVENTS}{seconds}.{}.{}", std::process::id(), earlier.len()));
             let start = || {
                 let mut file = BufWriter::new(files::create_here(&path)?);
@@ -89,8 +90,8 @@ fn now() -> std::time::Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-/// Cuts an event file before the first point after `step`, or before an incomplete record, whichever is first.
-/// Steps ascend in a file, so all points behind the cut are later or cannot be read.
+/// Cuts an event file before the first point after `step`, or before an incomplete record, whichever is
+/// first. Steps ascend in a file, so all points behind the cut are later or cannot be read.
 fn cut(path: &Path, step: usize) -> io::Result<()> {
     let mut file = files::open_here(path, File::options().read(true).write(true))?;
     let mut bytes = Vec::new();
@@ -105,8 +106,8 @@ fn cut(path: &Path, step: usize) -> io::Result<()> {
     if kept < bytes.len() { file.set_len(kept as u64) } else { Ok(()) }
 }
 
-/// Returns the payload of the first record in `bytes` and the length of the whole record; `None` if the record
-/// is incomplete or its length is damaged. The payload's checksum is not checked.
+/// Returns the payload of the first record in `bytes` and the length of the whole record; `None` if the
+/// record is incomplete or its length is damaged. The payload's checksum is not checked.
 fn first_record(bytes: &[u8]) -> Option<(&[u8], usize)> {
     let (length, rest) = bytes.split_first_chunk::<8>()?;
     let (checksum, rest) = rest.split_first_chunk::<4>()?;

@@ -150,10 +150,10 @@ impl Benchmark for LatencyRow {
                 .for_programs()
                 .shows(|bytes: &usize| Cell::text(bytes.to_string())),
         ];
-        for (title, key, meaning, rank, digits, read) in measures {
+        for (title, key, meaning, hide_order, digits, read) in measures {
             for backend in rows.iter().map(|row| row.backend.as_str()).unique() {
                 let column = Column::number(&format!("{backend} {title}"), &format!("{backend}_{key}"));
-                columns.push(column.means(meaning).hide_order(rank).shows(move |bytes: &usize| {
+                columns.push(column.means(meaning).hide_order(hide_order).shows(move |bytes: &usize| {
                     let found = rows.iter().find(|row| row.backend == backend && row.bytes == *bytes);
                     Cell::maybe(found.map(|row| Cell::measured(read(row), digits, path)))
                 }));

@@ -24,7 +24,8 @@ use terminal::table::table;
 
 /// The batch sizes to time: numbers of images in one inference.
 const BATCHES: [usize; 3] = [1, 32, 128];
-/// Minimum number of rounds of each batch size, whatever the time. A round is one timed inference of each model.
+/// Minimum number of rounds of each batch size, whatever the time. A round is one timed inference of each
+/// model.
 const LEAST: usize = 5;
 /// After this time and [`LEAST`] rounds, no further round of a batch size starts.
 const MOST: Duration = Duration::from_secs(10);

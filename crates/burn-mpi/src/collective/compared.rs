@@ -10,10 +10,10 @@
 //! depends only on the rank's calls so far, so ranks that made the same calls expect the same next call.
 //!
 //! A rank that leaves the sequence starts a comparison and waits for the other ranks. If all ranks leave the
-//! sequence at this call, they compare their calls. If the calls are equal, the ranks make them. If not,
-//! all ranks return an error. If some ranks still follow the sequence, those ranks skip the comparison and wait in
-//! their expected call, while the other ranks wait in the comparison. At the deadline, the job ends with an
-//! error that names both calls. In either case, two different calls never meet inside MPI or gloo.
+//! sequence at this call, they compare their calls. If the calls are equal, the ranks make them. If not, all
+//! ranks return an error. If some ranks still follow the sequence, those ranks skip the comparison and wait
+//! in their expected call, while the other ranks wait in the comparison. At the deadline, the job ends with
+//! an error that names both calls. In either case, two different calls never meet inside MPI or gloo.
 //!
 //! A message between two ranks is compared by these two ranks only, and only if its length differs from the
 //! length of the previous message. A transport that can tell the length of a message before the rank receives
@@ -27,7 +27,8 @@ use crate::calling::Announcement;
 use crate::member::Member;
 use crate::{Call, CommError, Operation, Primitives, SharedError, Wire};
 
-/// Maximum number of remembered calls. Calls that repeat with a period up to half of it are not compared again.
+/// Maximum number of remembered calls. Calls that repeat with a period up to half of it are not compared
+/// again.
 const MEMORY: usize = 4096;
 
 /// Maximum number of recent calls that are matched against earlier ones to find the position in the sequence.
@@ -63,8 +64,8 @@ impl Calls {
             .then(|| Announcement::for_exchange(&format!("{operation}, call {}", self.made), self.made, host))
     }
 
-    /// Returns the index in `latest` of the call to expect next: the earlier index before which most calls, at
-    /// most [`CONTEXT`], equal the latest calls. Of several such indices, returns the last.
+    /// Returns the index in `latest` of the call to expect next: the earlier index before which most calls,
+    /// at most [`CONTEXT`], equal the latest calls. Of several such indices, returns the last.
     fn after_the_same(&self) -> usize {
         let (now, before) = (self.latest.iter().rev(), self.latest.len() - 1);
         let same = |end: &usize| {
@@ -138,10 +139,10 @@ impl<L: Link> Checked<L> {
     /// Returns whether a comparison is complete, without waiting.
     ///
     /// # Errors
-    /// If the transport fails. If the calls differ, all ranks return an error. Set `anew` if no rank sends data
-    /// of this call before the comparison is complete: if all ranks have then made the same number of calls,
-    /// the remembered calls are cleared, and ranks may make further calls. Otherwise, every later call returns
-    /// the error.
+    /// If the transport fails. If the calls differ, all ranks return an error. Set `anew` if no rank sends
+    /// data of this call before the comparison is complete: if all ranks have then made the same number of
+    /// calls, the remembered calls are cleared, and ranks may make further calls. Otherwise, every later call
+    /// returns the error.
     pub(super) fn is_compared(&mut self, request: &mut L::Request, anew: bool) -> Result<bool, CommError> {
         let Some((_, all)) = self.link.test(request)? else { return Ok(false) };
         let compared = Announcement::compare(all.bytes());

@@ -31,8 +31,8 @@ pub struct Transport {
     pub interface: Option<String>,
     /// gloo's all-reduce algorithm: `ring`, `bcube` or `halving-doubling`.
     pub gloo_algorithm: String,
-    /// Deadline of each operation, on any transport; [`connect`] sets it. If an operation exceeds the deadline,
-    /// the job aborts with a line that names the missing ranks.
+    /// Deadline of each operation, on any transport; [`connect`] sets it. If an operation exceeds the
+    /// deadline, the job aborts with a line that names the missing ranks.
     pub timeout: Duration,
 }
 
@@ -114,8 +114,8 @@ pub fn connect_primitives(
     }
 }
 
-/// A transport of this crate, which [`connect`](crate::connect) takes as an option. Transports of other crates
-/// are not values of this enum.
+/// A transport of this crate, which [`connect`](crate::connect) takes as an option. Transports of other
+/// crates are not values of this enum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Backend {

@@ -80,8 +80,8 @@ impl ExitBarrier {
         self.state.lock().received.get(&rank).is_some_and(|&at| at >= since)
     }
 
-    /// Restarts the measurement of how long each rank has been silent. Until now, this rank asked no questions
-    /// that the others must answer.
+    /// Restarts the measurement of how long each rank has been silent. Until now, this rank asked no
+    /// questions that the others must answer.
     pub(super) fn begin_to_listen(&self) {
         self.state.lock().received.values_mut().for_each(|at| *at = Instant::now());
     }

@@ -101,7 +101,7 @@ impl ImportArgs {
     /// Returns an error if the user has given an option that applies only to pictures.
     pub(super) fn refuse_those_of_pictures(&self) -> Result<(), DataError> {
         let given = [
-            ("size", self.size.map(|_| String::new())),
+            ("size", self.size.map(Size::as_typed)),
             ("grey", self.grey.then(String::new)),
             ("rgb", self.rgb.then(String::new)),
             ("skip-broken", self.skip_broken.then(String::new)),

@@ -97,7 +97,7 @@ fn sheet(found: &[ActivationCost<'_>], again: &[&Profile], figures: Option<&Figu
     // Reading the clock takes tens of nanoseconds.
     if found.iter().any(|one| one.ms < 1e-3 * one.calls as f64) {
         remarks.push(
-            "Times include the cost of reading the clock, which is a large part of times below 1 µs per call."
+            "Times include reading the clock, tens of nanoseconds per call: do not compare times below 1 µs per call closely."
                 .into(),
         );
     }

@@ -6,8 +6,8 @@ use crate::rows::few_differ;
 use crate::sheet::{Cell, Column, Sheet};
 use run_record::count;
 
-/// Makes a table for each profile. Leaves out profiles that differ from a ReLU profile only in the activation:
-/// they are in the table of activations.
+/// Makes a table for each profile. Leaves out profiles that differ from a ReLU profile only in the
+/// activation: they are in the table of activations.
 pub fn sheets(profiles: &[Profile], figures: Option<&Figures>) -> Vec<Found> {
     let alike = groups(profiles.iter(), &["activation"]);
     let is_variant = |profile: &Profile| {

@@ -46,8 +46,8 @@ impl Read {
             let (label, highest) = (usize::from(label), argmax(row));
             correct += usize::from(highest == label);
             let (highest, own) = (row[highest], row[label]);
-            // Without smoothing, the mean is not computed: a score of minus infinity would make the mean, and the
-            // loss, infinite.
+            // Without smoothing, the mean is not computed: a score of minus infinity would make the mean, and
+            // the loss, infinite.
             let aim = if smoothing > 0.0 {
                 let mean = row.iter().map(|&x| f64::from(x)).sum::<f64>() / classes as f64;
                 ((1.0 - smoothing) * f64::from(own) + smoothing * mean) as f32

@@ -1,8 +1,8 @@
 //! A linear layer in f32 with its activation.
 //!
 //! Forward computes one matrix product, then bias and activation in one pass. Backward multiplies the
-//! gradient by the activation's slopes and, in the same pass, sums its rows into the gradient of the bias. Then
-//! it computes two matrix products.
+//! gradient by the activation's slopes and, in the same pass, sums its rows into the gradient of the bias.
+//! Then it computes two matrix products.
 
 use burn::backend::TensorMetadata;
 use burn::backend::flex::FlexTensor;

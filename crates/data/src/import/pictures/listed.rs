@@ -104,9 +104,9 @@ impl Listed {
     /// that has the same classes as the folders, if there is one.
     ///
     /// A column with a known name, such as `label`, is an error if its classes are not those of the folders.
-    /// If no column has a known name or the classes of the folders, warns with a list of the columns and returns
-    /// `None`. If a column has the classes of the folders and `may_have_splits` is true, also warns about a
-    /// column of splits, because the import does not use the column of splits.
+    /// If no column has a known name or the classes of the folders, warns with a list of the columns and
+    /// returns `None`. If a column has the classes of the folders and `may_have_splits` is true, also warns
+    /// about a column of splits, because the import does not use the column of splits.
     pub(crate) fn compare_folders(
         &mut self,
         root: &Path,

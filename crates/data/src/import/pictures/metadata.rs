@@ -199,7 +199,8 @@ fn table_lines(path: &Path) -> Result<(Vec<String>, Vec<Line>), DataError> {
     Ok((names, lines))
 }
 
-/// Reads the names of the columns of all lines, sorted, and the lines: a line may lack columns of other lines.
+/// Reads the names of the columns of all lines, sorted, and the lines: a line may lack columns of other
+/// lines.
 fn json_lines(path: &Path) -> Result<(Vec<String>, Vec<Line>), DataError> {
     let file = open_regular(path).map_err(DataError::read(path))?;
     let mut lines = Vec::new();

@@ -20,6 +20,11 @@ pub struct Size {
 impl Size {
     /// Maximum height and width of pictures in a data set, in pixels.
     pub const MOST: u32 = 8192;
+
+    /// Returns the value of `--size`, which is one number for a square.
+    pub(crate) fn as_typed(self) -> String {
+        if self.height == self.width { self.height.to_string() } else { self.to_string() }
+    }
 }
 
 impl fmt::Display for Size {

@@ -14,8 +14,8 @@ fn pictures(lab: &Lab, folder: &str, numbers: std::ops::Range<u8>) {
     }
 }
 
-/// Returns a table with a row for each picture that [`pictures`] writes. In `row`, `{c}` stands for the class and `{n}` for
-/// the number.
+/// Returns a table with a row for each picture that [`pictures`] writes. In `row`, `{c}` stands for the class
+/// and `{n}` for the number.
 fn rows(header: &str, row: &str, numbers: std::ops::Range<u8>) -> String {
     let line = |class: &str, number: u8| row.replace("{c}", class).replace("{n}", &number.to_string()) + "\n";
     let lines = ["cat", "dog"].into_iter().flat_map(|class| numbers.clone().map(move |n| (class, n)));

@@ -178,7 +178,7 @@ fn a_table_is_read_in_one_way() {
         ("x,label\n1e39,a\n2,b\n", &[], "table.csv: | column x is 1e39 | f32"),
         ("x,label\n1e400,a\n2,b\n", &[], "table.csv: | column x is 1e400 | f32"),
         ("x,label\n2,a\ninf,b\n", &[], "table.csv: | column x is \"inf\" | not a number"),
-        ("x,label\n1,a\n2,b\n", &["--size", "5"], "--size: | pictures | table.csv"),
+        ("x,label\n1,a\n2,b\n", &["--size", "5"], "--size 5: | pictures | table.csv"),
         ("x,label\n1,a\n2,b\n", &["--test-split", "val"], "--test-split val: | table.csv | split"),
         ("\u{feff}x", &[], "line 1 | 1 cell, \"x\""),
     ] {

@@ -2,8 +2,8 @@
 //! 1 of Ioffe and Szegedy, "Batch normalization" (2015), and its gradients.
 //!
 //! Burn's operator makes transposed copies of the whole batch. This operator reads the pixels of a channel
-//! without copies. The pixels stay in the processor's cache from the computation of the mean to the computation of
-//! the output.
+//! without copies. The pixels stay in the processor's cache from the computation of the mean to the
+//! computation of the output.
 
 #[cfg(test)]
 mod tests;
@@ -30,8 +30,8 @@ pub struct Normalised<const D: usize> {
     pub output: Tensor<D>,
     /// Mean of each channel, `[channels]`; it is not differentiated.
     pub mean: Tensor<1>,
-    /// Biased variance of each channel, `[channels]`: the sum of squares is divided by the number of values. It is
-    /// not differentiated.
+    /// Biased variance of each channel, `[channels]`: the sum of squares is divided by the number of values.
+    /// It is not differentiated.
     pub variance: Tensor<1>,
 }
 
