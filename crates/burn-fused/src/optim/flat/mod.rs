@@ -5,8 +5,8 @@
 //! tensors.
 //!
 //! The method `rule` of an optimizer's options ([`AdamOptions`], [`SgdOptions`], [`RmspropOptions`]) returns
-//! the rule of a step, and [`update`] applies the rule to one parameter. Moments start at zero. Before the
-//! update, [`add_penalties`] adds the gradients of penalties, and [`square_sum`] and [`scale`] clip gradients
+//! the rule of a step, and [`update`] applies the rule to one parameter. [`LambOptions::update`] updates a
+//! parameter by LAMB. Moments start at zero. Before the update, [`add_penalties`] adds the gradients of penalties, and [`square_sum`] and [`scale`] clip gradients
 //! by their norm.
 //!
 //! ```
@@ -35,11 +35,13 @@
 //! SIMD level and on any number of threads.
 
 mod gradients;
+mod lamb;
 mod rules;
 #[cfg(test)]
 mod tests;
 
 pub use gradients::{add_penalties, scale, square_sum};
+pub use lamb::LambOptions;
 pub use rules::{AdamOptions, Decay, RmspropOptions, SgdOptions};
 
 use crate::kernels::simd::{Kernel, Lanes, Level};

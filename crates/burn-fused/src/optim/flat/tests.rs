@@ -72,6 +72,63 @@ fn adam_follows_its_definition_with_the_same_bits_at_every_level() {
     }
 }
 
+/// Returns the weights after `steps` steps of LAMB, computed in f64 from algorithm 2 of the paper. The gradient
+/// of a weight `w` is `2w + 0.3`.
+fn lamb_in_f64(options: LambOptions, start: &[f32], steps: i32) -> Vec<f64> {
+    let LambOptions { lr, beta_1, beta_2, epsilon, weight_decay } = options;
+    let mut weights: Vec<f64> = start.iter().map(|&w| f64::from(w)).collect();
+    let mut moments = vec![[0.0; 2]; start.len()];
+    for time in 1..=steps {
+        let ratio = |(w, [first, second]): (&f64, &mut [f64; 2])| {
+            let g = 2.0 * w + 0.3;
+            *first = beta_1 * *first + (1.0 - beta_1) * g;
+            *second = beta_2 * *second + (1.0 - beta_2) * g * g;
+            let hat = |moment: f64, beta: f64| moment / (1.0 - beta.powi(time));
+            hat(*first, beta_1) / (hat(*second, beta_2).sqrt() + epsilon) + weight_decay * w
+        };
+        let updates: Vec<f64> = weights.iter().zip(&mut moments).map(ratio).collect();
+        let norm = |values: &[f64]| values.iter().map(|value| value * value).sum::<f64>().sqrt();
+        let trust = match (norm(&weights), norm(&updates)) {
+            (of_weights, of_update) if of_weights > 0.0 && of_update > 0.0 => of_weights / of_update,
+            _ => 1.0,
+        };
+        weights.iter_mut().zip(updates).for_each(|(w, update)| *w -= lr * trust * update);
+    }
+    weights
+}
+
+#[test]
+fn lamb_follows_its_definition_with_the_same_bits_at_every_level() {
+    let plain = LambOptions { lr: 0.02, ..LambOptions::default() };
+    let start: Vec<f32> = (0..LEN).map(|i| (i as f32 - 18.5) / 9.0).collect();
+    // The norm of a tensor of zeros is 0, so its first update is not scaled.
+    let starts = [start, vec![0.0; LEN]];
+    for (options, start) in [plain, LambOptions { beta_1: 0.85, weight_decay: DECAY, ..plain }]
+        .into_iter()
+        .flat_map(|options| starts.iter().map(move |start| (options, start)))
+    {
+        for steps in [1, STEPS] {
+            let mut bits = Vec::new();
+            for level in Level::available() {
+                let _held = level.hold();
+                let (mut weights, mut moments) = (start.clone(), [vec![0.0; LEN], vec![0.0; LEN]]);
+                for time in 1..=steps {
+                    let mut gradients: Vec<f32> = weights.iter().map(|w| 2.0 * w + 0.3).collect();
+                    let moments = moments.each_mut().map(Vec::as_mut_slice);
+                    options.update(time, &mut weights, &mut gradients, moments);
+                }
+                let tolerance = if steps == 1 { 1e-6 } else { 1e-5 };
+                for (&found, expected) in weights.iter().zip(lamb_in_f64(options, start, steps as i32)) {
+                    let off = (f64::from(found) - expected).abs();
+                    assert!(off < tolerance, "{options:?}, {level}: {found} for {expected}");
+                }
+                bits.push(weights.iter().map(|w| w.to_bits()).collect::<Vec<_>>());
+            }
+            assert!(bits.iter().all(|level| level == &bits[0]), "{options:?}: bits differ between levels");
+        }
+    }
+}
+
 #[test]
 fn sgd_follows_its_definition_with_the_same_bits_at_every_level() {
     let plain = SgdOptions { lr: 0.02, weight_decay: DECAY, ..SgdOptions::default() };
