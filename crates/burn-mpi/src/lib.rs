@@ -44,6 +44,7 @@
 //! | [`connect`], [`Collective`] | transports: MPI; gloo (feature `gloo`); transports of other crates |
 //! | [`GradientSync`], [`SyncOptions`], [`SyncReport`] | averaged gradients, accumulation, overlap |
 //! | [`ShardPlan`], `ShardedDataset` with the feature `data` | shards of any Burn data set, uneven batches |
+//! | [`LrScaling`], [`warmup`], [`TargetAccuracy`] | learning rates for more ranks, time to an accuracy |
 //! | [`average_metrics`], [`save_record`], [`load_module`] | metrics of all ranks, files of rank 0 |
 //! | `OverMpi` with the feature `train` | `SupervisedTraining` of burn-train over all ranks |
 //! | [`broadcast_module`], [`check_equal_weights`], [`ParamLayout`] | whole modules between ranks |
@@ -71,6 +72,7 @@ mod guard;
 mod host;
 #[cfg(feature = "mpi")]
 mod launcher;
+mod learning_rate;
 mod member;
 pub mod messages;
 mod metrics;
@@ -108,6 +110,7 @@ pub use host::{Place, oversubscribed};
 use lab::{Call, Primitives};
 #[cfg(feature = "mpi")]
 pub use launcher::Launcher;
+pub use learning_rate::{LrScaling, Reached, TargetAccuracy, warmup};
 pub use member::Started;
 pub use metrics::{Mean, average_metrics};
 pub use module::{broadcast_module, check_equal_weights};
