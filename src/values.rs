@@ -65,6 +65,8 @@ bounded! {
     Above0(f64) = above_0;
     /// A finite number, 0 or more.
     NotNegative(f64) = not_negative;
+    /// A number above 0, up to 100.
+    Percent(f64) = percent;
     /// A number from 0 to below 1.
     #[derive(Default)]
     Below1(f64) = below_1;
@@ -267,6 +269,14 @@ pub fn above_0(text: &str) -> Result<f64, String> {
 /// If `text` is not such a number.
 pub fn not_negative(text: &str) -> Result<f64, String> {
     number(text, |value| value >= 0.0, "must be a finite number, 0 or more, such as 0.1")
+}
+
+/// Parses a number above 0, up to 100.
+///
+/// # Errors
+/// If `text` is not such a number.
+pub fn percent(text: &str) -> Result<f64, String> {
+    number(text, |value| value > 0.0 && value <= 100.0, "must be a number above 0, up to 100, such as 97.5")
 }
 
 /// Parses a number from 0 to below 1.

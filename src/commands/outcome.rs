@@ -169,6 +169,10 @@ pub fn summarize(trainer: &Trainer<'_>, cpu: CpuTime, total_seconds: f64) -> any
     let [start_up_seconds, test_seconds, checkpoint_seconds, total_seconds] = std::array::from_fn(mean);
     let others = load_of_others(world.places(), &times);
     let steps = position.step;
+    // The last epoch may be incomplete.
+    let rest: usize = (0..position.step_in_epoch).map(|step| plan.global_batch_len(step)).sum();
+    let samples = plan.samples * position.epoch + rest;
+    let reached = position.target.and_then(|target| target.reached());
     Ok(Results {
         steps,
         epochs_run: position.history.len(),
@@ -178,7 +182,7 @@ pub fn summarize(trainer: &Trainer<'_>, cpu: CpuTime, total_seconds: f64) -> any
         checkpoint_seconds,
         total_seconds,
         ms_per_step: 1e3 * position.train_seconds / steps.max(1) as f64,
-        images_per_second: (plan.samples * position.history.len()) as f64 / position.train_seconds,
+        images_per_second: samples as f64 / position.train_seconds,
         comm_seconds: per_rank.iter().map(|r| r.comm_seconds).sum::<f64>() / world.size() as f64,
         step_ms: trainer.step_ms(),
         test_accuracy: last.test_accuracy,
@@ -197,7 +201,12 @@ pub fn summarize(trainer: &Trainer<'_>, cpu: CpuTime, total_seconds: f64) -> any
         others_cpu_percent_by_host: others,
         weights_sha256: trainer.weights_sha256(),
         best_epoch: config.recipe.early_stopping.and_then(|_| best_epoch(position.compared())),
-        stopped_early_after: (position.epoch < config.epochs.get()).then_some(position.epoch),
+        stopped_early_after: (position.epoch < config.epochs.get() && !position.stopped_at_target)
+            .then_some(position.epoch),
+        target_reached: position.target.map(|_| reached.is_some()),
+        steps_to_target: reached.map(|reached| reached.steps),
+        epochs_to_target: reached.map(|reached| reached.steps as f64 / plan.steps() as f64),
+        seconds_to_target: reached.map(|reached| reached.seconds),
         by_class: ByClass::from_confusion(&position.confusion, &trainer.source.description().class_names),
         per_rank,
     })

@@ -8,7 +8,7 @@ use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::logging::{bars, has_colour, is_on_terminal, is_quiet};
 use crate::train::{Position, Tally, Watch};
-use burn_mpi::ShardPlan;
+use burn_mpi::{Reached, ShardPlan};
 use run_record::EpochRow;
 use run_record::StepFile;
 use terminal::digits::seconds;
@@ -107,6 +107,18 @@ impl Watch for TrainingProgress {
         log::info!("{}", step_line(epoch, step, steps, window, speed, (left / speed) as u64));
     }
 
+    fn test(&mut self, position: &Position, test: &Tally) {
+        if self.shown {
+            log::info!("{}", test_line(position, self.plan.steps(), test));
+        }
+    }
+
+    fn target(&mut self, epochs: f64, reached: &Reached) {
+        if self.shown {
+            log::info!("{}", target_line(epochs, reached));
+        }
+    }
+
     fn epoch(&mut self, row: &EpochRow) {
         if !self.shown {
             return;
@@ -131,16 +143,34 @@ fn step_line(epoch: usize, step: usize, steps: usize, tally: &Tally, speed: f64,
     format!("epoch {epoch} step {step}/{steps}: loss {loss}, {speed:.0} images/s, {left:#} left")
 }
 
+/// Returns the line of a test inside an epoch of `steps` steps.
+fn test_line(position: &Position, steps: usize, test: &Tally) -> String {
+    let (epoch, step) = (position.epoch + 1, position.step_in_epoch);
+    format!("epoch {epoch} step {step}/{steps}: test loss {}", loss(test.mean_loss(), test.accuracy()))
+}
+
+/// Returns the line of the test that first reached the target accuracy, after `epochs` epochs.
+fn target_line(epochs: f64, reached: &Reached) -> String {
+    let Reached { accuracy, steps, seconds: time } = reached;
+    let time = short(*time);
+    format!("target reached: {accuracy:.2}% after {steps} steps ({epochs:.2} epochs), {time} s of training")
+}
+
 /// Returns the line of an epoch. If the epoch has an int8 model, also returns a line for the model.
 fn epoch_lines(row: &EpochRow) -> Vec<String> {
     let lr = learning_rate(row.learning_rate);
-    let seconds = if row.seconds < 100.0 { seconds(row.seconds) } else { format!("{:.0}", row.seconds) };
+    let seconds = short(row.seconds);
     let (train, test) = (loss(row.train_loss, row.train_accuracy), loss(row.test_loss, row.test_accuracy));
     let whole = format!("epoch {}: loss {train}, test loss {test}, lr {lr}, {seconds} s", row.epoch);
     let int8 = row.int8_test_accuracy.zip(row.int8_test_loss);
     let int8 = int8
         .map(|(accuracy, value)| format!("epoch {}: int8 test loss {}", row.epoch, loss(value, accuracy)));
     std::iter::once(whole).chain(int8).collect()
+}
+
+/// Formats seconds, without decimals from 100 s on.
+fn short(time: f64) -> String {
+    if time < 100.0 { seconds(time) } else { format!("{time:.0}") }
 }
 
 /// Formats a loss and an accuracy in percent.
@@ -182,7 +212,11 @@ mod tests {
             "epoch 999: loss 9.3456 (99.99%), test loss 9.3456 (99.99%), lr 0.000123, 1235 s"
         );
         let bar = format!("12345678/12345678  {}  55m left", message(999, &tally, 123_456.7));
-        for line in [&step, &bar].into_iter().chain(&epoch) {
+        let position = Position { epoch: 998, step_in_epoch: 123_456, ..Position::default() };
+        let test = test_line(&position, 123_456, &tally);
+        assert_eq!(test, "epoch 999 step 123456/123456: test loss 12.3456 (100.00%)");
+        let target = target_line(999.12, &Reached { accuracy: 100.0, steps: 12_345_678, seconds: 1234.6 });
+        for line in [&step, &bar, &test, &target].into_iter().chain(&epoch) {
             assert!(line.len() <= 80, "{} columns: {line}", line.len());
         }
     }

@@ -247,6 +247,9 @@ fn train(
     let total_seconds = earlier_seconds + started.elapsed().as_secs_f64();
     let results = summarize(&trainer, cpu, total_seconds)?;
     if let Some(dir) = &dir {
+        if let (Some(target), Some(false)) = (record.config.recipe.target_accuracy, results.target_reached) {
+            log::warn!("target not reached: the accuracy was below {target}% in all tests");
+        }
         let is_own = trainer.source.imported().is_some();
         print_results(&trainer.position.history, &results, &trainer.learner.sync.report(), dir, is_own);
     }
@@ -270,7 +273,7 @@ fn say_start(trainer: &Trainer<'_>, config: &RunConfig) {
         log::info!("resuming after step {}", resumed_at(position.step, position.epoch, is_done));
     }
     let first = position.history.first().map_or(0.0, |row| row.learning_rate);
-    warn_of_negligible_rates(&config.rates(plan.steps()), position.epoch, first);
+    warn_of_negligible_rates(&config.rates(plan.steps(), plan.world_size), position.epoch, first);
     if trainer.source.imported().is_some() {
         let warning = few_steps(config.epochs.get(), &plan, config.data.train_batch_size.get());
         warning.into_iter().for_each(|warning| log::warn!("{warning}"));
@@ -337,7 +340,7 @@ fn few_steps(epochs: usize, plan: &ShardPlan, batch_size: usize) -> Option<Strin
 /// Warns if the learning rate becomes so low that epochs change next to nothing. Epochs before `epoch` do not
 /// count. In a resumed run, `first` is the learning rate of the run's first epoch; in a new run, it is 0.
 fn warn_of_negligible_rates(schedule: &Schedule, epoch: usize, first: f64) {
-    let initial = schedule.rate(0, 0).lr.max(first);
+    let initial = schedule.initial().max(first);
     let Some(from) = schedule.negligible_from(epoch, initial) else { return };
     let epochs = match (from + 1, schedule.epochs) {
         (first, last) if first == last => format!("epoch {last} changes"),

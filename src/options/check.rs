@@ -135,6 +135,14 @@ impl RunConfig {
                 );
             }
         }
+        if recipe.stop_at_target && recipe.target_accuracy.is_none() {
+            return Err(ConfigError::new("stop-at-target", "", "requires --target-accuracy P"));
+        }
+        let warmup = recipe.warmup_epochs;
+        if warmup.get() > self.epochs.get() as f64 {
+            let problem = format!("must be at most the number of epochs ({})", self.epochs);
+            return Err(ConfigError::new("warmup-epochs", warmup, problem));
+        }
         if cycles && recipe.max_lr.is_none() {
             let problem = "requires a highest learning rate: add --max-lr X";
             return Err(ConfigError::new("schedule", values::name(&recipe.schedule), problem));

@@ -40,6 +40,11 @@ fn values_out_of_bounds_are_refused_by_name_and_value() {
         ("--model mlp --hidden 1000000000000", "--hidden 1000000000000: … 1048576"),
         ("--optimizer lion", "--optimizer lion: choose adam, adamw, sgd"),
         ("--optimizer sgd --momentum 1", "--momentum 1: must be a number from 0 to below 1"),
+        ("--target-accuracy 100.5", "--target-accuracy 100.5: must be a number above 0, up to 100"),
+        ("--target-accuracy 0", "--target-accuracy 0: must be a number above 0, up to 100"),
+        ("--warmup-epochs -1", "--warmup-epochs -1: must be a finite number, 0 or more"),
+        ("--lr-scaling cube", "--lr-scaling cube: choose none, linear, sqrt"),
+        ("--eval-every 0", "--eval-every 0: must be a whole number from 1"),
         ("--clip-norm 0", "--clip-norm 0: must be a finite number above 0"),
         ("--l2 inf", "--l2 inf: must be a finite number, 0 or more"),
         ("--early-stopping 0", "--early-stopping 0: must be a whole number from 1"),
@@ -57,6 +62,9 @@ fn options_that_other_options_contradict_are_refused() {
             "--optimizer sgd --momentum 0.9 --schedule onecycle --max-lr 1",
             "--momentum 0.9: … onecycle … 0.85 … 0.95",
         ),
+        ("--optimizer lamb --momentum 0.9", "--momentum 0.9: … sgd … rmsprop … lamb"),
+        ("--stop-at-target", "--stop-at-target: requires --target-accuracy"),
+        ("--warmup-epochs 3.5", "--warmup-epochs 3.5: … (3)"),
         ("--schedule onecycle", "--schedule onecycle: … --max-lr"),
         ("--max-lr 0.1", "--max-lr 0.1: requires --schedule onecycle"),
         ("--step-size 2", "--step-size 2: requires --schedule step: … leave --step-size out"),
@@ -98,6 +106,29 @@ fn a_stepwise_schedule_falls_every_third_of_the_way_unless_told() {
 }
 
 #[test]
+fn rates_grow_with_the_number_of_ranks_as_asked_after_a_warmup() {
+    for (options, expected) in [
+        ("--lr 0.1", [0.1, 0.1]),
+        ("--lr 0.1 --lr-scaling linear", [0.1, 0.4]),
+        ("--lr 0.1 --lr-scaling sqrt", [0.1, 0.2]),
+        ("--lr 0.1 --lr-scaling linear --schedule step", [0.1, 0.4]),
+        ("--schedule onecycle --max-lr 0.1 --lr-scaling linear", [0.1, 0.4]),
+    ] {
+        let config = train(options).unwrap();
+        let warmed = train(&format!("{options} --warmup-epochs 0.5")).unwrap();
+        for (ranks, expected) in [1, 4].into_iter().zip(expected) {
+            let [rates, warmed] = [&config, &warmed].map(|config| config.rates(10, ranks));
+            let highest = (0..20).map(|step| rates.rate(step / 10, step % 10).lr).fold(0.0, f64::max);
+            assert!((highest - expected).abs() < 0.03 * expected, "{options}, {ranks} ranks: {highest}");
+            for (step, factor) in [0.2, 0.4, 0.6, 0.8, 1.0, 1.0].into_iter().enumerate() {
+                let [found, plain] = [warmed, rates].map(|rates| rates.rate(0, step).lr);
+                assert!((found - factor * plain).abs() < 1e-12, "{options}, step {step}: {found}");
+            }
+        }
+    }
+}
+
+#[test]
 fn momentum_is_pytorchs_default_unless_given_or_cycled() {
     for (options, expected) in [
         ("", 0.9),
@@ -106,7 +137,7 @@ fn momentum_is_pytorchs_default_unless_given_or_cycled() {
         ("--optimizer rmsprop --momentum 0.5", 0.5),
         ("--optimizer sgd --schedule onecycle --max-lr 0.1", 0.95),
     ] {
-        assert_eq!(train(options).unwrap().rates(10).rate(0, 0).momentum, expected, "{options}");
+        assert_eq!(train(options).unwrap().rates(10, 4).rate(0, 0).momentum, expected, "{options}");
     }
 }
 

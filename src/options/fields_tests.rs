@@ -64,6 +64,7 @@ fn each_option_is_made_again_from_what_is_stored() {
         "--model mlp --quantize qat --epochs 9",
         "--quantize ptq",
         "--backend gloo",
+        "--target-accuracy 90",
     ];
     let mut options = 0;
     // --num-workers has no effect, and is not stored.
@@ -193,7 +194,7 @@ fn options_that_are_the_runs_own_may_be_repeated() {
     let command = RunConfig::augment_args(clap::Command::new("train").no_binary_name(true));
     let defaults = super::super::words::values(&command, &command.clone().get_matches_from([""; 0]));
     let defaults = defaults.into_iter().filter(|(option, _)| spec(&option[2..]).is_some());
-    let switches = ["--shuffle", "--batch-norm", "--quantized"];
+    let switches = ["--shuffle", "--batch-norm", "--quantized", "--stop-at-target"];
     let defaults: Vec<String> = defaults
         .filter(|(option, _)| !switches.contains(&option.as_str()))
         .map(|(option, value)| format!("{option} {value}"))

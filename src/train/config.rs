@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use burn::tensor::Device;
 use burn_fused::conv::Algorithm;
-use burn_mpi::{Reduction, ShardPlan, SyncOptions, Transport, WireType};
+use burn_mpi::{LrScaling, Reduction, ShardPlan, SyncOptions, Transport, WireType};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
@@ -16,8 +16,8 @@ use crate::device::DeviceKind;
 use crate::model::{Dimensions, ModelKind, Network, NetworkOptions};
 use crate::quant::Quantization;
 use crate::values::{
-    Above0, Below1, NotNegative, Optional, Positive, Seconds, Switch, bounded, from_0, named, on_off, one_of,
-    or_none, path_or_none, stored_path, up_to,
+    Above0, Below1, NotNegative, Optional, Percent, Positive, Seconds, Switch, bounded, from_0, named,
+    on_off, one_of, or_none, path_or_none, stored_path, up_to,
 };
 use data::augment::Augmentation;
 use data::{Description, SampleSource, Split};
@@ -78,6 +78,15 @@ pub struct RunConfig {
     /// Number of epochs.
     #[arg(long, value_name = "N", default_value = "3", help_heading = "Training")]
     pub epochs: Positive,
+    /// Steps between tests inside an epoch, in addition to the test after each epoch.
+    #[arg(
+        long,
+        value_name = "STEPS",
+        default_value = "none",
+        value_parser = or_none::<Positive>,
+        help_heading = "Training"
+    )]
+    pub eval_every: Optional<Positive>,
     /// Gradient accumulation: each rank computes K batches in a step, with one all-reduce and one update.
     #[arg(long, value_name = "K", default_value = "1", help_heading = "Training")]
     pub accumulate: Positive,
@@ -192,8 +201,20 @@ pub struct Recipe {
     /// --schedule onecycle uses --max-lr instead.
     #[arg(long, visible_alias = "optimizer-lr", value_name = "X", default_value = "0.0005")]
     pub lr: NotNegative,
+    /// Factor of --lr and --max-lr: the number of ranks (linear), its square root (sqrt), or 1 (none).
+    #[arg(
+        long,
+        value_name = "HOW",
+        default_value = "none",
+        value_parser = named::<LrScaling, _>(LrScaling::ALL.map(LrScaling::name))
+    )]
+    pub lr_scaling: LrScaling,
+    /// Warmup: over the first N epochs, such as 0.5, the learning rate rises linearly to its schedule.
+    #[arg(long, value_name = "N", default_value = "0")]
+    pub warmup_epochs: NotNegative,
     /// Weight decay: the optimizer adds X times the weights to the gradient. With adamw, weight decay is
-    /// decoupled: each step multiplies the weights by 1 - learning rate * X.
+    /// decoupled: each step multiplies the weights by 1 - learning rate * X. With lamb, X times the weights is
+    /// added to the update.
     #[arg(long, visible_alias = "optimizer-lr-decay", value_name = "X", default_value = "0.0005")]
     pub weight_decay: NotNegative,
     /// Optimizer. Settings that have no option here are PyTorch's defaults.
@@ -236,6 +257,15 @@ pub struct Recipe {
     /// Stop after N epochs without a lower test loss, and keep the checkpoint of the best epoch.
     #[arg(long, value_name = "N", default_value = "none", value_parser = or_none::<Positive>)]
     pub early_stopping: Optional<Positive>,
+    /// Record when the accuracy on the whole test set, in percent, is first at least P: epoch, step and
+    /// seconds of training.
+    ///
+    /// The tests are those after each epoch, and those of --eval-every.
+    #[arg(long, value_name = "P", default_value = "none", value_parser = or_none::<Percent>)]
+    pub target_accuracy: Optional<Percent>,
+    /// End the training at the test that reaches --target-accuracy.
+    #[arg(long)]
+    pub stop_at_target: bool,
     /// Augment training images, differently in each epoch: crop, flip, rotate, jitter, or several of them,
     /// such as crop,flip.
     #[arg(
@@ -367,7 +397,7 @@ impl RunConfig {
         Network::with_options(self.model, &self.network, dimensions, self.seed, device).fused(self.fused)
     }
 
-    /// Returns learning rate and momentum before a schedule changes them. With OneCycle, the momentum is 0.95
+    /// Returns learning rate and momentum for one rank, before a schedule changes them. With OneCycle, the momentum is 0.95
     /// for any optimizer.
     pub fn base_rate(&self) -> Rate {
         let recipe = &self.recipe;
@@ -378,15 +408,17 @@ impl RunConfig {
         Rate { lr: recipe.lr.get(), momentum }
     }
 
-    /// Returns the schedule of learning rate and momentum, for epochs of `steps` steps.
-    pub fn rates(&self, steps: usize) -> Schedule {
+    /// Returns the schedule of learning rate and momentum, for epochs of `steps` steps of `ranks` ranks.
+    pub fn rates(&self, steps: usize, ranks: usize) -> Schedule {
         let recipe = &self.recipe;
+        let (base, factor) = (self.base_rate(), recipe.lr_scaling.factor(ranks));
         Schedule {
             kind: recipe.schedule,
             step_size: recipe.step_size.map_or(1, Positive::get),
             gamma: recipe.gamma.unwrap_or(GAMMA).get(),
-            max_lr: recipe.max_lr.map_or(recipe.lr.get(), Above0::get),
-            base: self.base_rate(),
+            max_lr: factor * recipe.max_lr.map_or(recipe.lr.get(), Above0::get),
+            base: Rate { lr: factor * base.lr, ..base },
+            warmup: recipe.warmup_epochs.get() * steps as f64,
             epochs: self.epochs.get(),
             steps,
         }

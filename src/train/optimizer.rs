@@ -8,7 +8,7 @@ mod tests;
 
 use std::ops::Range;
 
-use burn_fused::optim::flat::{self, AdamOptions, Decay, RmspropOptions, SgdOptions};
+use burn_fused::optim::flat::{self, AdamOptions, Decay, LambOptions, RmspropOptions, SgdOptions};
 use burn_mpi::{CommError, GradientSync, ParamLayout};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
@@ -29,18 +29,20 @@ pub enum OptimizerKind {
     Sgd,
     /// RMSprop (Hinton, 2012), optionally with momentum.
     Rmsprop,
+    /// LAMB (You et al., 2020): Adam with a rate for each parameter, for large batches.
+    Lamb,
 }
 
 display_names!(OptimizerKind);
 
 impl OptimizerKind {
-    /// Whether `--momentum` applies. In this module, the momentum of Adam and AdamW is the decay rate of
-    /// their first moments.
+    /// Whether `--momentum` applies. In this module, the momentum of Adam, AdamW and LAMB is the decay rate
+    /// of their first moments.
     pub fn takes_momentum(self) -> bool {
         matches!(self, Self::Sgd | Self::Rmsprop)
     }
 
-    /// PyTorch's default momentum. For Adam and AdamW, PyTorch's default decay rate of the first moments.
+    /// PyTorch's default momentum. For Adam, AdamW and LAMB, the default decay rate of the first moments.
     pub fn default_momentum(self) -> f64 {
         if self.takes_momentum() { 0.0 } else { 0.9 }
     }
@@ -49,7 +51,7 @@ impl OptimizerKind {
     /// above 0.
     pub fn moments(self, momentum: bool) -> &'static [&'static str] {
         match (self, momentum) {
-            (Self::Adam | Self::Adamw, _) => &["first", "second"],
+            (Self::Adam | Self::Adamw | Self::Lamb, _) => &["first", "second"],
             (Self::Sgd, false) => &[],
             (Self::Sgd, true) => &["velocity"],
             (Self::Rmsprop, false) => &["square"],
@@ -63,8 +65,8 @@ impl OptimizerKind {
 pub struct Rate {
     /// Learning rate.
     pub lr: f64,
-    /// Momentum of SGD and RMSprop; decay rate of the first moments of Adam and AdamW. OneCycle changes it
-    /// too, as in PyTorch.
+    /// Momentum of SGD and RMSprop; decay rate of the first moments of Adam, AdamW and LAMB. OneCycle changes
+    /// it too, as in PyTorch.
     pub momentum: f64,
 }
 
@@ -190,7 +192,7 @@ impl Optimizer {
     }
 
     /// Updates the parameter at `range` of `params`.
-    fn apply(&mut self, rate: Rate, range: Range<usize>, params: &mut [f32], grads: &[f32]) {
+    fn apply(&mut self, rate: Rate, range: Range<usize>, params: &mut [f32], grads: &mut [f32]) {
         let Rate { lr, momentum } = rate;
         let (weights, weight_decay) = (&mut params[range.clone()], self.weight_decay);
         let adam = |decay| AdamOptions { lr, beta_1: momentum, decay, ..AdamOptions::default() };
@@ -202,6 +204,11 @@ impl Optimizer {
                 let decay = if coupled { Decay::L2(weight_decay) } else { Decay::Decoupled(weight_decay) };
                 let moments = [&mut first[range.clone()], &mut second[range]];
                 flat::update(adam(decay).rule(self.updates), weights, grads, moments);
+            }
+            (OptimizerKind::Lamb, [(_, first), (_, second)]) => {
+                let lamb = LambOptions { lr, beta_1: momentum, weight_decay, ..LambOptions::default() };
+                let moments = [&mut first[range.clone()], &mut second[range]];
+                lamb.update(self.updates, weights, grads, moments);
             }
             (OptimizerKind::Sgd, []) => flat::update(sgd.rule(), weights, grads, []),
             (OptimizerKind::Sgd, [(_, velocity)]) => {

@@ -4,6 +4,7 @@
 
 use std::f64::consts::PI;
 
+use burn_mpi::warmup;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
@@ -40,6 +41,8 @@ pub struct Schedule {
     pub gamma: f64,
     /// OneCycle: the highest learning rate.
     pub max_lr: f64,
+    /// Number of steps of the warmup, in which the rate rises linearly to the schedule; 0 without a warmup.
+    pub warmup: f64,
     /// Initial learning rate and momentum; OneCycle ignores them.
     pub base: Rate,
     /// Epochs of the training.
@@ -66,8 +69,19 @@ impl Schedule {
         (epoch..=last).find(is_negligible)
     }
 
+    /// Returns the learning rate of the first step, without the warmup.
+    pub fn initial(&self) -> f64 {
+        self.scheduled(0, 0).lr
+    }
+
     /// Returns the rate of step `step` of epoch `epoch`, both counted from 0.
     pub fn rate(&self, epoch: usize, step: usize) -> Rate {
+        let Rate { lr, momentum } = self.scheduled(epoch, step);
+        Rate { lr: lr * warmup(epoch * self.steps + step, self.warmup), momentum }
+    }
+
+    /// Returns the rate of a step without the warmup.
+    fn scheduled(&self, epoch: usize, step: usize) -> Rate {
         let Rate { lr, momentum } = self.base;
         match self.kind {
             ScheduleKind::Constant => self.base,
@@ -113,7 +127,7 @@ mod tests {
 
     fn schedule(kind: ScheduleKind, epochs: usize, steps: usize) -> Schedule {
         let base = Rate { lr: 0.1, momentum: 0.9 };
-        Schedule { kind, step_size: 2, gamma: 0.5, max_lr: 1.0, base, epochs, steps }
+        Schedule { kind, step_size: 2, gamma: 0.5, max_lr: 1.0, warmup: 0.0, base, epochs, steps }
     }
 
     fn by_epoch(kind: ScheduleKind) -> Vec<f64> {
@@ -176,6 +190,19 @@ mod tests {
         assert_eq!(constant(0.0).negligible_from(0, 0.0), Some(0), "a rate of 0 changes nothing");
         assert_eq!(constant(1e-9).negligible_from(2, 0.1), Some(2), "a resumed run that began with 0.1");
         assert_eq!(constant(1e-9).negligible_from(0, 1e-9), None, "a low rate from the start");
+    }
+
+    #[test]
+    fn a_warmup_multiplies_the_rates_of_every_schedule() {
+        for kind in ScheduleKind::value_variants() {
+            let plain = schedule(*kind, 4, 5);
+            let warmed = Schedule { warmup: 7.5, ..plain };
+            for at in 0..20 {
+                let [Rate { lr, momentum }, expected] = [warmed, plain].map(|of| of.rate(at / 5, at % 5));
+                let factor = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0].get(at).map_or(1.0, |done| done / 7.5);
+                assert_near(&[lr, momentum], &[factor * expected.lr, expected.momentum]);
+            }
+        }
     }
 
     #[test]

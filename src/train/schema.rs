@@ -79,6 +79,7 @@ const NETWORK: &str = "the weights in the checkpoint fit only the run's own netw
 const CLASSES: &str = "the weights in the checkpoint fit only the run's own classes";
 const SAMPLES: &str = "the checkpoint's position among the samples depends on it";
 const PRECISION: &str = "the checkpoint was trained in the run's precision";
+const TARGET: &str = "the run's own target was compared with its tests so far";
 const QUANTIZATION: &str = "the checkpoint was trained with the run's setting";
 
 /// All options, in the order of the fields of `config`. Two options are not in `config`: `quantized` is
@@ -114,9 +115,12 @@ pub const OPTIONS: &[OptionSpec] = {
         new("num_classes", Data, Training, Nothing).fixed(CLASSES),
         new("num_workers", Data, Training, Nothing),
         new("epochs", Run, Training, Results).common(),
+        new("eval_every", Run, Training, Results),
         new("accumulate", Recipe, Training, Results).fixed(SAMPLES).technique(),
         new("precision", Recipe, Step, Results).fixed(PRECISION).technique(),
         new("lr", Recipe, Step, Results).common(),
+        new("lr_scaling", Recipe, Training, Results).technique(),
+        new("warmup_epochs", Recipe, Training, Results).technique(),
         new("weight_decay", Recipe, Step, Results),
         new("optimizer", Recipe, Step, Results)
             .common()
@@ -132,6 +136,8 @@ pub const OPTIONS: &[OptionSpec] = {
         new("label_smoothing", Recipe, Step, Results),
         new("class_weights", Recipe, Step, Results),
         new("early_stopping", Recipe, Training, Results).common(),
+        new("target_accuracy", Recipe, Training, Results).fixed(TARGET),
+        new("stop_at_target", Recipe, Training, Results).fixed(TARGET),
         new("augment", Recipe, Training, Results),
         new("quantize", Quantization, Scope::Process, Results).fixed(QUANTIZATION).technique(),
         new("quantized", Quantization, Scope::Process, Results).fixed(QUANTIZATION),

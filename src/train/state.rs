@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{LossScale, Tally};
 use crate::quant::Ranges;
-use burn_mpi::ArrivalOrder;
+use burn_mpi::{ArrivalOrder, TargetAccuracy};
 use run_record::{Confusion, EpochRow, Phases};
 
 /// How far a run is, and its results so far.
@@ -56,6 +56,12 @@ pub struct Position {
     /// Completed steps at the end of the epoch with the highest test accuracy. `--keep` keeps the checkpoint
     /// of this step.
     pub most_accurate_step: Option<usize>,
+    /// With `--target-accuracy`: the target, and the test that first reached it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<TargetAccuracy>,
+    /// Whether `--stop-at-target` has ended the run. The last epoch may then be incomplete.
+    #[serde(default)]
+    pub stopped_at_target: bool,
     /// With quantization-aware training: ranges of weights and activations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ranges: Option<Ranges>,
@@ -120,10 +126,15 @@ impl Position {
         (self.best_step, self.most_accurate_step) = (None, None);
     }
 
-    /// Whether `epochs` epochs are complete, or early stopping has ended the training. `early_stopping` is
-    /// its patience in epochs, `None` without early stopping.
+    /// Whether `epochs` epochs are complete, or early stopping or `--stop-at-target` has ended the training.
+    /// `early_stopping` is its patience in epochs, `None` without early stopping.
     pub fn is_done(&self, epochs: usize, early_stopping: Option<usize>) -> bool {
-        self.epoch >= epochs || is_over(self.compared(), early_stopping)
+        self.epoch >= epochs || self.stopped_at_target || is_over(self.compared(), early_stopping)
+    }
+
+    /// Whether a test has reached the target of `--target-accuracy`.
+    pub fn has_reached_target(&self) -> bool {
+        self.target.is_some_and(|target| target.reached().is_some())
     }
 
     /// Total seconds so far: start-up, training, tests and checkpoints.

@@ -18,9 +18,9 @@ use super::{MixedPrecision, Position, Recipe, Recorder, RunConfig, Schedule, Tal
 use crate::model::Network;
 use crate::quant::{Int8File, PostQuantizer, Quantizer};
 use crate::spans;
-use crate::values::Positive;
+use crate::values::{Percent, Positive};
 use burn_fused::memory::live_bytes;
-use burn_mpi::{Collective, CommError, ShardPlan, SharedError, World};
+use burn_mpi::{Collective, CommError, Reached, ShardPlan, SharedError, TargetAccuracy, World};
 use data::shard::digest;
 use data::{SampleSource, Shard, Split};
 use launch::StopRequest;
@@ -80,6 +80,10 @@ pub trait Watch {
     /// Called every `--log-every` steps of an epoch, with this rank's tally of the steps since the previous
     /// call, or since the start of the epoch.
     fn line(&mut self, position: &Position, window: &Tally);
+    /// Called after every test inside an epoch, with the test's results over all ranks.
+    fn test(&mut self, position: &Position, test: &Tally);
+    /// Called when a test has reached `--target-accuracy`.
+    fn target(&mut self, epochs: f64, reached: &Reached);
     /// Called after every epoch, with the epoch's results over all ranks.
     fn epoch(&mut self, row: &EpochRow);
 }
@@ -124,6 +128,10 @@ fn remedy(recipe: &Recipe) -> String {
     format!("lower {}{clip}", lower.join(" or "))
 }
 
+fn target(accuracy: Percent) -> TargetAccuracy {
+    TargetAccuracy::new(accuracy.get())
+}
+
 /// The int8 model of an epoch, equal on all ranks, and its test results.
 struct TestedInt8 {
     file: Int8File,
@@ -152,8 +160,8 @@ impl<'w> Trainer<'w> {
             learner,
             batches: Batches::new(options, source.description()),
             post_quantizer,
-            schedule: options.rates(plan.steps()),
-            position: Position::default(),
+            schedule: options.rates(plan.steps(), world.size()),
+            position: Position { target: options.recipe.target_accuracy.map(target), ..Position::default() },
             epoch_tally: Tally::default(),
             window_tally: Tally::default(),
             window_begin: 0,
@@ -176,7 +184,7 @@ impl<'w> Trainer<'w> {
         })
     }
 
-    /// Trains to the end of the last epoch, or until early stopping ends it.
+    /// Trains to the end of the last epoch, or until early stopping or `--stop-at-target` ends it.
     ///
     /// # Errors
     /// If a loss or a running statistic is NaN or infinite, if weights or int8 models differ between ranks,
@@ -214,6 +222,7 @@ impl<'w> Trainer<'w> {
                 *integer += int8.test.seconds;
             }
             self.position.confusion = confusion;
+            self.compare_with_target(&tallies, watch)?;
             self.position.test_seconds += started.elapsed().as_secs_f64();
             let started = Instant::now();
             self.finish_epoch(recorder, watch, tallies, int8)?;
@@ -225,18 +234,24 @@ impl<'w> Trainer<'w> {
         Ok(())
     }
 
-    /// Whether all epochs are complete, or early stopping has ended the training.
+    /// Whether all epochs are complete, or early stopping or `--stop-at-target` has ended the training.
     fn is_done(&self) -> bool {
         let RunConfig { epochs, recipe, .. } = &self.learner.options;
         self.position.is_done(epochs.get(), recipe.early_stopping.map(Positive::get))
     }
 
+    /// Whether a test has reached the target accuracy, and `--stop-at-target` ends the training then.
+    fn stops_at_target(&self) -> bool {
+        self.learner.options.recipe.stop_at_target && self.position.has_reached_target()
+    }
+
+    /// Trains to the end of the epoch, or until a signal or a test that reaches the target ends it.
     fn train_epoch(&mut self, recorder: &mut Recorder<'_>, watch: &mut dyn Watch) -> Result<(), TrainError> {
         if let Some(before) = self.live_after_steps {
             self.kept_between += live_bytes::live().saturating_sub(before);
         }
         let mut started = Instant::now();
-        while self.position.step_in_epoch < self.plan.steps() {
+        while self.position.step_in_epoch < self.plan.steps() && !self.stops_at_target() {
             self.step()?;
             let (step, in_epoch, steps) =
                 (self.position.step, self.position.step_in_epoch, self.plan.steps());
@@ -252,9 +267,18 @@ impl<'w> Trainer<'w> {
                 self.unwritten.push((step, std::mem::take(&mut self.window_tally)));
                 self.window_begin = in_epoch;
             }
-            let due = self.learner.options.checkpoint_every.is_some_and(|n| step.is_multiple_of(n.get()));
-            // After the epoch's last step, `finish_epoch` writes the checkpoint, once the test is done.
-            if (due || self.stopping) && in_epoch < steps {
+            let is_due = |every: Option<Positive>| every.is_some_and(|n| step.is_multiple_of(n.get()));
+            let RunConfig { eval_every, checkpoint_every, .. } = self.learner.options;
+            // After the epoch's last step, `run` tests the network, and `finish_epoch` writes the checkpoint.
+            if is_due(eval_every) && in_epoch < steps {
+                self.count_loop(started);
+                let paused = Instant::now();
+                self.test_inside_epoch(recorder, watch)?;
+                self.position.test_seconds += paused.elapsed().as_secs_f64();
+                started = Instant::now();
+            }
+            // The test comes first, so that the checkpoint knows whether it reached the target.
+            if (is_due(checkpoint_every) || self.stopping) && in_epoch < steps {
                 self.count_loop(started);
                 let paused = Instant::now();
                 self.checkpoint_inside_epoch(recorder)?;
@@ -267,6 +291,48 @@ impl<'w> Trainer<'w> {
         }
         self.count_loop(started);
         self.live_after_steps = Some(live_bytes::live());
+        Ok(())
+    }
+
+    /// Tests the network in the middle of an epoch. The test does not change the training: the test uses
+    /// running statistics averaged over ranks, and each rank then goes on with its own.
+    fn test_inside_epoch(
+        &mut self,
+        recorder: &mut Recorder<'_>,
+        watch: &mut dyn Watch,
+    ) -> Result<(), TrainError> {
+        let before = live_bytes::live();
+        self.check_statistics()?;
+        let own = self.learner.buffers();
+        self.learner.average_buffers()?;
+        let tested =
+            spans::span(&spans::EVALUATION, || self.evaluation.run(self.world, &self.learner.network));
+        let tallies = tested?.tallies;
+        self.check_test(&tallies)?;
+        if !own.is_empty() {
+            self.learner.set_buffers(&own);
+        }
+        self.compare_with_target(&tallies, watch)?;
+        if !self.stops_at_target() {
+            // Otherwise, `run` tests the network again, as after an epoch, and writes this point.
+            let point = Tally::curve_point(self.position.step, &tallies);
+            recorder.write(|writer| writer.points(Curve::Test, &[point]))?;
+            watch.test(&self.position, &Tally::total(&tallies));
+        }
+        self.kept_between += live_bytes::live().saturating_sub(before);
+        Ok(())
+    }
+
+    /// Compares a test, given by the tally of each rank, with `--target-accuracy`.
+    fn compare_with_target(&mut self, tallies: &[Tally], watch: &mut dyn Watch) -> Result<(), TrainError> {
+        let was_reached = self.position.has_reached_target();
+        let Position { target, step, train_seconds, epoch_seconds, .. } = &mut self.position;
+        let Some(target) = target else { return Ok(()) };
+        let accuracy = Tally::total(tallies).accuracy();
+        target.test(self.world, accuracy, *step, *train_seconds + *epoch_seconds)?;
+        if let Some(reached) = target.reached().filter(|_| !was_reached) {
+            watch.target(reached.steps as f64 / self.plan.steps() as f64, &reached);
+        }
         Ok(())
     }
 
@@ -329,7 +395,9 @@ impl<'w> Trainer<'w> {
             writer.mean("train/learning_rate", step, self.learner.rate.lr)
         })?;
         self.position.train_seconds += self.position.epoch_seconds;
+        self.position.epoch_seconds = 0.0;
         self.position.finish(row.clone());
+        self.position.stopped_at_target = self.stops_at_target();
         if self.learner.options.recipe.early_stopping.is_some()
             && best_epoch(self.position.compared()) == Some(row.epoch)
         {
@@ -383,11 +451,13 @@ impl<'w> Trainer<'w> {
         })
     }
 
-    /// Moves the position to the first step of the next epoch.
+    /// Moves the position to the first step of the next epoch, unless the training has ended inside an epoch.
     fn begin_next_epoch(&mut self) {
+        if self.position.step_in_epoch < self.plan.steps() {
+            return;
+        }
         self.position.epoch += 1;
         self.position.step_in_epoch = 0;
-        self.position.epoch_seconds = 0.0;
         (self.window_tally, self.window_begin) = (Tally::default(), 0);
         // After the last epoch, keep its tally: the results need it.
         if !self.is_done() {

@@ -4,8 +4,8 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, Gradients, Tensor};
 use burn_fused::loss::cross_entropy;
 use burn_mpi::{
-    Backend, Collective, CommError, GradientSync, MicroBatch, Operation, ParamLayout, Reduction, Signals,
-    SyncOptions, Wire, WireType, World, threads,
+    Backend, Collective, CommError, GradientSync, MicroBatch, Operation, ParamLayout, Reached, Reduction,
+    Signals, SyncOptions, Wire, WireType, World, threads,
 };
 use data::generate::noise;
 use data::{Normalizer, Split};
@@ -99,6 +99,8 @@ struct Unwatched;
 impl Watch for Unwatched {
     fn step(&mut self, _: &Position, _: &Tally) {}
     fn line(&mut self, _: &Position, _: &Tally) {}
+    fn test(&mut self, _: &Position, _: &Tally) {}
+    fn target(&mut self, _: f64, _: &Reached) {}
     fn epoch(&mut self, _: &EpochRow) {}
 }
 

@@ -26,6 +26,7 @@ mod run_json;
 mod start_up;
 mod state;
 mod sweep;
+mod target;
 mod trace;
 mod trace_rejected;
 mod training;

@@ -17,6 +17,7 @@ fn two_ranks_with_any_recipe_compute_the_same_as_one() {
         "--optimizer sgd --lr 0.1 --momentum 0.9 --clip-norm 0.5",
         "--optimizer sgd --lr 0.1 --schedule onecycle --max-lr 0.1 --l2 1e-3",
         "--optimizer rmsprop --lr 1e-3 --augment crop,flip,jitter,rotate --shuffle",
+        "--optimizer lamb --lr 1e-2 --weight-decay 0.1 --warmup-epochs 0.5",
     ] {
         let options: Vec<&str> = base.into_iter().chain(recipe.split(' ')).collect();
         let run = lab.train(1, "one", &[&options[..], &["--train-batch-size", "32"]].concat());
@@ -41,6 +42,7 @@ fn every_recipe_resumes_inside_an_epoch_to_the_same_bits() {
         "--optimizer sgd --lr 0.05 --momentum 0.9 --schedule cosine --clip-norm 1",
         "--optimizer sgd --lr 0.05 --schedule step --step-size 1",
         "--optimizer rmsprop --schedule onecycle --max-lr 1e-3 --early-stopping 5 --label-smoothing 0.1",
+        "--optimizer lamb --lr 5e-3 --lr-scaling linear --warmup-epochs 1.25 --eval-every 3",
     ] {
         let options: Vec<&str> = base.split(' ').chain(recipe.split(' ')).collect();
         let expected = lab.train(2, "run", &options);

@@ -164,9 +164,8 @@ mod tests {
             let tested = run(ranks, &Options::default(), |world| {
                 let mut target = TargetAccuracy::new(90.0);
                 let shift = world.rank() as f64;
-                let mut test = |accuracy: f64, steps| {
-                    target.test(world, accuracy - shift, steps, steps as f64 + shift)
-                };
+                let mut test =
+                    |accuracy: f64, steps| target.test(world, accuracy - shift, steps, steps as f64 + shift);
                 let tests = [test(f64::NAN, 10)?, test(89.9, 20)?, test(90.0, 30)?, test(50.0, 40)?];
                 Ok::<_, CommError>((tests, target.reached()))
             });

@@ -206,7 +206,7 @@ pub struct DataRecord {
 pub struct Results {
     /// Optimizer steps.
     pub steps: usize,
-    /// Number of epochs that were trained.
+    /// Number of epochs that were trained. With `--stop-at-target`, the last one may be incomplete.
     pub epochs_run: usize,
     /// Time from the start of the process to the first step: MPI, data, network, connections. This time and
     /// the following ones are means over ranks.
@@ -281,6 +281,19 @@ pub struct Results {
     /// Number of epochs after which early stopping ended the run; `None` if early stopping did not end it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stopped_early_after: Option<usize>,
+    /// With `--target-accuracy`: whether a test reached the target.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub target_reached: Option<bool>,
+    /// Optimizer steps before the first test that reached the target; `None` if no test did, like the next
+    /// two fields.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub steps_to_target: Option<usize>,
+    /// Epochs before this test, with a fraction if the test was inside an epoch.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub epochs_to_target: Option<f64>,
+    /// Seconds of the training loops before this test, like `train_seconds`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub seconds_to_target: Option<f64>,
 }
 
 /// Results of one rank.

@@ -107,8 +107,13 @@ fn times_agree(run: &Value) -> Result<(), String> {
         return Ok(());
     };
     let near = |path, expected: f64, by| is_near(path, run, Some(expected), 1e-6 * expected.max(1.0), by);
-    near("images_per_second", samples as f64 * epochs / training, "samples, epochs_run and train_seconds")?;
     near("ms_per_step", 1e3 * training / steps, "train_seconds and steps")?;
+    // If the training stopped at its target, the last epoch may be incomplete.
+    let is_whole = !stopped_at_target(run);
+    if is_whole {
+        let expected = samples as f64 * epochs / training;
+        near("images_per_second", expected, "samples, epochs_run and train_seconds")?;
+    }
     // The checks below do not hold for a resumed run: its batch size may have changed, or an older version
     // may have begun it.
     if run["history"].as_array().is_some_and(|processes| processes.len() > 1) {
@@ -116,10 +121,40 @@ fn times_agree(run: &Value) -> Result<(), String> {
     }
     let batch = step_samples(|field| &run["config"][field]) as u64;
     let in_epoch = samples.div_ceil(run["world_size"].as_u64().unwrap_or(1)).div_ceil(batch);
-    near("steps", epochs * in_epoch as f64, "samples, epochs_run and batch")?;
+    if is_whole {
+        near("steps", epochs * in_epoch as f64, "samples, epochs_run and batch")?;
+    }
     let phases: f64 =
         run["step_ms"].as_object().into_iter().flatten().filter_map(|(_, ms)| ms.as_f64()).sum();
     is_near("ms_per_step", run, Some(phases), 0.01 * phases + 1e-3, "step_ms")
+}
+
+/// Whether `--stop-at-target` ended the run at the test that reached the target.
+fn stopped_at_target(run: &Value) -> bool {
+    run["config"]["stop_at_target"] == true && run["steps_to_target"] == run["steps"]
+}
+
+/// Checks the results of `--target-accuracy`, if there are any.
+fn target_agrees(run: &Value) -> Result<(), String> {
+    let times = ["steps_to_target", "epochs_to_target", "seconds_to_target"];
+    let reached = &run["target_reached"];
+    if run["status"] == "completed" && reached.is_null() == run["config"]["target_accuracy"].is_number() {
+        return Err(format!(
+            "target_reached is {reached}, but config.target_accuracy is {}",
+            run["config"]["target_accuracy"]
+        ));
+    }
+    for (name, most) in times.into_iter().zip(["steps", "epochs_run", "train_seconds"]) {
+        if run[name].is_null() == (*reached == true) {
+            return Err(format!("{name} is {}, but target_reached is {reached}", run[name]));
+        }
+        if let (Some(to), Some(all)) = (run[name].as_f64(), run[most].as_f64())
+            && to > all * (1.0 + 1e-9)
+        {
+            return Err(format!("{name} is {to}, but {most} is {all}"));
+        }
+    }
+    Ok(())
 }
 
 /// Checks values that depend on each other, if they are present.
@@ -169,11 +204,13 @@ fn agree(run: &Value) -> Result<(), String> {
         }
     }
     if let (Some(trained), Some(epochs)) = (number("epochs_run"), run["config"]["epochs"].as_f64())
-        && (trained > epochs || trained < epochs && run["stopped_early_after"].is_null())
+        && (trained > epochs
+            || trained < epochs && run["stopped_early_after"].is_null() && !stopped_at_target(run))
     {
         return Err(format!("epochs_run is {trained}, but config.epochs is {epochs}"));
     }
     times_agree(run)?;
+    target_agrees(run)?;
     by_rank_agree(run)?;
     by_class_agree(run)?;
     for (at, attempt) in run["history"].as_array().into_iter().flatten().enumerate() {
@@ -419,6 +456,28 @@ mod tests {
             let field = edited.pointer_mut(path).unwrap();
             *field = if field.is_u64() { (value as u64).into() } else { value.into() };
             assert!(check(&edited).is_err(), "{path}");
+        }
+    }
+
+    #[test]
+    fn results_of_a_target_that_contradict_each_other_are_named() {
+        let mut whole = json();
+        whole["config"]["target_accuracy"] = 97.0.into();
+        whole["target_reached"] = true.into();
+        (whole["steps_to_target"], whole["epochs_to_target"]) = (1.into(), 0.5.into());
+        whole["seconds_to_target"] = 0.1.into();
+        assert_eq!(check(&whole), Ok(()));
+        for (field, value, expected) in [
+            ("target_reached", Value::Null, "target_reached is null, but config.target_accuracy is 97.0"),
+            ("target_reached", false.into(), "steps_to_target is 1, but target_reached is false"),
+            ("steps_to_target", Value::Null, "steps_to_target is null, but target_reached is true"),
+            ("steps_to_target", 1_000_000.into(), "steps_to_target is 1000000, but steps is 2814"),
+            ("epochs_to_target", 99.into(), "epochs_to_target is 99, but epochs_run is 3"),
+            ("seconds_to_target", 1e6.into(), "seconds_to_target is 1000000, but train_seconds is 4"),
+        ] {
+            let mut edited = whole.clone();
+            edited[field] = value;
+            assert_eq!(check(&edited).unwrap_err(), expected);
         }
     }
 

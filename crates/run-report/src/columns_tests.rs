@@ -17,13 +17,13 @@ use crate::rows::group;
 use crate::runs::{Run, Section};
 use crate::sheet::Sheet;
 use crate::summary::summary;
-use crate::testing::run;
+use crate::testing::{run, with_target};
 use run_record::ByClass;
 
-/// Returns the tables of runs that differ in topology, backend and quantization.
+/// Returns the tables of runs with a target accuracy that differ in topology, backend and quantization.
 fn of_runs() -> Vec<Sheet> {
     let with = |topology, options: &[&str]| {
-        let mut run = run(topology, options, 5.0);
+        let mut run = with_target(run(topology, options, 5.0), true);
         let results = &mut run.results;
         (results.weights_sha256, results.int8_test_loss) = ("a".into(), Some(0.125));
         (results.float_inference_seconds, results.int8_inference_seconds) = (Some(3.0), Some(1.0));

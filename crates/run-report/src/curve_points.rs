@@ -69,7 +69,7 @@ pub fn tests(run: &Run, name: &str, ending: &str) -> Result<Vec<MeanPoint>, Stri
 }
 
 fn steps_of_epoch(run: &Run) -> u64 {
-    (run.results.steps / run.results.epochs_run.max(1)).max(1) as u64
+    run.steps_of_epoch() as u64
 }
 
 fn log_every(run: &Run) -> u64 {

@@ -152,6 +152,10 @@ fn results(of: &Ends) -> Results {
         weights_sha256: String::new(),
         best_epoch: Some(1),
         stopped_early_after: Some(1),
+        target_reached: None,
+        steps_to_target: None,
+        epochs_to_target: None,
+        seconds_to_target: None,
     }
 }
 

@@ -36,7 +36,7 @@ pub fn pictures(
     pictures
 }
 
-/// Makes bar charts of training time, efficiency and waiting, with a bar for each row that has a value.
+/// Makes bar charts of training time, efficiency, waiting and the time to the target accuracy, with a bar for each row that has a value.
 fn bar_charts(rows: &[Row<'_>], named: &[NamedRow<'_, '_>], baseline: &str) -> Vec<Picture> {
     // If all rows are on the baseline's topology, there is no efficiency.
     let several = rows.iter().any(|row| row.setting("topology") != baseline);
@@ -46,6 +46,17 @@ fn bar_charts(rows: &[Row<'_>], named: &[NamedRow<'_, '_>], baseline: &str) -> V
     };
     let share = |row: &Row<'_>| (row.ranks() > 1).then(|| row.spread(exposed_percent));
     let of_several = "medians; error bars from minimum to maximum if there are repeats";
+    let time_to_target = |row: &Row<'_>| {
+        let spread = row.spread(|run| run.results.seconds_to_target.unwrap_or(f64::NAN));
+        spread.is_known().then_some(spread)
+    };
+    let misses =
+        |row: &&NamedRow<'_, '_>| row.row.runs.iter().any(|run| run.results.target_reached == Some(false));
+    let missed: Vec<&str> = named.iter().filter(misses).map(|row| row.name.as_str()).collect();
+    let missed = match missed.join("; ") {
+        names if names.is_empty() => names,
+        names => format!(" Not reached by all runs: {names}."),
+    };
     let bars = [
         (
             "time",
@@ -63,6 +74,11 @@ fn bar_charts(rows: &[Row<'_>], named: &[NamedRow<'_, '_>], baseline: &str) -> V
             "communication",
             format!("Share of the training time in which ranks only waited for gradients: {of_several}."),
             bars(named, "exposed communication", "share of train s [%]", 1, share),
+        ),
+        (
+            "target",
+            format!("Training time to the target accuracy, without tests: {of_several}.{missed}"),
+            bars(named, "time to target accuracy", "s to target", 2, time_to_target),
         ),
     ];
     let oversubscribed = if rows.iter().any(|row| row.first().record.oversubscribed) {

@@ -4,7 +4,7 @@ use itertools::Itertools;
 
 use super::*;
 use crate::rows::group;
-use crate::testing::{run, with_test_losses};
+use crate::testing::{run, with_target, with_test_losses};
 
 fn drawn_curves(ending: &str, rows: &[Row<'_>]) -> Option<(Plot, String)> {
     curves("loss", ending, &NamedRow::all(rows, &Palette::for_sections(&[names(rows)])), &mut Vec::new())
@@ -25,6 +25,24 @@ fn drawn(losses: &[f64]) -> [(String, bool); 2] {
         let (plot, marks) = drawn_curves(ending, &group(&runs)).expect("there are curves");
         (plot.svg().unwrap(), marks.contains("overfitting"))
     })
+}
+
+#[test]
+fn only_rows_that_reached_the_target_have_a_bar_and_the_caption_names_the_others() {
+    let drawn = |reached: [bool; 3]| {
+        let runs = [(1, 1), (1, 2), (2, 2)].map(|topology| run(topology, &[], 4.0));
+        let mut reached = reached.into_iter();
+        let runs = runs.map(|run| with_target(run, reached.next().expect("one for each run")));
+        let rows = group(&runs);
+        let named = NamedRow::all(&rows, &Palette::for_sections(&[names(&rows)]));
+        let charts = bar_charts(&rows, &named, "1x1");
+        charts.into_iter().find(|chart| chart.name == "target").map(|chart| chart.caption)
+    };
+    let caption = drawn([true, true, false]).expect("two bars");
+    assert!(caption.contains("Not reached by all runs: 2x2"), "{caption}");
+    let caption = drawn([true; 3]).expect("three bars");
+    assert!(!caption.contains("Not reached"), "{caption}");
+    assert_eq!(drawn([true, false, false]), None, "a single bar compares nothing");
 }
 
 #[test]

@@ -80,7 +80,7 @@ fn part(section: &Section, link: &Link) -> PagePart {
 
 /// Returns the measured time of an epoch in seconds.
 fn epoch_s(row: &Row<'_>) -> f64 {
-    row.train_seconds().median / row.first().results.epochs_run.max(1) as f64
+    row.train_seconds().median / row.first().epochs_trained()
 }
 
 /// A row of the table: a number of ranks, and a measured configuration with this number of ranks; `None` if

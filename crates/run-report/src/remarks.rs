@@ -164,8 +164,9 @@ fn fewer_updates(rows: &[Row<'_>]) -> Option<String> {
             continue;
         };
         let steps = |row: &Row<'_>| row.first().results.steps;
-        // Early stopping may have ended one of the two trainings earlier.
-        let in_equal_epochs = many.first().results.epochs_run == few.first().results.epochs_run;
+        // Early stopping or --stop-at-target may have ended one of the two trainings earlier.
+        let epochs = |row: &Row<'_>| row.first().epochs_trained();
+        let in_equal_epochs = epochs(many) == epochs(few);
         let fewer = (in_equal_epochs && steps(many) < steps(few)).then(|| {
             format!(
                 "{} makes {} and {} makes {}",
@@ -366,10 +367,10 @@ fn changes(run: &Run, is_shown: impl Fn(&Change) -> bool) -> Vec<String> {
             }
         }
     }
-    let steps = run.results.steps.checked_div(run.results.epochs_run).filter(|steps| *steps > 0);
+    let steps = run.steps_of_epoch();
     let line = |(step, change): &(usize, Change)| {
         let [from, to] = [&change.from, &change.to].map(|value| typed(&shown(value)).to_owned());
-        let epoch = steps.map_or_else(String::new, |steps| format!(" (epoch {})", step / steps + 1));
+        let epoch = format!(" (epoch {})", step / steps + 1);
         let option = change.field.replace('_', "-");
         format!("--{option} {from} → {to} from step {}{epoch}", step + 1).replace(char::is_control, " ")
     };

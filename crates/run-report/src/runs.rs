@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use super::checks;
 use super::csv_table::{self, TableRow, damaged};
-use super::remarks::{changed_setting, shown};
+use super::remarks::{changed_setting, shown, step_samples};
 use super::rows::compare;
 
 /// A finished run.
@@ -97,6 +97,32 @@ impl Run {
     /// Returns the value of an option; null if it was not given.
     pub fn option(&self, field: &str) -> &Value {
         self.record.config.get(field).unwrap_or(&Value::Null)
+    }
+
+    /// Returns the number of steps in an epoch, at least 1.
+    pub fn steps_of_epoch(&self) -> usize {
+        let Results { steps, epochs_run, .. } = self.results;
+        let steps = if self.stopped_at_target() {
+            let batch = step_samples(|field| self.option(field)).max(1);
+            self.record.data.train_samples.div_ceil(self.record.world_size.max(1)).div_ceil(batch)
+        } else {
+            steps / epochs_run.max(1)
+        };
+        steps.max(1)
+    }
+
+    /// Returns the number of epochs that were trained. It has a fraction if the last one is incomplete.
+    pub fn epochs_trained(&self) -> f64 {
+        if self.stopped_at_target() {
+            self.results.steps as f64 / self.steps_of_epoch() as f64
+        } else {
+            self.results.epochs_run.max(1) as f64
+        }
+    }
+
+    /// Whether `--stop-at-target` ended the run. Its last epoch may be incomplete.
+    fn stopped_at_target(&self) -> bool {
+        *self.option("stop_at_target") == true && self.results.steps_to_target == Some(self.results.steps)
     }
 
     /// Returns the text of an option; empty if the option has another type.

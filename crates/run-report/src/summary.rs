@@ -31,10 +31,15 @@ pub fn summary(section: &Section, rows: &[Row<'_>], baseline: &str) -> Sheet {
     let settings = settings.chain(["oversubscribed"]);
     let mut columns: Vec<Field<'_, Row<'_>>> = settings.map(|name| setting(name, |row| row)).collect();
     columns.extend(speed_columns(rows, baseline));
+    columns.extend(TARGETS.map(|measure| {
+        measure.column().shows(move |row: &Row<'_>| missed(row).unwrap_or_else(|| measure.cell(row)))
+    }));
     columns.extend(OTHERS.map(|measure| measure.column().shows(move |row: &Row<'_>| measure.cell(row))));
     columns.extend(repeat_columns());
     columns.extend(program_columns(rows));
     let optional = [
+        "seconds_to_target",
+        "epochs_to_target",
         "balanced_accuracy",
         "int8_test_accuracy",
         "float_kb",
@@ -51,6 +56,16 @@ pub fn summary(section: &Section, rows: &[Row<'_>], baseline: &str) -> Sheet {
         optional.contains(&column.key.as_str()) && cells.iter().all(|cell| cell.value == CellValue::Nothing)
     });
     sheet.led_by(&["test_accuracy"])
+}
+
+/// Returns the cell of the time to the target accuracy, if a run of the row did not reach it. `None` if all
+/// runs did, or if they had no target.
+fn missed(row: &Row<'_>) -> Option<Cell> {
+    let missed = row.runs.iter().filter(|run| run.results.target_reached == Some(false)).count();
+    let all = row.runs.len();
+    let text = if missed == all { "not reached".into() } else { format!("not reached by {missed} of {all}") };
+    let cell = Cell { value: CellValue::Text(text), ..Cell::of_runs(paths(row)) };
+    (missed > 0).then_some(cell)
 }
 
 /// Makes a cell with a number of ranks or runs.
@@ -146,20 +161,25 @@ pub fn own_columns(rows: &[Row<'_>]) -> Vec<String> {
 /// Returns the section's title, followed by what all rows have in common.
 fn title(section: &Section, rows: &[Row<'_>]) -> String {
     let varied = varied(rows);
-    let common: Vec<String> = ["model", "epochs", "train_batch_size", "train_samples", "device", "mpi"]
-        .into_iter()
-        .filter(|name| !varied.iter().any(|v| v == name) && rows[0].settings.contains_key(*name))
-        .map(|name| match name {
-            "model" | "mpi" => rows[0].setting(name).to_owned(),
-            "train_batch_size" => format!("batch {} a rank", rows[0].setting(name)),
-            "epochs" => format!("epochs {}{}", rows[0].setting(name), trained(rows)),
-            _ => format!("{} {}", name.replace('_', " "), rows[0].setting(name)),
-        })
-        .collect();
+    let common: Vec<String> =
+        ["model", "epochs", "train_batch_size", "train_samples", "target_accuracy", "device", "mpi"]
+            .into_iter()
+            .filter(|name| !varied.iter().any(|v| v == name) && rows[0].settings.contains_key(*name))
+            .map(|name| match name {
+                "model" | "mpi" => rows[0].setting(name).to_owned(),
+                "train_batch_size" => format!("batch {} a rank", rows[0].setting(name)),
+                "epochs" => format!("epochs {}{}", rows[0].setting(name), trained(rows)),
+                "target_accuracy" => {
+                    format!("target accuracy {}%", rows[0].setting(name).trim_end_matches(".0"))
+                }
+                _ => format!("{} {}", name.replace('_', " "), rows[0].setting(name)),
+            })
+            .collect();
     format!("{}: {}", section.title, common.join(", "))
 }
 
-/// Says how many epochs were trained, if early stopping ended a run before the last requested epoch.
+/// Says how many epochs were trained, if early stopping or `--stop-at-target` ended a run before the last
+/// requested epoch.
 fn trained(rows: &[Row<'_>]) -> String {
     let epochs = || rows.iter().flat_map(|row| &row.runs).map(|run| run.results.epochs_run);
     match epochs().minmax().into_option() {
@@ -353,6 +373,23 @@ pub const STEP: Measure = Measure::new("ms/step", "ms_per_step", |run| run.resul
     .hide_order(7)
     .timed()
     .means("train s divided by the number of optimizer steps, in milliseconds");
+
+/// The time to the target accuracy.
+pub const TIME_TO_TARGET: Measure =
+    Measure::new("s to target", "seconds_to_target", |run| run.results.seconds_to_target.unwrap_or(f64::NAN))
+        .timed()
+        .means("Seconds of training before the first test that reached --target-accuracy, without the tests");
+
+/// The measurements of `--target-accuracy`.
+const TARGETS: [Measure; 2] = [
+    TIME_TO_TARGET,
+    Measure::new("epochs to target", "epochs_to_target", |run| {
+        run.results.epochs_to_target.unwrap_or(f64::NAN)
+    })
+    .hide_order(6)
+    .beside(Dispersion::Range)
+    .means("Epochs before the first test that reached --target-accuracy"),
+];
 
 /// The measurements after the speed-up.
 pub const OTHERS: [Measure; 15] = [

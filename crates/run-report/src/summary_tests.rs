@@ -3,7 +3,7 @@
 use super::*;
 use crate::rows::group;
 use crate::runs::Run;
-use crate::testing::{run, with_test_losses};
+use crate::testing::{run, with_target, with_test_losses};
 
 fn section(runs: Vec<Run>) -> Section {
     Section { name: "t".into(), title: "T".into(), runs, ..Section::default() }
@@ -31,6 +31,27 @@ fn speed_up_and_efficiency_are_those_of_medians() {
     let alone = summary(&section, &group(&section.runs)[1..], "1x1");
     let text = alone.markdown();
     assert!(text.contains("| – | – |") && text.contains("There is no run on 1x1"), "{text}");
+}
+
+#[test]
+fn a_target_that_a_run_did_not_reach_has_no_number() {
+    let of = |topology, seconds: f64, reached: bool| with_target(run(topology, &[], seconds), reached);
+    let section = section(vec![
+        of((1, 1), 8.0, true),
+        of((1, 1), 10.0, true),
+        of((1, 2), 5.0, true),
+        of((1, 2), 5.0, false),
+        of((2, 2), 3.0, false),
+    ]);
+    let lines = csv(&section);
+    let times = ["seconds_to_target", "epochs_to_target"];
+    let found = [1, 2, 3].map(|row| times.map(|name| value(&lines, row, name)));
+    assert_eq!(found, [["4.5", "1.5"], ["not reached by 1 of 2"; 2], ["not reached"; 2]]);
+    assert_eq!(value(&lines, 1, "seconds_to_target_max"), "5");
+    let text = summary(&section, &group(&section.runs), "1x1").markdown();
+    assert!(text.contains("target accuracy 97%"), "{text}");
+    let plain = summary(&section, &group(&[run((1, 1), &[], 8.0)]), "1x1").markdown();
+    assert!(!plain.contains("target"), "{plain}");
 }
 
 #[test]

@@ -102,6 +102,10 @@ pub fn run(topology: (usize, usize), options: &[&str], train_seconds: f64) -> Ru
             weights_sha256: String::new(),
             best_epoch: None,
             stopped_early_after: None,
+            target_reached: None,
+            steps_to_target: None,
+            epochs_to_target: None,
+            seconds_to_target: None,
         },
         record: RunRecord {
             status: Status::Completed,
@@ -141,6 +145,17 @@ pub fn run(topology: (usize, usize), options: &[&str], train_seconds: f64) -> Ru
             config: options,
         },
     }
+}
+
+/// Returns `run` with a target accuracy of 97% that was reached after half of the steps, or not at all.
+pub fn with_target(mut run: Run, is_reached: bool) -> Run {
+    run.record.config.insert("target_accuracy".into(), 97.0.into());
+    let results = &mut run.results;
+    results.target_reached = Some(is_reached);
+    results.steps_to_target = is_reached.then_some(results.steps / 2);
+    results.epochs_to_target = is_reached.then_some(results.epochs_run as f64 / 2.0);
+    results.seconds_to_target = is_reached.then_some(results.train_seconds / 2.0);
+    run
 }
 
 /// Returns `run` in the folder `path`, with an `epochs.csv` of these test losses and a decreasing training

@@ -101,7 +101,7 @@ impl Resumed {
                 intact.path.display()
             );
         }
-        say_learning_rate(&checkpoint.position, &old.config, &record.config, steps);
+        say_learning_rate(&checkpoint.position, [&old.config, &record.config], steps, old.world_size);
         record.history = old.history;
         record.failed_attempts = old.failed_attempts;
         let complete = completed == Some(step) && changed.is_empty();
@@ -250,6 +250,13 @@ fn ends_wrongly(
     if changed.is_empty() || !position.is_done(config.epochs.get(), patience.map(Positive::get)) {
         return None;
     }
+    if position.stopped_at_target {
+        let target =
+            config.recipe.target_accuracy.map_or_else(String::new, |target| format!(" of {target}%"));
+        return Some(format!(
+            "--stop-at-target has ended the run after {step} steps, at its target accuracy{target}: start a new run"
+        ));
+    }
     if step_in_epoch > 0 {
         let begun = epoch + 1;
         let remedy = if epoch >= config.epochs.get() {
@@ -278,10 +285,9 @@ fn ends_wrongly(
 
 /// Logs how the learning rate continues, if an option of the schedule has changed. The number of epochs is
 /// such an option, because cosine and onecycle end with the last epoch.
-fn say_learning_rate(position: &Position, before: &RunConfig, after: &RunConfig, steps: usize) {
-    let schedule = |config: &RunConfig| config.rates(steps);
-    let (before, after) = (schedule(before), schedule(after));
-    let is_constant = |schedule: &Schedule| schedule.kind == ScheduleKind::Constant;
+fn say_learning_rate(position: &Position, configs: [&RunConfig; 2], steps: usize, ranks: usize) {
+    let [before, after] = configs.map(|config| config.rates(steps, ranks));
+    let is_constant = |schedule: &Schedule| schedule.kind == ScheduleKind::Constant && schedule.warmup == 0.0;
     let same = before.base == after.base && is_constant(&before) && is_constant(&after);
     if same || before == after || position.is_done(after.epochs, None) {
         return;

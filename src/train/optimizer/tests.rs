@@ -45,6 +45,8 @@ fn each_kind_takes_the_options_of_the_run() {
     assert_close(once("--optimizer adam --weight-decay 0.1"), [0.9, -1.9], "adam");
     assert_close(once("--optimizer adamw --weight-decay 0.1"), [0.89, -1.88], "adamw");
     assert_close(once("--optimizer sgd --weight-decay 0.1"), [0.95, -1.96], "sgd");
+    // Each update of LAMB is scaled by the norm of its parameter's weight, here to the size of the weight.
+    assert_close(once("--optimizer lamb --weight-decay 0.1"), [0.9, -1.8], "lamb");
     // After one step, the root of RMSprop's mean square is a tenth of the gradient.
     assert_close(once("--optimizer rmsprop --weight-decay 0.1"), [0.0, -1.0], "rmsprop");
     let twice = |options: &str| {
