@@ -119,8 +119,8 @@ pub const OPTIONS: &[OptionSpec] = {
         new("accumulate", Recipe, Training, Results).fixed(SAMPLES).technique(),
         new("precision", Recipe, Step, Results).fixed(PRECISION).technique(),
         new("lr", Recipe, Step, Results).common(),
-        new("lr_scaling", Recipe, Training, Results).technique(),
-        new("warmup_epochs", Recipe, Training, Results).technique(),
+        new("lr_scaling", Recipe, Training, Results),
+        new("warmup_epochs", Recipe, Training, Results),
         new("weight_decay", Recipe, Step, Results),
         new("optimizer", Recipe, Step, Results)
             .common()
