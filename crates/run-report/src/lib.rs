@@ -52,6 +52,7 @@ pub mod rows;
 pub mod runs;
 pub mod sheet;
 pub mod summary;
+mod target;
 #[cfg(test)]
 mod testing;
 

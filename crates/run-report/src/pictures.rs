@@ -11,6 +11,7 @@ use super::rows::{Row, Spread};
 use super::runs::{Run, Section, overfitting_epoch};
 use super::sheet::significant;
 use super::summary::{exposed_percent, speed_up};
+use super::target::has_missed;
 
 /// Makes the plots of `rows`, in the colours of `palette`. A row is a configuration: one run or its repeats.
 /// Efficiency is relative to the topology `baseline`. Damaged curves are left out and get a line in `notes`.
@@ -50,9 +51,8 @@ fn bar_charts(rows: &[Row<'_>], named: &[NamedRow<'_, '_>], baseline: &str) -> V
         let spread = row.spread(|run| run.results.seconds_to_target.unwrap_or(f64::NAN));
         spread.is_known().then_some(spread)
     };
-    let misses =
-        |row: &&NamedRow<'_, '_>| row.row.runs.iter().any(|run| run.results.target_reached == Some(false));
-    let missed: Vec<&str> = named.iter().filter(misses).map(|row| row.name.as_str()).collect();
+    let missed: Vec<&str> =
+        named.iter().filter(|row| has_missed(row.row)).map(|row| row.name.as_str()).collect();
     let missed = match missed.join("; ") {
         names if names.is_empty() => names,
         names => format!(" Not reached by all runs: {names}."),

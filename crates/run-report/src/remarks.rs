@@ -14,6 +14,7 @@ use serde_json::Value;
 use super::rows::{Interval, Row, typed, varied};
 use super::runs::{Run, one_line};
 use super::summary::speed_up;
+use super::target::accurate_on_most_ranks;
 
 /// Returns the remarks below the table of `rows`. Speed-ups are relative to the topology `baseline`.
 /// `overfits` is true if the table has the column of overfitting.
@@ -30,6 +31,7 @@ pub fn remarks(rows: &[Row<'_>], baseline: &str, overfits: bool) -> Vec<String> 
     let builds = distinct(|run| run.record.git.clone());
     let rules = [
         fewer_updates(rows),
+        accurate_on_most_ranks(rows, baseline),
         varied.iter().any(|name| name == "accumulate").then(|| {
             "Accumulation: a step takes `accumulate` batches of each rank. So ms/step is the time of several batches, and \
              an epoch has fewer updates."

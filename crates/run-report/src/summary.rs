@@ -13,6 +13,7 @@ use super::remarks::{changes_of, failures, is_sound, marks, remarks, warnings};
 use super::rows::{Interval, Row, chance, is_told, varied};
 use super::runs::{Run, Section, overfitting_epochs, wait_seconds};
 use super::sheet::{Cell, CellValue, Column, Field, Sheet};
+use super::target;
 use terminal::digits::decimals;
 
 /// Returns speed-up over `base`, and parallel efficiency in percent, from medians. `None` if the times of one
@@ -31,9 +32,7 @@ pub fn summary(section: &Section, rows: &[Row<'_>], baseline: &str) -> Sheet {
     let settings = settings.chain(["oversubscribed"]);
     let mut columns: Vec<Field<'_, Row<'_>>> = settings.map(|name| setting(name, |row| row)).collect();
     columns.extend(speed_columns(rows, baseline));
-    columns.extend(TARGETS.map(|measure| {
-        measure.column().shows(move |row: &Row<'_>| missed(row).unwrap_or_else(|| measure.cell(row)))
-    }));
+    columns.extend(target::columns());
     columns.extend(OTHERS.map(|measure| measure.column().shows(move |row: &Row<'_>| measure.cell(row))));
     columns.extend(repeat_columns());
     columns.extend(program_columns(rows));
@@ -56,16 +55,6 @@ pub fn summary(section: &Section, rows: &[Row<'_>], baseline: &str) -> Sheet {
         optional.contains(&column.key.as_str()) && cells.iter().all(|cell| cell.value == CellValue::Nothing)
     });
     sheet.led_by(&["test_accuracy"])
-}
-
-/// Returns the cell of the time to the target accuracy, if a run of the row did not reach it. `None` if all
-/// runs did, or if they had no target.
-fn missed(row: &Row<'_>) -> Option<Cell> {
-    let missed = row.runs.iter().filter(|run| run.results.target_reached == Some(false)).count();
-    let all = row.runs.len();
-    let text = if missed == all { "not reached".into() } else { format!("not reached by {missed} of {all}") };
-    let cell = Cell { value: CellValue::Text(text), ..Cell::of_runs(paths(row)) };
-    (missed > 0).then_some(cell)
 }
 
 /// Makes a cell with a number of ranks or runs.
@@ -373,23 +362,6 @@ pub const STEP: Measure = Measure::new("ms/step", "ms_per_step", |run| run.resul
     .hide_order(7)
     .timed()
     .means("train s divided by the number of optimizer steps, in milliseconds");
-
-/// The time to the target accuracy.
-pub const TIME_TO_TARGET: Measure =
-    Measure::new("s to target", "seconds_to_target", |run| run.results.seconds_to_target.unwrap_or(f64::NAN))
-        .timed()
-        .means("Seconds of training before the first test that reached --target-accuracy, without the tests");
-
-/// The measurements of `--target-accuracy`.
-const TARGETS: [Measure; 2] = [
-    TIME_TO_TARGET,
-    Measure::new("epochs to target", "epochs_to_target", |run| {
-        run.results.epochs_to_target.unwrap_or(f64::NAN)
-    })
-    .hide_order(6)
-    .beside(Dispersion::Range)
-    .means("Epochs before the first test that reached --target-accuracy"),
-];
 
 /// The measurements after the speed-up.
 pub const OTHERS: [Measure; 15] = [
