@@ -42,7 +42,7 @@ fn main() -> anyhow::Result<()> {
         bail!("usage: check_recipes FILE.safetensors STEPS [OPTIONS]");
     };
     let config = RunConfig::read(options)?;
-    let schedule = config.rates(steps.parse().context("STEPS")?);
+    let schedule = config.rates(steps.parse().context("STEPS")?, 1);
     let rate = |step: usize| schedule.rate(step / schedule.steps, step % schedule.steps);
     let bytes = std::fs::read(path).with_context(|| path.clone())?;
     let file = SafeTensors::deserialize(&bytes)?;

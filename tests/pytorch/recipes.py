@@ -56,6 +56,28 @@ class Case:
         return 0.05 if self.optimizer is SGD else 5e-4
 
 
+class Lamb(torch.optim.Optimizer):
+    """LAMB as in algorithm 2 of You et al. (2020), with a state of f32. PyTorch has no LAMB."""
+
+    def __init__(self, params, lr, weight_decay):
+        super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "betas": (0.9, 0.999)})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for weight in group["params"]:
+                state = self.state[weight]
+                time = state["time"] = state.get("time", 0) + 1
+                update = []
+                for moment, beta, value in zip("mv", group["betas"], (weight.grad, weight.grad**2)):
+                    state[moment] = beta * state.get(moment, torch.zeros_like(weight)) + (1 - beta) * value
+                    update.append(state[moment] / (1 - beta**time))
+                update = update[0] / (update[1].sqrt() + 1e-6) + group["weight_decay"] * weight
+                norms = weight.norm(), update.norm()
+                ratio = norms[0] / norms[1] if min(norms) > 0 else 1.0
+                weight -= group["lr"] * ratio * update
+
+
 def one_cycle(case):
     """Makes PyTorch's OneCycleLR over all steps of the case's training."""
     return lambda optimizer: OneCycleLR(optimizer, max_lr=0.02, total_steps=case.epochs * case.steps)
@@ -64,6 +86,7 @@ def one_cycle(case):
 CASES = [
     Case("--optimizer adam", Adam, {}),
     Case("--optimizer adamw", AdamW, {}, decay=0.05),
+    Case("--optimizer lamb", Lamb, {}, decay=0.05),
     Case("--optimizer sgd", SGD, {}),
     Case("--optimizer sgd --momentum 0.9", SGD, {"momentum": 0.9}),
     Case("--optimizer rmsprop", RMSprop, {}),
