@@ -5,7 +5,7 @@ use std::time::Duration;
 
 #[cfg(feature = "mpi")]
 use crate::Launcher;
-use crate::process;
+use crate::{LocalError, process};
 
 /// An error of the world or of a collective. Its text is one line: what happened, on which rank and host, and
 /// what to do if that is known.
@@ -218,6 +218,9 @@ pub enum SharedError {
     /// A data set that cannot be divided into batches for all ranks.
     #[error("the data set cannot be sharded: {0}")]
     Sharding(String),
+    /// Options of local updates that are wrong, or do not fit the module.
+    #[error("local updates: {0}")]
+    LocalUpdates(LocalError),
 }
 
 /// Why a parameter has no averaged gradient.

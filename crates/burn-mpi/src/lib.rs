@@ -43,6 +43,7 @@
 //! | [`run`], [`World`] | start, rank and world size, small exchanges, agreement on errors, deadlines |
 //! | [`connect`], [`Collective`] | transports: MPI; gloo (feature `gloo`); transports of other crates |
 //! | [`GradientSync`], [`SyncOptions`], [`SyncReport`] | averaged gradients, accumulation, overlap |
+//! | [`LocalUpdates`], [`LocalOptions`] | local SGD, DiLoCo, Streaming DiLoCo: ranks average every H steps |
 //! | [`ShardPlan`], `ShardedDataset` with the feature `data` | shards of any Burn data set, uneven batches |
 //! | [`LrScaling`], [`warmup`], [`TargetAccuracy`] | learning rates for more ranks, time to an accuracy |
 //! | [`average_metrics`], [`save_record`], [`load_module`] | metrics of all ranks, files of rank 0 |
@@ -73,6 +74,7 @@ mod host;
 #[cfg(feature = "mpi")]
 mod launcher;
 mod learning_rate;
+mod local;
 mod member;
 pub mod messages;
 mod metrics;
@@ -111,6 +113,7 @@ use lab::{Call, Primitives};
 #[cfg(feature = "mpi")]
 pub use launcher::Launcher;
 pub use learning_rate::{LrScaling, Reached, TargetAccuracy, warmup};
+pub use local::{FragmentState, LocalError, LocalOptions, LocalState, LocalUpdates, Outer};
 pub use member::Started;
 pub use metrics::{Mean, average_metrics};
 pub use module::{broadcast_module, check_equal_weights};

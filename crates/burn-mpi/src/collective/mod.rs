@@ -12,6 +12,7 @@ pub(crate) mod gloo;
 pub(crate) mod mpi;
 pub(crate) mod operation;
 pub(crate) mod pending;
+pub(crate) mod polled;
 pub(crate) mod primitives;
 pub(crate) mod wire;
 

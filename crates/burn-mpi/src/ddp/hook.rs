@@ -41,6 +41,7 @@ use burn::tensor::container::TensorContainer;
 use burn::tensor::{DType, read_sync};
 use burn::tensor::{Gradients, Tensor};
 
+use crate::collective::polled;
 use crate::ddp::buckets::Buckets;
 
 /// State of a hooked backward, which the hook fills.
@@ -109,9 +110,20 @@ pub(crate) fn nodes<M: Module>(module: &M) -> impl Iterator<Item = u64> {
     nodes_of(module).into_iter().flat_map(|(nodes, _)| nodes.into_keys())
 }
 
-/// Makes progress on the buckets in flight, from inside the long backward of one operator. Does nothing
-/// outside a backward of a [`GradientSync`](crate::GradientSync) on this thread.
+/// Runs the backward of `loss`. Meanwhile, the operations of [`polled`] make progress, if the backend has the
+/// hook.
+pub(crate) fn polled_backward(loss: &Tensor<1>) -> Gradients {
+    // Without buckets, the hook only polls.
+    let hooked: Tensor<1> =
+        Tensor::from_dispatch(<Dispatch as HookedLoss>::hook(loss.clone().into_dispatch()));
+    hooked.backward()
+}
+
+/// Makes progress on everything in flight, from inside one long operator: on the buckets of a
+/// [`GradientSync`](crate::GradientSync) during its backward on this thread, and at any time on the fragments
+/// of the [`LocalUpdates`](crate::LocalUpdates) of this thread.
 pub fn poll() {
+    polled::poll();
     HOOKED.with_borrow_mut(|hooked| {
         if let Some(hooked) = hooked {
             hooked.buckets.poll();
@@ -133,7 +145,9 @@ struct Hook<B>(PhantomData<fn() -> B>);
 impl<B: Readable> DistributedRegistration for Hook<B> {
     fn on_register(&mut self, id: &NodeId, container: &mut TensorContainer<u64>) {
         HOOKED.with_borrow_mut(|hooked| {
-            let Some(HookedBackward { params, times, registered, taken, buckets }) = hooked else { return };
+            let Some(HookedBackward { params, times, registered, taken, buckets }) = hooked else {
+                return polled::poll();
+            };
             let Some(&param) = params.get(&id.value) else {
                 return buckets.poll();
             };
