@@ -63,9 +63,13 @@ pub(super) fn divide(layout: &ParamLayout, fragments: usize) -> Result<Vec<Vec<R
 
 impl Fragment {
     pub fn new(ranges: Vec<Range<usize>>, params: &[f32], outer: Outer) -> Self {
-        let anchor: Vec<f32> = ranges.iter().flat_map(|range| &params[range.clone()]).copied().collect();
-        let velocity = if outer == Outer::None { Vec::new() } else { vec![0.0; anchor.len()] };
-        Self { ranges, anchor, velocity, total: 0, exchange: Exchange::Idle }
+        let mut fragment =
+            Self { ranges, anchor: Vec::new(), velocity: Vec::new(), total: 0, exchange: Exchange::Idle };
+        fragment.adopt(params);
+        if outer != Outer::None {
+            fragment.velocity = vec![0.0; fragment.anchor.len()];
+        }
+        fragment
     }
 
     /// Number of values of a message on `ranks` ranks.
@@ -73,15 +77,22 @@ impl Fragment {
         self.anchor.len() + ranks * Note::VALUES
     }
 
-    /// Calls `visit` with each value of this fragment in `params` and the value's anchor.
-    fn each<'a>(&'a self, params: &'a [f32]) -> impl Iterator<Item = (f32, f32)> + 'a {
-        let values = self.ranges.iter().flat_map(|range| &params[range.clone()]);
-        values.copied().zip(self.anchor.iter().copied())
+    /// Returns, for each parameter, its range in the flat buffer and its range in this fragment. Loops over
+    /// slices are vectorised; loops over single values of several ranges are not.
+    fn parts(&self) -> impl Iterator<Item = (Range<usize>, Range<usize>)> {
+        self.ranges.iter().scan(0, |end, range| {
+            let start = *end;
+            *end += range.len();
+            Some((range.clone(), start..*end))
+        })
     }
 
-    /// Returns `weight` times the change of `params` since the last synchronisation.
-    pub fn change(&self, params: &[f32], weight: f32) -> Vec<f32> {
-        self.each(params).map(|(value, anchor)| weight * (value - anchor)).collect()
+    /// Appends `weight` times the change of `params` since the last synchronisation to `message`.
+    pub fn append_change(&self, params: &[f32], weight: f32, message: &mut Vec<f32>) {
+        for (flat, own) in self.parts() {
+            let values = params[flat].iter().zip(&self.anchor[own]);
+            message.extend(values.map(|(value, anchor)| weight * (value - anchor)));
+        }
     }
 
     /// Returns the message of `rank` of `ranks`: its change, weighted by its samples times `scale`, and its
@@ -94,7 +105,7 @@ impl Fragment {
         (rank, ranks): (usize, usize),
     ) -> Vec<f32> {
         let mut message = Vec::with_capacity(self.message_length(ranks));
-        message.extend(self.change(params, samples as f32 * scale));
+        self.append_change(params, samples as f32 * scale, &mut message);
         Note { samples, digest: digest(&self.anchor) }.write(rank, ranks, &mut message);
         message
     }
@@ -135,36 +146,31 @@ impl Fragment {
         }
     }
 
-    /// Calls `change` with each value of this fragment in `params` and the value's position in the fragment.
-    fn change_each(&self, params: &mut [f32], mut change: impl FnMut(&mut f32, usize)) {
-        let mut at = 0;
-        for range in &self.ranges {
-            for value in &mut params[range.clone()] {
-                change(value, at);
-                at += 1;
-            }
-        }
-    }
-
     /// Moves `params` towards the anchor; `merge` is the share of the present values in the result.
     pub fn merge(&self, params: &mut [f32], merge: f32) {
-        let anchor = &self.anchor;
-        if merge == 0.0 {
-            self.change_each(params, |value, at| *value = anchor[at]);
-        } else {
-            self.change_each(params, |value, at| *value = merge * *value + (1.0 - merge) * anchor[at]);
+        for (flat, own) in self.parts() {
+            let (params, anchor) = (&mut params[flat], &self.anchor[own]);
+            if merge == 0.0 {
+                params.copy_from_slice(anchor);
+            } else {
+                let values = params.iter_mut().zip(anchor);
+                values.for_each(|(value, anchor)| *value = merge * *value + (1.0 - merge) * anchor);
+            }
         }
     }
 
     /// Sets `params` to the anchor plus `change`.
     pub fn set(&self, params: &mut [f32], change: &[f32]) {
-        self.change_each(params, |value, at| *value = self.anchor[at] + change[at]);
+        for (flat, own) in self.parts() {
+            let values = params[flat].iter_mut().zip(&self.anchor[own.clone()]).zip(&change[own]);
+            values.for_each(|((value, anchor), change)| *value = anchor + change);
+        }
     }
 
     /// Makes the values in `params` the anchor.
     pub fn adopt(&mut self, params: &[f32]) {
         self.anchor.clear();
-        self.anchor.extend(self.ranges.iter().flat_map(|range| &params[range.clone()]));
+        self.ranges.iter().for_each(|range| self.anchor.extend_from_slice(&params[range.clone()]));
     }
 }
 

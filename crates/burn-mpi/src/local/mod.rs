@@ -228,7 +228,8 @@ impl LocalUpdates {
                 let total: u64 = samples.iter().map(|samples| samples[at]).sum();
                 let share =
                     if total == 0 { 1.0 / ranks as f32 } else { samples[rank][at] as f32 / total as f32 };
-                let change = this.transfers.copying(|| fragment.change(params, share));
+                let mut change = Vec::with_capacity(fragment.anchor.len());
+                this.transfers.copying(|| fragment.append_change(params, share, &mut change));
                 this.transfers.start(number(at), Wire::F32(change), this.options.reduction)?;
             }
             for (at, fragment) in this.fragments.iter().enumerate() {
