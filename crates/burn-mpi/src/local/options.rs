@@ -1,7 +1,5 @@
 //! Options of local updates, and their errors.
 
-use serde::{Deserialize, Serialize};
-
 use crate::{Reduction, WireType};
 
 /// Options of [`LocalUpdates`](crate::LocalUpdates). They must be equal on all ranks.
@@ -55,8 +53,7 @@ impl Default for LocalOptions {
 }
 
 /// The optimizer that receives the averaged change of the parameters as a gradient.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Outer {
     /// The averaged change is added to the parameters: local SGD (Stich, "Local SGD Converges Fast and
     /// Communicates Little", ICLR 2019).
