@@ -41,7 +41,7 @@ use crate::{Collective, CommError, ParamLayout, SharedError, Wire, WireType, Wor
 /// # use burn::{module::Module, optim::{GradientsParams, ModuleOptimizer}, tensor::Tensor};
 /// # use burn_mpi::{Collective, CommError, LocalOptions, LocalUpdates, Outer, World};
 /// # fn train<M: Module>(world: &World, collective: Box<dyn Collective>, mut model: M,
-/// #     mut optimizer: ModuleOptimizer<M>, loss_of: fn(&M, usize) -> (Tensor<1>, usize),
+/// #     mut optimizer: ModuleOptimizer, loss_of: fn(&M, usize) -> (Tensor<1>, usize),
 /// # ) -> Result<M, CommError> {
 /// let outer = Outer::Nesterov { learning_rate: 0.7, momentum: 0.9 };
 /// let options = LocalOptions { every: 20, outer, ..LocalOptions::default() };
