@@ -3,7 +3,8 @@
 //!
 //! A fragment consists of whole parameters. The largest parameter goes first, each to the fragment with the
 //! fewest values so far. Fragments therefore have about equal sizes. Parameters of equal sizes, such as those
-//! of a transformer's blocks, are dealt in turn: Streaming DiLoCo calls this the strided pattern, and uses it.
+//! of a transformer's blocks, are dealt in turn, as in the strided pattern of Streaming DiLoCo (Douillard et
+//! al., arXiv 2501.18512, 2025).
 
 use std::cmp::Reverse;
 use std::ops::Range;

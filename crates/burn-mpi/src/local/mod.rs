@@ -66,9 +66,9 @@ use crate::{Collective, CommError, ParamLayout, SharedError, Wire, WireType, Wor
 /// Without a `delay`, the anchor replaces the parameters. With a `delay`, the all-reduce runs during the next
 /// `delay` local steps, and the parameters become `merge * params + (1 - merge) * anchor` (Douillard et al.,
 /// "Streaming DiLoCo with overlapping communication", arXiv 2501.18512, 2025, algorithm 2). The outer
-/// optimizer starts from the anchor. The algorithm in the paper writes the replica's own parameters at the
-/// last synchronisation there; with `merge` above 0, these would differ between ranks, and so would the
-/// results.
+/// optimizer starts from the anchor, as in torchft's `local_sgd.py`. With `merge` above 0, a rank's own
+/// parameters at the last synchronisation differ from the anchor and between ranks, and so would the results
+/// of an outer optimizer that starts from them.
 ///
 /// All ranks compute the same bits. At each synchronisation, ranks compare digests of the anchor; a difference
 /// is an error that names the rank.
