@@ -208,6 +208,20 @@ fn a_state_that_does_not_fit_is_an_error_of_all_ranks() {
     assert!(line.contains("its velocity has 6 values instead of 0"), "{line}");
     let line = restored(|_, state| state.fragments[0].arrived = Some(vec![0.0; 7]), STREAMING);
     assert!(line.contains("its sum is not that of 3 ranks"), "{line}");
+    // Another state can be restored after one that does not fit.
+    let found = run(3, &simulated(2), |world| {
+        let mut rank = Rank::new(world, transport(world)?, STREAMING)?;
+        (0..5).try_for_each(|_| rank.step())?;
+        let state = rank.local.state()?;
+        (0..3).try_for_each(|_| rank.step())?;
+        let mut other = state.clone();
+        other.samples.pop();
+        assert!(rank.local.restore(other).is_err());
+        rank.local.restore(state.clone())?;
+        assert_eq!((rank.local.state()?, rank.local.steps()), (state, 5));
+        Ok::<_, CommError>(())
+    });
+    found.unwrap();
 }
 
 #[test]

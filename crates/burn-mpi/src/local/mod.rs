@@ -391,6 +391,11 @@ impl LocalUpdates {
         Ok(())
     }
 
+    /// Waits for the sums of all fragments in flight.
+    fn arrive_all(&mut self) -> Result<(), CommError> {
+        self.in_progress().into_iter().try_for_each(|at| self.arrive(at))
+    }
+
     /// Ends the synchronisation of a fragment: computes its new values, and merges them into `params`.
     fn complete(&mut self, at: usize, params: &mut [f32]) -> Result<(), CommError> {
         self.arrive(at)?;
@@ -401,9 +406,7 @@ impl LocalUpdates {
         let notes = fragment.notes(&sum);
         if let Some(rank) = notes.iter().position(|note| note.digest != notes[0].digest) {
             // All ranks return this error. None leaves while another one waits for a fragment in flight.
-            for other in self.in_progress() {
-                self.arrive(other)?;
-            }
+            self.arrive_all()?;
             let step = self.steps;
             let what =
                 format!("fragment {at} of the weights, after its last synchronisation before step {step},");

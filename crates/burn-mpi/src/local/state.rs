@@ -79,9 +79,7 @@ impl LocalUpdates {
     /// The transport's errors; every later call returns the same error.
     pub fn state(&mut self) -> Result<LocalState, CommError> {
         self.guarded(|this| {
-            for at in this.in_progress() {
-                this.arrive(at)?;
-            }
+            this.arrive_all()?;
             let fragment = |fragment: &Fragment| FragmentState {
                 anchor: fragment.anchor.clone(),
                 velocity: fragment.velocity.clone(),
@@ -106,30 +104,27 @@ impl LocalUpdates {
     /// # Errors
     /// On all ranks: [`SharedError::Elsewhere`](crate::SharedError::Elsewhere) with a [`LocalError::State`] if
     /// the state of a rank does not fit; [`SharedError::Diverged`](crate::SharedError::Diverged) if a part of
-    /// the state that should be equal on all ranks is not. Other errors come from the transport.
+    /// the state that should be equal on all ranks is not. After these errors, another state can be restored.
+    /// Other errors come from the transport.
     pub fn restore(&mut self, state: LocalState) -> Result<(), CommError> {
-        self.guarded(|this| {
-            let _calling = calling("restore of local updates");
-            for at in this.in_progress() {
-                this.arrive(at)?;
-            }
-            this.world.agree(this.check_state(&state))?;
-            this.world.check_equal("the state of local updates", &state.describe())?;
-            this.steps = state.steps;
-            this.samples = state.samples;
-            for (fragment, state) in this.fragments.iter_mut().zip(state.fragments) {
-                fragment.anchor = state.anchor;
-                fragment.velocity = state.velocity;
-                fragment.total = state.total;
-                fragment.exchange = state.arrived.map_or(Exchange::Idle, Exchange::Arrived);
-            }
-            Ok(())
-        })
+        let _calling = calling("restore of local updates");
+        self.guarded(Self::arrive_all)?;
+        self.world.agree(self.check_state(&state))?;
+        self.world.check_equal("the state of local updates", &state.describe())?;
+        self.steps = state.steps;
+        self.samples = state.samples;
+        for (fragment, state) in self.fragments.iter_mut().zip(state.fragments) {
+            fragment.anchor = state.anchor;
+            fragment.velocity = state.velocity;
+            fragment.total = state.total;
+            fragment.exchange = state.arrived.map_or(Exchange::Idle, Exchange::Arrived);
+        }
+        Ok(())
     }
 
     fn check_state(&self, state: &LocalState) -> Result<(), LocalError> {
-        let (found, expected) = (state.fragments.len(), self.fragments.len());
-        if found != expected || state.samples.len() != expected {
+        let (found, expected) = (state.fragments.len().min(state.samples.len()), self.fragments.len());
+        if found != expected || state.fragments.len() != state.samples.len() {
             return Err(LocalError::State(format!("it has {found} fragments instead of {expected}")));
         }
         let in_progress: Vec<usize> = self.options.in_flight_after(state.steps).collect();
