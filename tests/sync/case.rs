@@ -113,6 +113,7 @@ fn options(draw: &mut Draw) -> SyncOptions {
         overlap: draw.happens(0.7),
         bucket_bytes,
         first_bucket_bytes,
+        compression: None,
     }
 }
 

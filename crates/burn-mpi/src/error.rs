@@ -109,6 +109,9 @@ pub enum CommError {
     /// An [`ArrivalOrder`](crate::ArrivalOrder) does not fit this module.
     #[error("the ArrivalOrder does not fit this module: {0}")]
     Arrival(String),
+    /// A [`CompressionState`](crate::CompressionState) does not fit this module or its compression.
+    #[error("the CompressionState does not fit: {0}")]
+    Compression(String),
     /// An earlier step was interrupted, for example by a panic in its backward.
     #[error("gradients cannot be averaged: {0}")]
     Interrupted(&'static str),
@@ -215,6 +218,9 @@ pub enum SharedError {
         /// calls named.
         samples: Vec<(usize, usize)>,
     },
+    /// The compression of [`SyncOptions`](crate::SyncOptions) has no rank that fits the module.
+    #[error("gradients cannot be compressed: {0}")]
+    Compression(String),
     /// A data set that cannot be divided into batches for all ranks.
     #[error("the data set cannot be sharded: {0}")]
     Sharding(String),

@@ -44,6 +44,7 @@
 //! | [`connect`], [`Collective`] | transports: MPI; gloo (feature `gloo`); transports of other crates |
 //! | [`GradientSync`], [`SyncOptions`], [`SyncReport`] | averaged gradients, accumulation, overlap |
 //! | [`LocalUpdates`], [`LocalOptions`] | local SGD, DiLoCo, Streaming DiLoCo: ranks average every H steps |
+//! | [`PowerSgd`], [`Compression`] | compressed gradients: low-rank matrices, or a compression of your own |
 //! | [`ShardPlan`], `ShardedDataset` with the feature `data` | shards of any Burn data set, uneven batches |
 //! | [`LrScaling`], [`warmup`], [`TargetAccuracy`] | learning rates for more ranks, time to an accuracy |
 //! | [`average_metrics`], [`save_record`], [`load_module`] | metrics of all ranks, files of rank 0 |
@@ -63,6 +64,7 @@ mod calling;
 mod cause;
 mod clock;
 mod collective;
+mod compress;
 mod cores;
 mod ddp;
 #[cfg(feature = "mpi")]
@@ -101,6 +103,8 @@ pub use collective::connect::{Backend, GlooAlgorithm, Reduction, Transport, conn
 pub use collective::gloo::GlooCollective;
 pub use collective::operation::Operation;
 pub use collective::wire::{Wire, chunk_range};
+pub use compress::powersgd::PowerSgd;
+pub use compress::{Compression, CompressionState, GradientBucket};
 pub use ddp::arrival::ArrivalOrder;
 pub use ddp::buckets::Signals;
 pub use ddp::gradient_sync::{GradientSync, MicroBatch};

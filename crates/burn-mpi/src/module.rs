@@ -197,7 +197,7 @@ fn flush_running_statistics<M: Module>(module: &M) {
 }
 
 /// Returns the first 8 bytes of the SHA-256 of `bytes`, in hexadecimal.
-fn digest(bytes: &[u8]) -> String {
+pub(crate) fn digest(bytes: &[u8]) -> String {
     Sha256::digest(bytes)[..8].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

@@ -22,6 +22,7 @@ use burn::backend::flex::FlexTensor;
 
 use crate::clock::Clock;
 use crate::ddp::buffers::{BucketPlan, Buffers, CONTROL};
+use crate::ddp::compressed::Compressor;
 use crate::ddp::options::{SyncOptions, WireType};
 use crate::ddp::report::CommTimes;
 use crate::ddp::report::{SyncEvent, SyncWatch};
@@ -53,17 +54,21 @@ pub(crate) struct Buckets {
     pub uses: Vec<usize>,
     /// For each parameter, true if no rank had a gradient of it in the last step.
     pub absent: Vec<bool>,
-    buffers: Buffers,
+    /// Number of bytes of all buffers that this rank has passed to all-reduces.
+    pub sent: u64,
+    /// Sums the buckets by a compression; `None` if they are sent as they are.
+    pub compressor: Option<Compressor>,
+    pub(super) buffers: Buffers,
     /// The step in progress, or the last one.
     pub step: Step,
-    clock: Clock,
+    pub(super) clock: Clock,
 }
 
 /// This rank's part of the current step.
 #[derive(Default)]
 pub(crate) struct Step {
     /// Number of buckets started. Buckets start in the order of the plan.
-    started: usize,
+    pub(super) started: usize,
     /// Whether each parameter has a gradient in this step.
     written: Vec<bool>,
     /// Whether each parameter is sealed: its bucket no longer waits for it.
@@ -108,6 +113,8 @@ impl Buckets {
             watch: None,
             uses: vec![1; params],
             absent: vec![false; params],
+            sent: 0,
+            compressor: None,
             step: Step::default(),
             clock,
         }
@@ -124,6 +131,9 @@ impl Buckets {
     /// Replaces the plan, and allocates buffers for it. Call it between steps only.
     pub fn set_plan(&mut self, plan: BucketPlan) {
         self.buffers = Buffers::new(&plan, self.options.wire);
+        if let Some(compressor) = &mut self.compressor {
+            compressor.set_plan(&plan);
+        }
         self.plan = plan;
     }
 
@@ -327,14 +337,21 @@ impl Buckets {
         self.poll();
     }
 
-    fn start_next(&mut self) -> Result<(), CommError> {
+    pub(super) fn start_next(&mut self) -> Result<(), CommError> {
         let bucket = self.step.started;
         self.step.started += 1;
-        if let Some(wire) = self.pack(bucket) {
-            self.notify(SyncEvent::BucketBegin(bucket));
-            self.collective.start(Operation::all_reduce(bucket, &wire, self.options.reduction), wire)?;
-            self.notify(SyncEvent::BucketEnd(bucket));
+        match self.first_round(bucket).or_else(|| self.pack(bucket)) {
+            Some(wire) => self.start(bucket, wire),
+            None => Ok(()),
         }
+    }
+
+    /// Starts the all-reduce of `wire`, which is of this bucket.
+    pub(super) fn start(&mut self, bucket: usize, wire: Wire) -> Result<(), CommError> {
+        self.sent += wire.bytes().len() as u64;
+        self.notify(SyncEvent::BucketBegin(bucket));
+        self.collective.start(Operation::all_reduce(bucket, &wire, self.options.reduction), wire)?;
+        self.notify(SyncEvent::BucketEnd(bucket));
         Ok(())
     }
 
@@ -350,6 +367,9 @@ impl Buckets {
     /// then waits for them, even though backward has ended: another rank may have started these buckets
     /// during its backward, and MPI does not match a non-blocking collective with a blocking one.
     fn reduce(&mut self, last: usize) -> Result<(), CommError> {
+        if self.compressor.is_some() {
+            return self.exchange(last);
+        }
         let began = self.clock.now();
         let copied = self.times.copy;
         while self.options.overlap && self.step.started < last {
@@ -360,6 +380,7 @@ impl Buckets {
             let bucket = self.step.started;
             self.step.started += 1;
             if let Some(mut wire) = self.pack(bucket) {
+                self.sent += wire.bytes().len() as u64;
                 self.notify(SyncEvent::BucketBegin(bucket));
                 self.collective.all_reduce(&mut wire, self.options.reduction)?;
                 self.notify(SyncEvent::BucketEnd(bucket));
@@ -379,8 +400,12 @@ impl Buckets {
     /// Reduces the late gradients of all ranks, and all gradients again if a rank has replaced a gradient.
     /// Also determines for which parameters no rank has a gradient. Every rank calls this function in the
     /// same step, because all ranks decide by the same sums.
+    ///
+    /// If a rank has replaced a gradient, compressed buckets are not decompressed, so that the compression's
+    /// error memory stays as it was: the sums of the replaced gradients are exact.
     fn reduce_late(&mut self) -> Result<Irregular, CommError> {
         let began = self.clock.now();
+        let compressed = self.times.compress;
         let params = self.step.written.len();
         let late = (0..params).map(|param| self.step.late.contains_key(&param));
         let flags = late.chain(self.step.written.iter().copied()).chain([self.step.replaced]);
@@ -388,6 +413,9 @@ impl Buckets {
         let late: Vec<usize> = (0..params).filter(|&param| ranks[param] > 0.0).collect();
         let absent = (0..params).filter(|&param| ranks[params + param] == 0.0).collect();
         let replaced = ranks[2 * params] > 0.0;
+        if !replaced {
+            self.decompress_all(&ranks[params..2 * params]);
+        }
         let sums = std::mem::take(&mut self.step.late);
         self.reduce_again(&late, sums, |slot, sum| *slot += sum)?;
         if replaced {
@@ -395,7 +423,8 @@ impl Buckets {
             let own = self.own_gradients();
             self.reduce_again(&held, own, |slot, sum| *slot = sum)?;
         }
-        self.times.exposed += self.clock.now() - began;
+        let compressed = self.times.compress - compressed;
+        self.times.exposed += (self.clock.now() - began).saturating_sub(compressed);
         Ok(Irregular { late, replaced, absent })
     }
 
@@ -447,6 +476,7 @@ impl Buckets {
             return Ok(values);
         }
         let mut wire = Wire::F32(values);
+        self.sent += wire.bytes().len() as u64;
         self.collective.all_reduce(&mut wire, self.options.reduction)?;
         match wire {
             Wire::F32(values) => Ok(values),
@@ -478,7 +508,7 @@ impl Buckets {
         self.copying(|this| this.buffers.pack(bucket))
     }
 
-    fn unpack(&mut self, bucket: usize, wire: Wire) {
+    pub(super) fn unpack(&mut self, bucket: usize, wire: Wire) {
         self.copying(|this| this.buffers.unpack(bucket, wire));
     }
 
@@ -500,7 +530,7 @@ fn flag(is_set: bool) -> f32 {
 
 /// Tolerance for the sum of all ranks' shares of a step, which should be 1. The shares are summed in the type
 /// in which gradients are sent, and bf16 has only 8 bits of precision.
-fn share_tolerance(wire: WireType) -> f32 {
+pub(super) fn share_tolerance(wire: WireType) -> f32 {
     if wire == WireType::F32 { 1e-4 } else { 0.05 }
 }
 

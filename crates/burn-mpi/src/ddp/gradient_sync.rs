@@ -13,16 +13,21 @@ use burn::module::Module;
 use burn::optim::GradientsParams;
 use burn::tensor::{Gradients, Tensor};
 
+use crate::compress::powersgd::LowRank;
 use crate::ddp::arrival::Probe;
 use crate::ddp::buckets::{Buckets, Signals};
 use crate::ddp::buffers::BucketPlan;
 use crate::ddp::collector::{collect, each, register};
+use crate::ddp::compressed::Compressor;
 use crate::ddp::hook::{HookedBackward, Taken};
 use crate::ddp::options::{SyncOptions, bucket_limits};
 use crate::ddp::report::{BucketReport, CommTimes, NoOverlap, Overlap, SyncEvent, SyncReport, SyncWatch};
 use crate::ddp::{arrival, hook};
 use crate::module::AT_START;
-use crate::{ArrivalOrder, Collective, CommError, MissingGradient, ParamLayout, SharedError, World, module};
+use crate::{
+    ArrivalOrder, Collective, CommError, Compression, CompressionState, MissingGradient, ParamLayout,
+    SharedError, World, module,
+};
 
 /// Position of a backward call among this rank's calls in a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,7 +87,8 @@ pub struct GradientSync {
 
 impl GradientSync {
     /// Prepares to average the gradients of a module over `collective`. `layout` is the layout of the module.
-    /// All ranks must call `new`. If their layouts or options differ, the first step returns the error.
+    /// All ranks must call `new`. If their layouts or options differ, the first step returns the error; also
+    /// if the compression of `options` has too high a rank.
     pub fn new(
         world: &World,
         collective: Box<dyn Collective>,
@@ -92,13 +98,22 @@ impl GradientSync {
         let plan = plan_of(layout, None, &options, 0, world.size());
         let params = layout.specs().len();
         let clock = world.member().activity.clock.clone();
+        let mut buckets = Buckets::new(collective, options, plan, params, clock);
+        let compression = options.compression.map(|power_sgd| LowRank::new(power_sgd, options.wire, layout));
+        let compression = compression.transpose().map_err(CommError::Shared);
+        let broken = compare(world, layout, &options).and(compression.map(|compression| {
+            // With one rank, nothing is sent.
+            let compression = compression.filter(|_| world.size() > 1);
+            buckets.compressor =
+                compression.map(|compression| Compressor::new(Box::new(compression), &buckets.plan));
+        }));
         Self {
             world: world.clone(),
             layout: layout.clone(),
             arrival: None,
             adopt_next: false,
             probe: Probe::default(),
-            broken: compare(world, layout, &options).err(),
+            broken: broken.err(),
             in_step: false,
             samples: (0, 0),
             averaged: false,
@@ -108,7 +123,7 @@ impl GradientSync {
             late_steps: 0,
             incomplete_steps: 0,
             options,
-            buckets: Some(Box::new(Buckets::new(collective, options, plan, params, clock))),
+            buckets: Some(Box::new(buckets)),
         }
     }
 
@@ -513,6 +528,8 @@ impl GradientSync {
             wire: self.options.wire,
             overlap,
             times: self.times(),
+            sent: self.buckets.as_ref().map_or(0, |buckets| buckets.sent),
+            is_compressed: self.buckets.as_ref().is_some_and(|buckets| buckets.compressor.is_some()),
             late_steps: self.late_steps,
             incomplete_steps: self.incomplete_steps,
         }
@@ -556,6 +573,52 @@ impl GradientSync {
     /// [`adopt`](Self::adopt); `None` until then.
     pub fn arrival(&self) -> Option<&ArrivalOrder> {
         self.arrival.as_ref()
+    }
+
+    /// Compresses gradients by `compression` from now on, in place of the compression of the options. All
+    /// ranks must call it, between steps.
+    ///
+    /// # Errors
+    /// - [`SharedError::Diverged`](crate::SharedError::Diverged) if the names of the ranks' compressions
+    ///   differ; other errors come from the transport.
+    /// - [`CommError::Interrupted`] after a backward that panicked.
+    pub fn compress_with(&mut self, compression: Box<dyn Compression>) -> Result<(), CommError> {
+        self.world.check_equal("compression", &compression.name())?;
+        let has_peers = self.world.size() > 1;
+        let buckets = self.buckets()?;
+        buckets.compressor = has_peers.then(|| Compressor::new(compression, &buckets.plan));
+        Ok(())
+    }
+
+    /// Returns the state of the compression between two steps: with it, the program's own state and
+    /// [`arrival`](Self::arrival), a later run continues with the same bits. `None` without a compression,
+    /// and with one rank, which sends nothing.
+    pub fn compression_state(&self) -> Option<CompressionState> {
+        Some(self.buckets.as_ref()?.compressor.as_ref()?.compression.state())
+    }
+
+    /// Continues with the state of a compression with the same options, which
+    /// [`compression_state`](Self::compression_state) returned on this rank. All ranks must call it, between
+    /// steps.
+    ///
+    /// PowerSGD depends on the sum of [`CompressionState::own`] over ranks alone. For another number of
+    /// ranks, add the values of all ranks, restore the sum on one rank, and zeros on the others. With one
+    /// rank, nothing is restored, because nothing is compressed.
+    ///
+    /// # Errors
+    /// On all ranks, if the state of a rank does not fit the module and the compression, if there is no
+    /// compression, or if [`CompressionState::shared`] differs between ranks. Other errors come from the
+    /// transport.
+    pub fn restore_compression(&mut self, state: CompressionState) -> Result<(), CommError> {
+        let digest = module::digest(bytemuck::cast_slice(&state.shared));
+        let compressor = self.buckets.as_mut().ok_or(PANICKED)?.compressor.as_mut();
+        let restored = match compressor {
+            Some(compressor) => compressor.compression.restore(state),
+            None if self.world.size() == 1 => Ok(()),
+            None => Err("gradients are not compressed".to_owned()),
+        };
+        self.world.agree(restored.map_err(CommError::Compression))?;
+        self.world.check_equal("shared state of the compression", &digest)
     }
 
     /// Calls `watch` at each [`SyncEvent`] from now on; `None`, the default, calls nothing. Call it between

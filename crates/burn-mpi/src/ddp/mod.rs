@@ -5,6 +5,7 @@ pub mod arrival;
 pub mod buckets;
 pub mod buffers;
 mod collector;
+mod compressed;
 pub mod gradient_sync;
 pub mod hook;
 pub mod options;

@@ -3,9 +3,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::Reduction;
 use crate::collective::wire::Element;
 use crate::named::named;
+use crate::{PowerSgd, Reduction};
 
 /// Options of gradient averaging. They must be equal on all ranks.
 ///
@@ -30,6 +30,8 @@ pub struct SyncOptions {
     pub bucket_bytes: usize,
     /// Maximum bytes of the first bucket, counted in f32.
     pub first_bucket_bytes: usize,
+    /// Compression of gradients; `None` sends them as they are.
+    pub compression: Option<PowerSgd>,
 }
 
 impl Default for SyncOptions {
@@ -40,6 +42,7 @@ impl Default for SyncOptions {
             overlap: true,
             bucket_bytes: 25 << 20,
             first_bucket_bytes: 1 << 20,
+            compression: None,
         }
     }
 }

@@ -12,6 +12,9 @@ use crate::ddp::options::WireType;
 pub struct CommTimes {
     /// Copying gradients into buckets, and converting them for sending and after receiving.
     pub copy: Duration,
+    /// Compressing and decompressing gradients, during backward and after it, with the conversion of what is
+    /// sent.
+    pub compress: Duration,
     /// Hidden communication: buckets were in flight while backward ran.
     pub hidden: Duration,
     /// Exposed communication: waiting with nothing else to do.
@@ -61,7 +64,7 @@ impl fmt::Display for NoOverlap {
 pub struct BucketReport {
     /// Its parameters, by name.
     pub parameters: Vec<String>,
-    /// Bytes of its gradients as sent.
+    /// Bytes of its gradients without compression, in the type in which gradients are sent.
     pub bytes: usize,
 }
 
@@ -90,6 +93,12 @@ pub struct SyncReport {
     pub overlap: Overlap,
     /// Times, summed over steps.
     pub times: CommTimes,
+    /// Bytes that this rank has passed to all-reduces, summed over steps: gradients or what a compression
+    /// sends in their place, control values, and second all-reduces. 0 with one rank. A transport may send
+    /// more or fewer bytes than the length of a buffer.
+    pub sent: u64,
+    /// Whether gradients are compressed.
+    pub is_compressed: bool,
     /// Number of steps in which, on at least one rank, a gradient was added or changed after its bucket had
     /// started. Such a step needs a second all-reduce.
     pub late_steps: usize,
@@ -99,9 +108,14 @@ pub struct SyncReport {
 }
 
 impl SyncReport {
-    /// Bytes of gradients that each rank sends in a step.
+    /// Bytes of gradients in a step without compression, in the type in which gradients are sent.
     pub fn bytes(&self) -> usize {
         self.buckets.iter().map(|bucket| bucket.bytes).sum()
+    }
+
+    /// Bytes that this rank has passed to all-reduces, per step. See [`sent`](Self::sent).
+    pub fn sent_per_step(&self) -> f64 {
+        self.sent as f64 / self.steps.max(1) as f64
     }
 
     /// Converts one of the `times`, which are summed over steps, to milliseconds per step.
@@ -115,18 +129,19 @@ impl fmt::Display for SyncReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let count = self.buckets.len();
         write!(f, "{count} bucket{} of ", if count == 1 { "" } else { "s" })?;
-        match self.bytes() {
-            bytes if bytes < 1 << 20 => write!(f, "{:.1} KB", bytes as f64 / 1024.0)?,
-            bytes => write!(f, "{:.1} MB", bytes as f64 / f64::from(1 << 20))?,
-        }
+        write_bytes(f, self.bytes() as f64)?;
         if count > 1 {
             f.write_str(" together")?;
+        }
+        if self.is_compressed {
+            f.write_str(", compressed to ")?;
+            write_bytes(f, self.sent_per_step())?;
         }
         match &self.overlap {
             Overlap::Active => f.write_str(", overlap active")?,
             Overlap::Inactive(reason) => write!(f, ", no overlap: {reason}")?,
         }
-        let CommTimes { copy, hidden, exposed } = self.times;
+        let CommTimes { copy, compress, hidden, exposed } = self.times;
         write!(
             f,
             "; per step {:.3} ms copied, {:.3} ms hidden, {:.3} ms exposed",
@@ -134,6 +149,9 @@ impl fmt::Display for SyncReport {
             self.ms_per_step(hidden),
             self.ms_per_step(exposed)
         )?;
+        if self.is_compressed {
+            write!(f, ", {:.3} ms compressing", self.ms_per_step(compress))?;
+        }
         if self.late_steps > 0 {
             write!(f, "; {} of {} steps with late gradients", self.late_steps, self.steps)?;
         }
@@ -142,6 +160,11 @@ impl fmt::Display for SyncReport {
         }
         Ok(())
     }
+}
+
+fn write_bytes(f: &mut fmt::Formatter<'_>, bytes: f64) -> fmt::Result {
+    let mb = f64::from(1 << 20);
+    if bytes < mb { write!(f, "{:.1} KB", bytes / 1024.0) } else { write!(f, "{:.1} MB", bytes / mb) }
 }
 
 /// An event of gradient averaging on this rank.
@@ -181,9 +204,12 @@ mod tests {
             overlap,
             times: CommTimes {
                 copy: Duration::from_millis(4),
+                compress: Duration::from_millis(6),
                 hidden: Duration::from_millis(8),
                 exposed: Duration::from_millis(2),
             },
+            sent: 24_000,
+            is_compressed: false,
             late_steps: 0,
             incomplete_steps: 0,
         }
@@ -199,6 +225,12 @@ mod tests {
         assert!(
             text.starts_with(&format!("1 bucket of 7.8 KB, no overlap: {};", NoOverlap::OneBucket)),
             "{text}"
+        );
+        let compressed = SyncReport { is_compressed: true, ..report(2, Overlap::Active) };
+        assert_eq!(
+            compressed.to_string(),
+            "2 buckets of 15.6 KB together, compressed to 5.9 KB, overlap active; per step 1.000 ms copied, 2.000 ms \
+             hidden, 0.500 ms exposed, 1.500 ms compressing"
         );
     }
 }
