@@ -13,6 +13,8 @@ use burn_mpi::{
     connect,
 };
 
+#[path = "programs/check_modules/compressed.rs"]
+mod compressed;
 #[path = "programs/check_modules/missing.rs"]
 mod missing;
 #[path = "programs/check_modules/own_module.rs"]
@@ -45,6 +47,11 @@ fn custom_modules_may_differ_between_steps_and_ranks() {
 #[test]
 fn tensors_of_every_type_are_broadcast_and_compared() {
     passes(types::check);
+}
+
+#[test]
+fn what_a_compression_does_not_deliver_is_in_its_memory() {
+    passes(compressed::check);
 }
 
 #[derive(Module, Debug)]

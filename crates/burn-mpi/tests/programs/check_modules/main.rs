@@ -2,6 +2,7 @@
 //! `mpirun -n N target/release/examples/check_modules [mpi|gloo]...`. Without arguments, checks over all
 //! transports of this build.
 
+mod compressed;
 mod missing;
 mod own_module;
 mod types;
@@ -27,5 +28,6 @@ fn main() -> ExitCode {
 fn check(world: &World, backend: Backend) -> Result<(), Box<dyn Error>> {
     missing::check(world, backend)?;
     own_module::check(world, backend)?;
-    types::check(world, backend)
+    types::check(world, backend)?;
+    compressed::check(world, backend)
 }
