@@ -12,7 +12,7 @@ use burn::train::TrainOutput;
 
 use super::{backward, run_step};
 use crate::threads::{Options, run};
-use crate::{Backend, CommError, GradientSync, SyncOptions, Transport, WireType, World, connect};
+use crate::{Backend, CommError, GradientSync, PowerSgd, SyncOptions, Transport, WireType, World, connect};
 
 #[derive(Module, Debug)]
 struct Net {
@@ -224,5 +224,56 @@ fn what_the_output_of_a_step_holds_is_averaged() {
         };
         let simulated = Options { seed, ..Options::default() };
         run(ranks, &simulated, |world| steps_are_averaged(world, options, seed, 8)).unwrap();
+    }
+}
+
+/// Makes steps with a compression. The averages of all steps and the error memories of all ranks must add up
+/// to the gradients, also if a step replaces gradients that were already sent.
+fn what_is_not_delivered_is_remembered(world: &World, seed: u64, turns: usize) -> Result<(), CommError> {
+    let net = Net::new();
+    let collective = connect(world, Backend::Mpi, &Transport::default())?;
+    let compression = Some(PowerSgd { rank: 1, seed });
+    let options =
+        SyncOptions { bucket_bytes: 300, first_bucket_bytes: 100, compression, ..SyncOptions::default() };
+    let sync = Rc::new(RefCell::new(GradientSync::of_module(world, collective, &net, options)));
+    // The two layers of the trunk are compressed.
+    let mut rest = BTreeMap::from([(0, vec![0.0; 24]), (1, vec![0.0; 64])]);
+    let mut remembers = false;
+    for turn in 0..turns {
+        let steps: Vec<_> = (0..world.size()).map(|rank| drawn(seed, turn, rank)).collect();
+        let total: usize = steps.iter().map(|(_, own)| own).sum();
+        let (kind, own) = steps[world.rank()];
+        if own > 0 {
+            run_step(&sync, &net, own, total, || step(&net, kind, samples(turn, world.rank(), own)))?;
+        }
+        let averaged = values(&net, &sync.borrow_mut().finish(&net)?);
+        let expected = expected(&net, &steps, turn);
+        let case = format!("seed {seed}, step {turn}, ranks take {steps:?}");
+        let own = sync.borrow().compression_state().expect("a compression").own;
+        let all = world.gather(&own)?;
+        let memory: Vec<f32> = (0..88).map(|at| all.iter().map(|own| own[at]).sum()).collect();
+        let (first, second) = memory.split_at(24);
+        for (param, memory) in [first, second].into_iter().enumerate() {
+            let rest = rest.get_mut(&param).expect("a compressed parameter");
+            let none = vec![0.0; rest.len()];
+            let [expected, averaged] = [&expected, &averaged].map(|all| all.get(&param).unwrap_or(&none));
+            for (((rest, expected), averaged), memory) in
+                rest.iter_mut().zip(expected).zip(averaged).zip(memory)
+            {
+                *rest += expected - averaged;
+                assert!((*rest - memory).abs() < 1e-5, "{case}: {param}: {rest}, not {memory}");
+            }
+        }
+        remembers |= memory.iter().any(|value| *value != 0.0);
+    }
+    assert!(remembers && sync.borrow().report().late_steps > 0, "seed {seed}");
+    Ok(())
+}
+
+#[test]
+fn a_compression_remembers_what_steps_of_every_kind_do_not_deliver() {
+    for (ranks, seed) in (2..=4).flat_map(|ranks| (0..30).map(move |seed| (ranks, seed))) {
+        let simulated = Options { seed, ..Options::default() };
+        run(ranks, &simulated, |world| what_is_not_delivered_is_remembered(world, seed, 12)).unwrap();
     }
 }

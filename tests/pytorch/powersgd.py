@@ -1,0 +1,120 @@
+#!/usr/bin/env python3
+"""Prints the errors of PyTorch's PowerSGD hook on a fixed sequence of matrices.
+
+    tests/pytorch/setup.sh                               once
+    .venv/bin/python tests/pytorch/powersgd.py
+
+Two processes run torch.distributed's powerSGD_hook over gloo, with gradients that are functions of step and rank. The
+printed lines are the constants in crates/burn-mpi/tests/powersgd/pytorch.rs, which makes the same steps. One line for
+each step has the error of the step's average, and the error of the sum of all averages so far: the norm of the
+difference from the exact value, relative to the norm of the exact value.
+"""
+
+import sys
+import tempfile
+from pathlib import Path
+
+# Imports from this folder must not leave a __pycache__ in the source tree.
+sys.dont_write_bytecode = True
+
+import numpy
+import torch
+import torch.distributed as dist
+import torch.multiprocessing
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+
+RANKS = 2
+STEPS = 12
+SHAPES = [(24, 20), (8, 4, 3, 3)]
+# The rank of the approximation: Gram-Schmidt up to 2 columns, and QR above.
+APPROXIMATIONS = [1, 2, 3]
+
+
+def numbers(seed, count):
+    """Pseudo-random numbers from -1 to 1, in integer arithmetic. pytorch.rs has the same function."""
+    values = []
+    state = (seed * 7919 + 12345) % 2147483647
+    for _ in range(count):
+        state = state * 48271 % 2147483647
+        values.append(state % 2001 / 1000.0 - 1.0)
+    return numpy.array(values, dtype=numpy.float32)
+
+
+def gradient(param, step, rank):
+    """A matrix of falling singular values that changes slowly, and noise of the step and of the rank."""
+    shape = SHAPES[param]
+    rows, columns = shape[0], int(numpy.prod(shape[1:]))
+    matrix = numpy.zeros((rows, columns), dtype=numpy.float32)
+    for k in range(4):
+        left = numbers(100 * param + 10 * k + 1, rows)
+        right = numbers(100 * param + 10 * k + 2, columns)
+        change = numbers(1000 + 100 * param + 10 * k + step // 4, columns)
+        right = right + numpy.float32(0.25) * change
+        matrix += numpy.float32(0.5**k) * numpy.outer(left, right)
+    for seed in (5000 + 10 * step + param, 9000 + 100 * step + 10 * rank + param):
+        matrix += numpy.float32(0.125) * numbers(seed, rows * columns).reshape(rows, columns)
+    return torch.from_numpy(matrix)
+
+
+def first_columns(param, rank_of_approximation):
+    """The columns that the first step begins with, before they are made orthonormal."""
+    columns = int(numpy.prod(SHAPES[param][1:]))
+    values = numbers(70 + param, rank_of_approximation * columns)
+    return torch.from_numpy(values.reshape(rank_of_approximation, columns)).t().contiguous()
+
+
+class Bucket:
+    """What the hook reads of DDP's GradBucket."""
+
+    def __init__(self, matrices):
+        self.flat = torch.cat([matrix.reshape(-1) for matrix in matrices])
+        self.views, start = [], 0
+        for shape in SHAPES:
+            end = start + int(numpy.prod(shape))
+            self.views.append(self.flat[start:end].view(shape))
+            start = end
+
+    def index(self):
+        return 0
+
+    def buffer(self):
+        return self.flat
+
+    def gradients(self):
+        return self.views
+
+    def is_last(self):
+        return True
+
+
+def run(rank, folder):
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=RANKS)
+    for approximation in APPROXIMATIONS:
+        state = PowerSGDState(None, matrix_approximation_rank=approximation, start_powerSGD_iter=2)
+        state.iter = 2
+        first = [first_columns(param, approximation) for param in range(len(SHAPES))]
+        state.q_memory_dict[0] = torch.cat([columns.reshape(-1) for columns in first])
+        rows = sum(shape[0] for shape in SHAPES)
+        state.p_memory_dict[0] = torch.zeros(rows * approximation)
+        given, delivered = 0.0, 0.0
+        for step in range(STEPS):
+            bucket = Bucket([gradient(param, step, rank) for param in range(len(SHAPES))])
+            exact = torch.cat([
+                sum(gradient(param, step, other) for other in range(RANKS)).reshape(-1) / RANKS
+                for param in range(len(SHAPES))
+            ]).double()
+            average = powerSGD_hook(state, bucket).wait().double()
+            given, delivered = given + exact, delivered + average
+            errors = [(average - exact).norm() / exact.norm(), (delivered - given).norm() / given.norm()]
+            if rank == 0:
+                print(f"({approximation}, {step}, {errors[0]:.6f}, {errors[1]:.6f}),")
+    dist.destroy_process_group()
+
+
+def main():
+    with tempfile.TemporaryDirectory() as folder:
+        torch.multiprocessing.spawn(run, args=(str(Path(folder)),), nprocs=RANKS)
+
+
+if __name__ == "__main__":
+    main()
