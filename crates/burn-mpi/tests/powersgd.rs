@@ -303,9 +303,41 @@ fn number(seed: usize, at: usize) -> f32 {
     mixed as f32 / (1 << 23) as f32 - 1.0
 }
 
+const SAMPLES: usize = 48;
+
+/// The samples of three ranks.
+fn own(rank: usize) -> std::ops::Range<usize> {
+    [0..24, 24..42, 42..48][rank].clone()
+}
+
+#[test]
+fn a_step_whose_samples_do_not_add_up_leaves_the_memories() {
+    let body = |world: &World| {
+        let net = Regression::new();
+        let collective = connect(world, Backend::Mpi, &Transport::default())?;
+        let compression = Some(PowerSgd { rank: 1, seed: 1 });
+        // Two buckets.
+        let options = SyncOptions { compression, first_bucket_bytes: 1100, ..SyncOptions::default() };
+        let mut sync = GradientSync::of_module(world, collective, &net, options);
+        let mut step = |total: usize| {
+            let samples = own(world.rank());
+            sync.backward(&net.loss(samples.clone()), &net, samples.len(), total, MicroBatch::Last)?;
+            let result = sync.finish(&net).map(drop);
+            Ok::<_, CommError>((result, sync.compression_state()))
+        };
+        let (_, before) = step(SAMPLES)?;
+        let (error, after) = step(if world.rank() == 2 { 60 } else { SAMPLES })?;
+        assert!(matches!(error, Err(CommError::Shared(SharedError::Shares { .. }))));
+        assert!(before == after && before.is_some());
+        let (right, after) = step(SAMPLES)?;
+        assert!(before != after);
+        right
+    };
+    run(3, &with_seed(1), body).unwrap();
+}
+
 #[test]
 fn a_training_converges_as_without_compression() {
-    const SAMPLES: usize = 48;
     let final_loss = |compression: Option<PowerSgd>| {
         let losses = run(3, &with_seed(2), |world| {
             let mut net = Regression::new();
@@ -313,8 +345,7 @@ fn a_training_converges_as_without_compression() {
             let options = SyncOptions { compression, ..SyncOptions::default() };
             let mut sync = GradientSync::of_module(world, collective, &net, options);
             let mut optimizer = SgdConfig::new().init();
-            // 24 samples of rank 0, 18 of rank 1, 6 of rank 2.
-            let own = [0..24, 24..42, 42..48][world.rank()].clone();
+            let own = own(world.rank());
             for _ in 0..400 {
                 sync.backward(&net.loss(own.clone()), &net, own.len(), SAMPLES, MicroBatch::Last)?;
                 let gradients = sync.finish(&net)?;

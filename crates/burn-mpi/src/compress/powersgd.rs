@@ -33,10 +33,11 @@ use crate::{ParamLayout, ParamSpec, SharedError, WireType};
 /// rank, and is added to the gradient of the next step. An option of [`SyncOptions`](crate::SyncOptions).
 ///
 /// A parameter of two or more dimensions is a matrix of n rows and m columns: n is its first dimension. It is
-/// compressed if that saves at least half of its values, `2 · rank · (n + m) ≤ n · m`, as by default in
-/// PyTorch's `powerSGD_hook`. All other parameters are averaged exactly. If the rank is so high that no
-/// parameter of the module is compressed, the first step returns
-/// [`SharedError::Compression`](crate::SharedError::Compression), which names the highest possible rank.
+/// compressed if that saves at least half of its values: `2 · rank · (n + m) ≤ n · m`. (PyTorch's
+/// `powerSGD_hook` by default wants more than half.) All other parameters are averaged exactly, also matrices
+/// that are too small for the rank. If the rank is so high that no parameter of the module is compressed, the
+/// first step returns [`SharedError::Compression`](crate::SharedError::Compression), which names the highest
+/// possible rank.
 ///
 /// The error memory has one f32 for each value of the compressed parameters.
 /// [`GradientSync::compression_state`](crate::GradientSync::compression_state) saves it. A gradient with a
@@ -152,11 +153,7 @@ impl Matrix {
         orthonormalize(&mut self.p, self.rows);
         transposed_product(matrix, self.width, &self.p, &mut self.own_q);
         // The error memory then also has what rounding takes away.
-        match wire {
-            WireType::F32 => {}
-            WireType::Bf16 => self.own_q.iter_mut().for_each(|value| *value = bf16::from_f32(*value).into()),
-            WireType::F16 => self.own_q.iter_mut().for_each(|value| *value = f16::from_f32(*value).into()),
-        }
+        round(&mut self.own_q, wire);
     }
 
     /// Overwrites `matrix`, which is A_r, with the average. `sums` are Q'.
@@ -257,6 +254,15 @@ impl Compression for LowRank {
             }
         }
         Ok(())
+    }
+}
+
+/// Rounds `values` to the type in which they are sent.
+fn round(values: &mut [f32], wire: WireType) {
+    match wire {
+        WireType::F32 => {}
+        WireType::Bf16 => values.iter_mut().for_each(|value| *value = bf16::from_f32(*value).into()),
+        WireType::F16 => values.iter_mut().for_each(|value| *value = f16::from_f32(*value).into()),
     }
 }
 

@@ -8,11 +8,14 @@
 
 use std::array::from_fn;
 
-/// Number of partial sums of a dot product: two vector registers of 4 values. One chain of additions would
+/// Number of partial sums of a dot product: four vector registers of 4 values. One chain of additions would
 /// wait for the latency of each.
-const LANES: usize = 8;
+const LANES: usize = 16;
 
-/// Number of columns of a factor, or rows of a matrix, in one pass over memory.
+/// Number of dot products with the same row at a time. More of them have too many partial sums for registers.
+const PAIR: usize = 2;
+
+/// Number of columns of a factor, or rows of a matrix, that are added in one pass over a sum.
 const BLOCK: usize = 4;
 
 /// Number of values of a row in one pass. The factor's part of such a tile stays in the cache while the rows
@@ -24,15 +27,15 @@ const TILE: usize = 512;
 pub fn append_product(matrix: &[f32], width: usize, factor: &[f32], product: &mut Vec<f32>) {
     let (rows, start) = (matrix.len() / width, product.len());
     product.resize(start + factor.len() / width * rows, 0.0);
-    for (columns, products) in factor.chunks(BLOCK * width).zip(product[start..].chunks_mut(BLOCK * rows)) {
+    let products = product[start..].chunks_mut(PAIR * rows);
+    for (columns, products) in factor.chunks(PAIR * width).zip(products) {
         for (at, row) in matrix.chunks_exact(width).enumerate() {
-            if columns.len() == BLOCK * width {
-                let dots = dots::<BLOCK>(row, from_fn(|k| &columns[k * width..][..width]));
-                dots.into_iter().enumerate().for_each(|(k, dot)| products[k * rows + at] = dot);
+            if columns.len() == PAIR * width {
+                let (first, second) = columns.split_at(width);
+                let [first, second] = dots(row, [first, second]);
+                (products[at], products[rows + at]) = (first, second);
             } else {
-                for (k, column) in columns.chunks_exact(width).enumerate() {
-                    products[k * rows + at] = dots::<1>(row, [column])[0];
-                }
+                [products[at]] = dots(row, [columns]);
             }
         }
     }
@@ -44,10 +47,9 @@ fn dots<const K: usize>(row: &[f32], columns: [&[f32]; K]) -> [f32; K] {
     let others = columns.map(|column| &column.as_chunks::<LANES>().0[..chunks.len()]);
     let mut sums = [[0f32; LANES]; K];
     for (at, chunk) in chunks.iter().enumerate() {
-        for (sums, other) in sums.iter_mut().zip(others) {
-            for lane in 0..LANES {
-                sums[lane] += chunk[lane] * other[at][lane];
-            }
+        for k in 0..K {
+            let (sum, other) = (sums[k], others[k][at]);
+            sums[k] = from_fn(|lane| sum[lane] + chunk[lane] * other[lane]);
         }
     }
     let done = row.len() - rest.len();

@@ -45,6 +45,8 @@ impl Ranks {
             assert!(rank.begin(&bucket, gradient, values));
         }
         for round in 0.. {
+            // As the transport rounds them, but without the rounding of the sum.
+            values.iter_mut().for_each(|values| super::round(values, self.ranks[0].wire));
             let sums: Vec<f32> =
                 (0..values[0].len()).map(|at| values.iter().map(|values| values[at]).sum()).collect();
             values.iter_mut().for_each(|values| values.copy_from_slice(&sums));
