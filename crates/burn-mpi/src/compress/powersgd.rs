@@ -44,16 +44,25 @@ use crate::{ParamLayout, ParamSpec, SharedError, WireType};
 /// NaN or infinite value makes the average of its parameter NaN, and leaves the memory as it was.
 ///
 /// ```no_run
-/// # use burn::module::Module;
-/// # use burn_mpi::{Collective, World};
+/// # use burn::{module::Module, tensor::Tensor};
+/// # use burn_mpi::{ArrivalOrder, Collective, CommError, CompressionState, World};
 /// use burn_mpi::{GradientSync, PowerSgd, SyncOptions};
 ///
-/// # fn example<M: Module>(world: &World, collective: Box<dyn Collective>, model: &M) {
+/// # fn example<M: Module>(
+/// #     world: &World, collective: Box<dyn Collective>, model: &M, loss: Tensor<1>,
+/// #     saved: Option<(ArrivalOrder, CompressionState)>,
+/// # ) -> Result<(), CommError> {
 /// let compression = Some(PowerSgd { rank: 4, seed: 1 });
 /// let options = SyncOptions { compression, ..SyncOptions::default() };
 /// let mut sync = GradientSync::of_module(world, collective, model, options);
-/// // … steps …
+/// if let Some((arrival, state)) = saved {
+///     sync.adopt(arrival)?;
+///     sync.restore_compression(state)?;
+/// }
+/// let gradients = sync.average(&loss, model, 8, 8 * world.size())?;
 /// println!("{:.0} bytes sent per step", sync.report().sent_per_step());
+/// let saved = (sync.arrival().cloned(), sync.compression_state());
+/// # Ok(())
 /// # }
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
