@@ -79,7 +79,7 @@ impl Part {
         let of_step = mixed(seed, step);
         let seed = mixed(of_step, rank);
         let draw = |at: usize, below: u64| mixed(seed, 1000 + at) % below;
-        let is_odd = mixed(of_step, 77) % 2 == 0;
+        let is_odd = mixed(of_step, 77).is_multiple_of(2);
         // In odd steps, a rank may use a parameter not at all or twice, and no rank uses one of them.
         let uses = |param: usize| match draw(param, 6) {
             _ if is_odd && param as u64 == mixed(of_step, 78) % 5 => 0,
