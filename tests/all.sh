@@ -260,6 +260,7 @@ release_level() {
   check "numpy and onnxruntime compute what int8 and ONNX files say" int8_and_onnx_files
   check "losses and accuracy equal PyTorch's" .venv/bin/python tests/pytorch/compare.py --data "$data"
   check "optimizers, schedules and penalties equal PyTorch's" recipes_as_pytorch
+  check "errors of PowerSGD are those of PyTorch's hook" .venv/bin/python tests/pytorch/powersgd.py
   check "pixels of imported pictures equal Pillow's" .venv/bin/python tests/pytorch/pictures.py
   check "names, weights and losses of every network equal PyTorch's" .venv/bin/python tests/pytorch/state_dicts.py
   check "losses and accuracy of mlp equal PyTorch's" .venv/bin/python tests/pytorch/accuracy.py --only mlp

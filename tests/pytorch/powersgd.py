@@ -1,15 +1,19 @@
 #!/usr/bin/env python3
-"""Prints the errors of PyTorch's PowerSGD hook on a fixed sequence of matrices.
+"""Compares the errors of PyTorch's PowerSGD hook with the errors that a test of burn-mpi expects.
 
     tests/pytorch/setup.sh                               once
     .venv/bin/python tests/pytorch/powersgd.py
 
-Two processes run torch.distributed's powerSGD_hook over gloo, with gradients that are functions of step and rank. The
-printed lines are the constants in crates/burn-mpi/tests/powersgd/pytorch.rs, which makes the same steps. One line for
-each step has the error of the step's average, and the error of the sum of all averages so far: the norm of the
-difference from the exact value, relative to the norm of the exact value.
+Two processes run torch.distributed's powerSGD_hook over gloo, with gradients that are functions of step and rank.
+crates/burn-mpi/tests/powersgd/pytorch.rs makes the same steps, and expects the errors that this program prints. One
+line for each step has the error of the step's average, and the error of the sum of all averages so far: the norm of
+the difference from the exact value, relative to the norm of the exact value.
+
+Exit code 0 if the errors are those of the test, 1 if they differ, 2 if they could not be compared.
 """
 
+import os
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -23,6 +27,9 @@ import torch.distributed as dist
 import torch.multiprocessing
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 
+from programs import ROOT, CannotCompare, run
+
+TEST = ROOT / "crates/burn-mpi/tests/powersgd/pytorch.rs"
 RANKS = 2
 STEPS = 12
 SHAPES = [(24, 20), (8, 4, 3, 3)]
@@ -87,7 +94,8 @@ class Bucket:
         return True
 
 
-def run(rank, folder):
+def run_rank(rank, folder):
+    lines = []
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=RANKS)
     for approximation in APPROXIMATIONS:
         state = PowerSGDState(None, matrix_approximation_rank=approximation, start_powerSGD_iter=2)
@@ -106,15 +114,31 @@ def run(rank, folder):
             average = powerSGD_hook(state, bucket).wait().double()
             given, delivered = given + exact, delivered + average
             errors = [(average - exact).norm() / exact.norm(), (delivered - given).norm() / given.norm()]
-            if rank == 0:
-                print(f"({approximation}, {step}, {errors[0]:.6f}, {errors[1]:.6f}),")
-    dist.destroy_process_group()
+            lines.append(f"({approximation}, {step}, {errors[0]:.6f}, {errors[1]:.6f}),")
+    if rank == 0:
+        Path(folder, "lines").write_text("\n".join(lines))
+    dist.barrier()
+    # PyTorch 2.9 sometimes aborts while it ends gloo's threads.
+    os._exit(0)
 
 
 def main():
+    """Returns the problems, one line each."""
     with tempfile.TemporaryDirectory() as folder:
-        torch.multiprocessing.spawn(run, args=(str(Path(folder)),), nprocs=RANKS)
+        torch.multiprocessing.spawn(run_rank, args=(folder,), nprocs=RANKS)
+        lines = Path(folder, "lines").read_text().splitlines()
+    print("\n".join(lines))
+    expected = re.findall(r"\(\d+, \d+, [\d.]+, [\d.]+\),", TEST.read_text())
+    if len(expected) != len(lines):
+        raise CannotCompare(f"{TEST} has {len(expected)} lines of errors, and PyTorch {len(lines)}")
+    return [f"{TEST}: {there}, but PyTorch has {line}" for line, there in zip(lines, expected) if differ(line, there)]
+
+
+def differ(*lines):
+    """Whether the numbers of two lines differ by more than rounding in another order."""
+    numbers = [[float(number) for number in line.strip("(),").split(", ")] for line in lines]
+    return any(abs(a - b) > 1e-4 * max(a, b) + 1e-6 for a, b in zip(*numbers))
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

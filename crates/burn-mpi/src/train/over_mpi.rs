@@ -37,7 +37,8 @@ pub struct LearnerOptions {
     pub backend: Backend,
     /// Settings of the transport.
     pub transport: Transport,
-    /// How gradients are averaged.
+    /// How gradients are averaged. burn-train's checkpoints do not have the state of a compression: after
+    /// `checkpoint(n)`, the error memories begin at 0.
     pub sync: SyncOptions,
     /// Whether training metrics are computed over the samples of all ranks, instead of over the samples of
     /// rank 0 only. If true, every step sends the outputs of all ranks to rank 0. Validation metrics always
