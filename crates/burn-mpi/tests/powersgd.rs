@@ -8,7 +8,7 @@ use burn::tensor::{Device, Tensor, TensorData};
 use burn_mpi::threads::{Options, run};
 use burn_mpi::{
     ArrivalOrder, Backend, CommError, Compression, CompressionState, GradientBucket, GradientSync,
-    MicroBatch, PowerSgd, Reduction, SharedError, SyncOptions, Transport, WireType, World, connect,
+    MicroBatch, PowerSgd, Reduction, SharedError, Signals, SyncOptions, Transport, WireType, World, connect,
 };
 
 #[path = "programs/check_modules/compressed.rs"]
@@ -334,6 +334,37 @@ fn a_step_whose_samples_do_not_add_up_leaves_the_memories() {
         right
     };
     run(3, &with_seed(1), body).unwrap();
+}
+
+#[test]
+fn values_that_a_step_carries_are_averaged_beside_compressed_gradients() {
+    for wire in WireType::ALL {
+        let body = |world: &World| {
+            let net = Regression::new();
+            let collective = connect(world, Backend::Mpi, &Transport::default())?;
+            let compression = Some(PowerSgd { rank: 2, seed: 1 });
+            let options = SyncOptions { compression, wire, ..SyncOptions::default() };
+            let mut sync = GradientSync::of_module(world, collective, &net, options);
+            sync.carry(3)?;
+            for step in 0..4 {
+                // In every other step, rank 2 has no samples.
+                let with_samples = 3 - step % 2;
+                if world.rank() < with_samples {
+                    let samples = own(world.rank());
+                    let total = own(with_samples - 1).end;
+                    sync.backward(&net.loss(samples.clone()), &net, samples.len(), total, MicroBatch::Last)?;
+                }
+                let mut carried = [1.0, world.rank() as f32, 1e-3];
+                let stop = Signals { stop: 1.0, ..Signals::default() };
+                assert_eq!(sync.reduce_with(stop, &mut carried)?.stop, 3.0);
+                let mean = [1.0, (with_samples - 1) as f32 / 2.0, 1e-3];
+                assert!(carried.iter().zip(mean).all(|(a, b)| (a - b).abs() < 1e-6), "{wire}: {carried:?}");
+                assert!(sync.gradient(0)?.iter().any(|value| *value != 0.0));
+            }
+            Ok::<_, CommError>(())
+        };
+        run(3, &with_seed(3), body).unwrap();
+    }
 }
 
 #[test]
