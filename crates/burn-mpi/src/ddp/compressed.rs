@@ -224,8 +224,8 @@ impl Buckets {
     /// Runs `body`, which compresses or decompresses, and adds its time to the compression time. `body` and
     /// this function return `None` if there is no compression.
     fn compressing<T>(&mut self, body: impl FnOnce(&mut Self, &mut Compressor) -> Option<T>) -> Option<T> {
-        let began = self.clock.now();
         let mut compressor = self.compressor.take()?;
+        let began = self.clock.now();
         let result = body(self, &mut compressor);
         self.compressor = Some(compressor);
         self.times.compress += self.clock.now() - began;
