@@ -65,7 +65,7 @@ class Lamb(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self):
         for group in self.param_groups:
-            for weight in group["params"]:
+            for weight in (weight for weight in group["params"] if weight.grad is not None):
                 state = self.state[weight]
                 time = state["time"] = state.get("time", 0) + 1
                 update = []
