@@ -274,7 +274,7 @@ pub fn load(path: &Path, layout: &ParamLayout) -> anyhow::Result<CheckpointWeigh
     let last = read(intact.path)?;
     let Some(step) = last.position.best_step else { return Ok(last) };
     let best = read(folder.join(folder_name(step)))?;
-    let (epoch, epochs) = (best.position.epoch, last.position.history.len());
+    let (epoch, epochs) = (best.position.history.len(), last.position.history.len());
     log::info!("early stopping: taking epoch {epoch} of {epochs}, which had the lowest test loss");
     Ok(best)
 }

@@ -290,6 +290,11 @@ impl<'w> Trainer<'w> {
             }
         }
         self.count_loop(started);
+        let (in_epoch, log_every) = (self.position.step_in_epoch, self.learner.options.log_every.get());
+        if self.stops_at_target() && in_epoch < log_every && self.window_tally.samples > 0.0 {
+            // The incomplete epoch has one point too, unless it has points already.
+            self.unwritten.push((self.position.step, std::mem::take(&mut self.window_tally)));
+        }
         self.live_after_steps = Some(live_bytes::live());
         Ok(())
     }
@@ -534,9 +539,14 @@ impl<'w> Trainer<'w> {
     /// Checks that each rank's test loss is finite.
     fn check_test(&self, tallies: &[Tally]) -> Result<(), TrainError> {
         let Some(rank) = tallies.iter().position(|tally| !tally.loss.is_finite()) else { return Ok(()) };
-        let epoch = self.position.epoch + 1;
+        let Position { epoch, step_in_epoch, .. } = self.position;
+        let place = if step_in_epoch < self.plan.steps() {
+            format!("at epoch {}, step {}", epoch + 1, self.position.step)
+        } else {
+            format!("after epoch {}", epoch + 1)
+        };
         let remedy = self.remedy();
-        Err(self.ends(rank, format!("test loss is NaN or infinite after epoch {epoch}; {remedy}")))
+        Err(self.ends(rank, format!("test loss is NaN or infinite {place}; {remedy}")))
     }
 
     /// Checks that each rank's running statistics of batch norm are finite. The loss may stay finite although

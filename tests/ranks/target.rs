@@ -88,9 +88,46 @@ fn a_target_ends_all_ranks_at_the_test_that_reaches_it_also_after_interruptions(
         lab.assert_same(cut, whole);
         assert_eq!(lab.completed(cut)["steps_to_target"], at + 1);
 
+        // The incomplete epoch has a value in the training curve, as the others have.
+        let curve = fs::read_to_string(lab.path(whole).join("rank0/train.loss")).unwrap();
+        assert_eq!(curve.lines().count(), at + 1, "{curve}");
         assert!(output_of(lab.resume(ranks, whole, &[])).contains("complete"));
         refused(lab.resume(ranks, whole, &["--epochs=9"]), 2, &["--stop-at-target", "start a new run"]);
         refused(lab.resume(ranks, whole, &["--target-accuracy=1"]), 2, &["--target-accuracy 1: "]);
         succeeds(job(1).arg("report").args([whole, cut, noted, never].map(|run| lab.path(run))));
     }
+}
+
+/// A target that was reached on other test samples does not count.
+#[test]
+fn a_change_of_the_test_set_begins_the_target_anew() {
+    let lab = Lab::new();
+    let options =
+        ["--epochs=1", "--train-samples=1280", "--lr=5e-3", "--eval-every=1", "--target-accuracy=100"];
+    let run = lab.train(2, "run", &[&options[..], &["--test-samples=2"]].concat());
+    assert_eq!(run["target_reached"], true, "two samples are soon recognised");
+    let lines = output_of(lab.resume(2, "run", &["--epochs=2", "--test-samples=500"]));
+    assert!(lines.contains("warn: --target-accuracy "), "{lines}");
+    let run = lab.completed("run");
+    assert_eq!((&run["target_reached"], run["steps_to_target"].is_null()), (&false.into(), true));
+}
+
+#[test]
+fn a_run_that_stopped_before_the_first_line_has_a_value_and_early_stopping_names_its_epoch() {
+    let lab = Lab::new();
+    let options = ["--train-samples=640", "--test-samples=60", "--eval-every=3", "--target-accuracy=1e-9"];
+    lab.train(2, "run", &[&options[..], &["--stop-at-target", "--early-stopping=2"]].concat());
+    for rank in 0..2 {
+        let curve = fs::read_to_string(lab.path(&format!("run/rank{rank}/train.loss"))).unwrap();
+        assert!(curve.starts_with("3 ") && curve.lines().count() == 1, "{curve}");
+    }
+    let lines = output_of(lab.on(2, &["eval"], "run"));
+    assert!(lines.contains("epoch 1 of 1"), "{lines}");
+}
+
+#[test]
+fn an_infinite_loss_in_a_test_inside_an_epoch_is_named_with_its_step() {
+    let lab = Lab::new();
+    let options = ["--train-samples=640", "--optimizer=sgd", "--lr=1e20", "--eval-every=1", "--epochs=2"];
+    refused(lab.command(2, "run", &options), 1, &["test loss is NaN or infinite at epoch 1, step 1"]);
 }

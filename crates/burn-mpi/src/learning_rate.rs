@@ -133,6 +133,11 @@ impl TargetAccuracy {
         Ok(self.reached.is_some())
     }
 
+    /// Forgets the tests so far. Call it on all ranks, for example after the test set has changed.
+    pub fn reset(&mut self) {
+        self.reached = None;
+    }
+
     /// Returns the first test that reached the target; `None` if no test did so far.
     pub fn reached(&self) -> Option<Reached> {
         self.reached
@@ -167,7 +172,10 @@ mod tests {
                 let mut test =
                     |accuracy: f64, steps| target.test(world, accuracy - shift, steps, steps as f64 + shift);
                 let tests = [test(f64::NAN, 10)?, test(89.9, 20)?, test(90.0, 30)?, test(50.0, 40)?];
-                Ok::<_, CommError>((tests, target.reached()))
+                let first = target.reached();
+                target.reset();
+                assert_eq!(target.reached(), None);
+                Ok::<_, CommError>((tests, first))
             });
             let seconds = 30.0 + (ranks - 1) as f64 / 2.0;
             let first = Reached { accuracy: 90.0, steps: 30, seconds };

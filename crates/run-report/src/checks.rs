@@ -119,10 +119,8 @@ fn times_agree(run: &Value) -> Result<(), String> {
     if run["history"].as_array().is_some_and(|processes| processes.len() > 1) {
         return Ok(());
     }
-    let batch = step_samples(|field| &run["config"][field]) as u64;
-    let in_epoch = samples.div_ceil(run["world_size"].as_u64().unwrap_or(1)).div_ceil(batch);
     if is_whole {
-        near("steps", epochs * in_epoch as f64, "samples, epochs_run and batch")?;
+        near("steps", epochs * steps_of_epoch(run), "samples, epochs_run and batch")?;
     }
     let phases: f64 =
         run["step_ms"].as_object().into_iter().flatten().filter_map(|(_, ms)| ms.as_f64()).sum();
@@ -154,11 +152,43 @@ fn target_agrees(run: &Value) -> Result<(), String> {
             return Err(format!("{name} is {to}, but {most} is {all}"));
         }
     }
+    let number = |name: &str| run[name].as_f64();
+    let target = run["config"]["target_accuracy"].as_f64();
+    let stops = run["config"]["stop_at_target"] == true && *reached == true;
+    if let (Some(target), Some(accuracy)) = (target, number("test_accuracy"))
+        && ((*reached == false && accuracy >= target) || (stops && accuracy < target))
+    {
+        return Err(format!(
+            "target_reached is {reached}, but test_accuracy is {accuracy} and config.target_accuracy is {target}"
+        ));
+    }
+    if let (true, Some(to), Some(steps)) = (stops, number("steps_to_target"), number("steps"))
+        && to != steps
+    {
+        return Err(format!(
+            "steps_to_target is {to}, but steps is {steps} and config.stop_at_target is true"
+        ));
+    }
+    if let (Some(to), Some(epochs)) = (number("steps_to_target"), number("epochs_to_target")) {
+        is_near("epochs_to_target", run, Some(to / steps_of_epoch(run)), 1e-6 * epochs, "steps_to_target")?;
+    }
+    if stops {
+        let training = number("train_seconds");
+        is_near("seconds_to_target", run, training, 0.01 * training.unwrap_or(0.0) + 0.01, "train_seconds")?;
+    }
     Ok(())
+}
+
+/// Returns the number of steps in an epoch.
+fn steps_of_epoch(run: &Value) -> f64 {
+    let batch = step_samples(|field| &run["config"][field]) as u64;
+    let samples = run["data"]["train_samples"].as_u64().unwrap_or_default();
+    samples.div_ceil(run["world_size"].as_u64().unwrap_or(1).max(1)).div_ceil(batch.max(1)) as f64
 }
 
 /// Checks values that depend on each other, if they are present.
 fn agree(run: &Value) -> Result<(), String> {
+    target_agrees(run)?;
     let number = |name: &str| run[name].as_f64();
     if let (Some(ms), Some(steps), Some(training)) =
         (number("ms_per_step"), number("steps"), number("train_seconds"))
@@ -210,7 +240,6 @@ fn agree(run: &Value) -> Result<(), String> {
         return Err(format!("epochs_run is {trained}, but config.epochs is {epochs}"));
     }
     times_agree(run)?;
-    target_agrees(run)?;
     by_rank_agree(run)?;
     by_class_agree(run)?;
     for (at, attempt) in run["history"].as_array().into_iter().flatten().enumerate() {
@@ -464,7 +493,7 @@ mod tests {
         let mut whole = json();
         whole["config"]["target_accuracy"] = 97.0.into();
         whole["target_reached"] = true.into();
-        (whole["steps_to_target"], whole["epochs_to_target"]) = (1.into(), 0.5.into());
+        (whole["steps_to_target"], whole["epochs_to_target"]) = (1.into(), 1.0.into());
         whole["seconds_to_target"] = 0.1.into();
         assert_eq!(check(&whole), Ok(()));
         for (field, value, expected) in [
@@ -472,6 +501,7 @@ mod tests {
             ("target_reached", false.into(), "steps_to_target is 1, but target_reached is false"),
             ("steps_to_target", Value::Null, "steps_to_target is null, but target_reached is true"),
             ("steps_to_target", 1_000_000.into(), "steps_to_target is 1000000, but steps is 2814"),
+            ("epochs_to_target", 2.0.into(), "epochs_to_target is 2, expected 1 from steps_to_target"),
             ("epochs_to_target", 99.into(), "epochs_to_target is 99, but epochs_run is 3"),
             ("seconds_to_target", 1e6.into(), "seconds_to_target is 1000000, but train_seconds is 4"),
         ] {
@@ -479,6 +509,17 @@ mod tests {
             edited[field] = value;
             assert_eq!(check(&edited).unwrap_err(), expected);
         }
+        let mut missed = whole.clone();
+        missed["target_reached"] = false.into();
+        for time in ["steps_to_target", "epochs_to_target", "seconds_to_target"] {
+            missed[time] = Value::Null;
+        }
+        let found = check(&missed).unwrap_err();
+        assert!(found.starts_with("target_reached is false, but test_accuracy is 97.5"), "{found}");
+        let mut stopped = whole.clone();
+        stopped["config"]["stop_at_target"] = true.into();
+        let found = check(&stopped).unwrap_err();
+        assert!(found.starts_with("steps_to_target is 1, but steps is 2814"), "{found}");
     }
 
     #[test]

@@ -87,7 +87,9 @@ fn begin(run: &Run, before: u64, step: u64) -> u64 {
         0 => steps,
         rest => rest,
     };
-    let counts_in_epoch = in_epoch.is_multiple_of(log_every(run)) || in_epoch == steps;
+    // If the run stopped at its target, the last value is of the steps since the epoch began.
+    let is_last = step == run.results.steps as u64;
+    let counts_in_epoch = in_epoch.is_multiple_of(log_every(run)) || in_epoch == steps || is_last;
     let of_epoch = if counts_in_epoch { step - in_epoch.min(step) } else { 0 };
     // A resume with another --log-every begins a new mean.
     let changes = run.record.history.iter().filter(|attempt| {

@@ -13,6 +13,7 @@ use run_record::Part;
 use super::allreduce::median;
 use super::remarks::REPEATS;
 use super::runs::{QUANTIZED, Run};
+use super::sheet::significant;
 
 /// Median and range of a measurement over repeats.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -273,6 +274,10 @@ pub fn group(runs: &[Run]) -> Vec<Row<'_>> {
         let mut settings = run.settings();
         if run.sweep.is_some() {
             settings.remove("seed");
+            // With other seeds, a training reaches its target after other times.
+            if run.stopped_at_target() {
+                settings.remove("epochs_run");
+            }
         }
         match rows.iter_mut().find(|row| row.settings == settings) {
             Some(row) => row.runs.push(run),
@@ -281,6 +286,10 @@ pub fn group(runs: &[Run]) -> Vec<Row<'_>> {
     }
     for row in &mut rows {
         row.settings.insert("seed".into(), row.seeds().iter().join(", "));
+        if row.runs.iter().any(|run| run.stopped_at_target()) {
+            let epochs = row.runs.iter().map(|run| significant(run.epochs_trained(), 3)).sorted().dedup();
+            row.settings.insert("epochs_run".into(), epochs.collect::<Vec<_>>().join(", "));
+        }
     }
     let names: BTreeSet<String> = rows.iter().flat_map(|row| row.settings.keys().cloned()).collect();
     rows.sort_by(|a, b| {

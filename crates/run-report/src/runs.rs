@@ -16,6 +16,7 @@ use super::checks;
 use super::csv_table::{self, TableRow, damaged};
 use super::remarks::{changed_setting, shown, step_samples};
 use super::rows::compare;
+use super::sheet::significant;
 
 /// A finished run.
 #[derive(Debug, Clone)]
@@ -83,10 +84,12 @@ impl Run {
         if data.test_available > 0 {
             settings.insert("test_available".into(), data.test_available.to_string());
         }
-        // Early stopping makes trainings of different lengths. A training that early stopping did not end has
-        // the same length as a training without early stopping.
+        // Early stopping and --stop-at-target make trainings of different lengths. A training that they did not
+        // end has the same length as a training without them.
         let trained = self.results.epochs_run.to_string();
-        if !self.option("early_stopping").is_null() && settings.get("epochs") != Some(&trained) {
+        if self.stopped_at_target() {
+            settings.insert("epochs_run".into(), significant(self.epochs_trained(), 3));
+        } else if !self.option("early_stopping").is_null() && settings.get("epochs") != Some(&trained) {
             settings.insert("epochs_run".into(), trained);
         }
         let mpi = self.record.versions.get("mpi").cloned().unwrap_or_default();
@@ -121,7 +124,7 @@ impl Run {
     }
 
     /// Whether `--stop-at-target` ended the run. Its last epoch may be incomplete.
-    fn stopped_at_target(&self) -> bool {
+    pub fn stopped_at_target(&self) -> bool {
         *self.option("stop_at_target") == true && self.results.steps_to_target == Some(self.results.steps)
     }
 

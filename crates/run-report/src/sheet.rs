@@ -40,7 +40,7 @@ pub struct Cell {
     pub value: CellValue,
     /// Run directories or files of the value.
     pub runs: Vec<PathBuf>,
-    /// Text beside the number, such as its range.
+    /// Text beside the number, such as its range, or in place of a number for a cell without a value.
     pub beside: String,
     /// Marks of the footnotes that apply to the cell.
     pub marks: String,
@@ -82,7 +82,8 @@ impl Cell {
         let value = match &self.value {
             // Readers see `on` and `off`. Files for programs contain the value as in run.json.
             CellValue::Text(text) => typed(text).into(),
-            CellValue::Nothing => "–".into(),
+            CellValue::Nothing if self.beside.is_empty() => "–".into(),
+            CellValue::Nothing => String::new(),
             CellValue::Number(spread, digits) => format!("{:.*}", digits, spread.median),
         };
         [value.as_str(), &self.beside, &self.marks].into_iter().filter(|part| !part.is_empty()).join(" ")

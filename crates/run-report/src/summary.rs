@@ -39,6 +39,7 @@ pub fn summary(section: &Section, rows: &[Row<'_>], baseline: &str) -> Sheet {
     let optional = [
         "seconds_to_target",
         "epochs_to_target",
+        "reached_target",
         "balanced_accuracy",
         "int8_test_accuracy",
         "float_kb",
@@ -52,7 +53,8 @@ pub fn summary(section: &Section, rows: &[Row<'_>], baseline: &str) -> Sheet {
     let overfits = rows.iter().any(|row| overfitting_epochs(&row.runs).is_some());
     let sheet = Sheet::from_rows(&section.name, title(section, rows), columns, rows);
     let sheet = sheet.with_remarks(remarks(rows, baseline, overfits)).without(|column, cells| {
-        optional.contains(&column.key.as_str()) && cells.iter().all(|cell| cell.value == CellValue::Nothing)
+        let is_empty = |cell: &&Cell| cell.value == CellValue::Nothing && cell.beside.is_empty();
+        optional.contains(&column.key.as_str()) && cells.iter().all(is_empty)
     });
     sheet.led_by(&["test_accuracy"])
 }
@@ -213,7 +215,9 @@ pub fn setting<'a, R: 'a>(name: &str, row: impl for<'r> Fn(&'r R) -> &'r Row<'a>
             "yes: more ranks than cores, which take turns; shared: several hosts are one machine"
         }
         "data" => "Digest of the training samples",
-        "epochs_run" => "Epochs after which early stopping ended the training; all: it did not",
+        "epochs_run" => {
+            "Epochs after which early stopping or --stop-at-target ended the training; all: none did"
+        }
         "mpi" => "The MPI library",
         "processor" => "Processors of the machines",
         "quantized" => "The option --quantize",

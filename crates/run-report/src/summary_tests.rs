@@ -46,12 +46,38 @@ fn a_target_that_a_run_did_not_reach_has_no_number() {
     let lines = csv(&section);
     let times = ["seconds_to_target", "epochs_to_target"];
     let found = [1, 2, 3].map(|row| times.map(|name| value(&lines, row, name)));
-    assert_eq!(found, [["4.5", "1.5"], ["not reached by 1 of 2"; 2], ["not reached"; 2]]);
+    assert_eq!(found, [["4.5", "1.5"], [""; 2], [""; 2]]);
+    assert_eq!([1, 2, 3].map(|row| value(&lines, row, "reached_target")), ["2", "1", "0"]);
     assert_eq!(value(&lines, 1, "seconds_to_target_max"), "5");
     let text = summary(&section, &group(&section.runs), "1x1").markdown();
-    assert!(text.contains("target accuracy 97%"), "{text}");
+    for words in ["target accuracy 97%", "| not reached by 1 of 2 |", "| not reached |"] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    let missed = summary(&section, &group(&section.runs[4..]), "1x1").markdown();
+    assert!(missed.contains("| not reached |"), "{missed}");
     let plain = summary(&section, &group(&[run((1, 1), &[], 8.0)]), "1x1").markdown();
     assert!(!plain.contains("target"), "{plain}");
+}
+
+/// A run that stopped at its target did less work than a run that reached it later.
+#[test]
+fn runs_that_stopped_after_different_epochs_have_no_speed_up() {
+    let stopped = |topology, seed: &str, steps: usize| {
+        let mut run = with_target(run(topology, &["--seed", seed], 8.0), true);
+        run.record.config.insert("stop_at_target".into(), true.into());
+        run.sweep = Some("s".into());
+        (run.results.steps, run.results.steps_to_target) = (steps, Some(steps));
+        run
+    };
+    // An epoch has 1875 steps on one rank, and 938 on two.
+    let runs = [((1, 1), "1", 1875), ((1, 1), "2", 2813), ((1, 2), "1", 938), ((1, 2), "2", 938)];
+    let section = section(runs.map(|(topology, seed, steps)| stopped(topology, seed, steps)).into());
+    let rows = group(&section.runs);
+    let trained = [0, 1].map(|row| rows[row].setting("epochs_run"));
+    assert_eq!((trained, rows.len()), (["1, 1.5", "1"], 2), "seeds are in one row");
+    assert!(rows[1].baseline(&rows, "1x1").is_none());
+    let text = summary(&section, &rows, "1x1").markdown();
+    assert!(text.contains("| 1, 1.5 |") && text.contains("| 8.00 (8.00–8.00) | – | – |"), "{text}");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use itertools::Itertools;
 
 use super::rows::{Row, varied};
-use super::sheet::{Cell, CellValue, Field};
+use super::sheet::{Cell, Column, Field};
 use super::summary::{Dispersion, Measure, paths};
 
 /// Seconds of training before the test that reached the target.
@@ -20,10 +20,19 @@ const EPOCHS: Measure = Measure::new("epochs to target", "epochs_to_target", |ru
 .means("Epochs before the first test that reached --target-accuracy");
 
 /// Returns the columns of the time to the target accuracy.
-pub fn columns<'c, 'a>() -> [Field<'c, Row<'a>>; 2] {
-    [TIME, EPOCHS].map(|measure| {
+pub fn columns<'c, 'a>() -> [Field<'c, Row<'a>>; 3] {
+    let [time, epochs] = [TIME, EPOCHS].map(|measure| {
         measure.column().shows(move |row: &Row<'_>| missed(row).unwrap_or_else(|| measure.cell(row)))
-    })
+    });
+    let reached = Column::number("reached target", "reached_target")
+        .means("Runs that reached --target-accuracy; if not all did, there is no time to it")
+        .for_programs();
+    let reached = reached.shows(|row: &Row<'_>| {
+        let reached: Option<Vec<bool>> = row.runs.iter().map(|run| run.results.target_reached).collect();
+        let count = |reached: Vec<bool>| reached.into_iter().filter(|reached| *reached).count();
+        Cell::maybe(reached.map(|reached| Cell::number(count(reached) as f64, 0, paths(row))))
+    });
+    [time, epochs, reached]
 }
 
 /// Returns the cell of a row with a run that did not reach the target. `None` if all runs reached it, or if
@@ -32,8 +41,7 @@ fn missed(row: &Row<'_>) -> Option<Cell> {
     let missed = row.runs.iter().filter(|run| run.results.target_reached == Some(false)).count();
     let all = row.runs.len();
     let text = if missed == all { "not reached".into() } else { format!("not reached by {missed} of {all}") };
-    let cell = Cell { value: CellValue::Text(text), ..Cell::of_runs(paths(row)) };
-    (missed > 0).then_some(cell)
+    (missed > 0).then(|| Cell { beside: text, ..Cell::of_runs(paths(row)) })
 }
 
 /// Whether a run of the row did not reach its target.
@@ -47,7 +55,7 @@ pub fn accurate_on_most_ranks(rows: &[Row<'_>], baseline: &str) -> Option<String
     /// Largest loss of accuracy, in points.
     const WITHIN: f64 = 0.5;
     let mut varied = varied(rows);
-    varied.retain(|name| name != "seed");
+    varied.retain(|name| !["seed", "epochs_run"].contains(&name.as_str()));
     let accuracy = |row: &Row<'_>| row.spread(|run| run.results.test_accuracy).median;
     let on_baseline = rows.iter().filter(|row| row.setting("topology") == baseline);
     let base = on_baseline.max_by(|a, b| accuracy(a).total_cmp(&accuracy(b)))?;

@@ -147,8 +147,17 @@ impl Resumed {
         }
         let mut checkpoint = Checkpoint::<Position>::load(folder, &stored(layout))?;
         // The history also has the changes of attempts that were killed before they wrote a checkpoint.
-        if covered::changes_since(manifest, &self.record.history, changed).any(makes_another_test) {
+        let changes = || covered::changes_since(manifest, &self.record.history, changed);
+        if changes().any(makes_another_test) {
             checkpoint.position.compare_anew();
+        }
+        if let Some(target) = checkpoint.position.target.as_mut().filter(|_| changes().any(is_of_test_set)) {
+            if target.reached().is_some() {
+                log::warn!(
+                    "--target-accuracy was reached on another test set: only tests from here on count for it"
+                );
+            }
+            target.reset();
         }
         ensure!(
             checkpoint.model == record.config.model.to_string() && checkpoint.world_size == record.world_size,
@@ -229,12 +238,14 @@ fn unmet(typed: &Words, record: &RunRecord) -> Result<Words, ConfigError> {
 
 /// Whether the epochs before this change no longer count in the search for the best epoch: the test of these
 /// epochs was different, or the checkpoints of these epochs may not have been kept.
-fn makes_another_test(Change { field, from, to }: &Change) -> bool {
-    match field.as_str() {
-        "data_root" | "test_samples" => true,
-        "early_stopping" => from.is_null() != to.is_null(),
-        _ => false,
-    }
+fn makes_another_test(change: &Change) -> bool {
+    let Change { field, from, to } = change;
+    field == "early_stopping" && from.is_null() != to.is_null() || is_of_test_set(change)
+}
+
+/// Whether the test set is another one after this change.
+fn is_of_test_set(change: &Change) -> bool {
+    ["data_root", "test_samples"].contains(&change.field.as_str())
 }
 
 /// Returns an error text if the run is already done with the changed options. No step would use the changed
