@@ -463,7 +463,7 @@ impl Communication {
             overlap: self.overlap,
             bucket_bytes: mb(self.bucket_mb.get()),
             first_bucket_bytes: mb(self.bucket_mb.get().min(1.0)),
-            compression: None,
+            ..SyncOptions::default()
         }
     }
 }

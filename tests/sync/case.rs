@@ -81,7 +81,8 @@ impl Case {
         Self {
             backend: draw.one_of(&backends),
             gloo_algorithm: draw.one_of(&["ring", "bcube", "halving-doubling"]),
-            options: options(draw),
+            // Every third case.
+            options: SyncOptions { shard: index % 3 == 1, ..options(draw) },
             checkpointing: draw.happens(0.1),
             optimizer: draw.one_of(&[Optimizer::Sgd, Optimizer::Momentum, Optimizer::Adam]),
             rate: f64::from(draw.between(0.002, 0.05)),
@@ -114,6 +115,7 @@ fn options(draw: &mut Draw) -> SyncOptions {
         bucket_bytes,
         first_bucket_bytes,
         compression: None,
+        shard: false,
     }
 }
 

@@ -1,8 +1,9 @@
 //! Runs a random test case as a training on the ranks of `world`, and compares it with plain Burn.
 
+use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::momentum::MomentumConfig;
 use burn::optim::{AdamConfig, GradientsParams, ModuleOptimizer, SgdConfig};
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{Device, Tensor, TensorData};
 
 use super::case::{Case, Optimizer};
 use super::check::{self, Outcome};
@@ -10,7 +11,9 @@ use super::network::{Network, initial_values};
 use super::plan::BatchId;
 use super::reference::Reference;
 use super::samples::Samples;
-use burn_mpi::{CommError, GradientSync, MicroBatch, ParamLayout, WireType, World, broadcast_module};
+use burn_mpi::{
+    CommError, GradientSync, MicroBatch, ParamLayout, Signals, WireType, World, broadcast_module,
+};
 use half::f16;
 
 /// Runs `case`, and compares every step with the reference (plain Burn). Calls `progress` before each step.
@@ -90,7 +93,7 @@ fn gradients(
         let samples = Samples::at(&case.plan, batch, part.chunks[micro].samples, device);
         module.loss(&case.plan, batch, &samples)
     };
-    if part.average {
+    if part.average && !case.options.shard {
         return match part.chunks.first() {
             Some(chunk) => sync.average(&loss(0), module, chunk.samples, total),
             None => sync.average(&Tensor::zeros([1], device), module, 0, total),
@@ -100,5 +103,38 @@ fn gradients(
         let which = if chunk.last { MicroBatch::Last } else { MicroBatch::More };
         sync.backward(&loss(micro), module, chunk.samples, total, which)?;
     }
-    sync.finish(module)
+    if case.options.shard { sharded(sync, module) } else { sync.finish(module) }
+}
+
+/// Ends the step of a sharded `sync`, and returns the whole gradients: gathers the ranks' shares as if they
+/// were updated parameters.
+fn sharded(sync: &mut GradientSync, module: &Network) -> Result<GradientsParams, CommError> {
+    sync.reduce(Signals::default())?;
+    // NaN stays where no rank has a gradient.
+    let mut flat = vec![f32::NAN; ParamLayout::of_module(module).len()];
+    for piece in sync.pieces()? {
+        flat[piece.range].copy_from_slice(piece.gradient);
+    }
+    sync.gather_params(&mut flat)?;
+    let mut whole = Whole { rest: &flat, gradients: GradientsParams::new() };
+    module.visit(&mut whole);
+    Ok(whole.gradients)
+}
+
+/// Makes Burn's gradients from the gradients of all parameters and buffers, in visit order.
+struct Whole<'a> {
+    rest: &'a [f32],
+    gradients: GradientsParams,
+}
+
+impl ModuleVisitor for Whole<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let value = param.val();
+        let (gradient, rest) = self.rest.split_at(value.dims().iter().product());
+        self.rest = rest;
+        if gradient.iter().any(|value| !value.is_nan()) {
+            let data = TensorData::new(gradient.to_vec(), value.dims());
+            self.gradients.register(param.id, Tensor::<D>::from_data(data, &value.device().inner()));
+        }
+    }
 }

@@ -109,8 +109,9 @@ pub enum CommError {
     /// An [`ArrivalOrder`](crate::ArrivalOrder) does not fit this module.
     #[error("the ArrivalOrder does not fit this module: {0}")]
     Arrival(String),
-    /// A [`CompressionState`](crate::CompressionState) does not fit this module or its compression.
-    #[error("the CompressionState does not fit: {0}")]
+    /// A compression, or a [`CompressionState`](crate::CompressionState), that does not fit this module or
+    /// the other options.
+    #[error("gradients cannot be compressed: {0}")]
     Compression(String),
     /// An earlier step was interrupted, for example by a panic in its backward.
     #[error("gradients cannot be averaged: {0}")]
@@ -123,6 +124,9 @@ pub enum CommError {
         /// The reason.
         reason: MissingGradient,
     },
+    /// An optimizer, or its state, that cannot be sharded.
+    #[error("the optimizer cannot be sharded: {0}")]
+    Sharded(String),
     /// A rank left the job while this rank waited for it.
     #[error("rank {rank} on {host} has left the job (exit code {status}){}", reason_of(*status, reason))]
     Left {
@@ -246,6 +250,12 @@ pub enum MissingGradient {
     /// The parameter had another shape when the `GradientSync` was made.
     #[error("it had another shape when this GradientSync was made")]
     OtherShape,
+    /// With [`SyncOptions::shard`](crate::SyncOptions::shard), no rank has the whole gradients.
+    #[error(
+        "SyncOptions::shard is set, so each rank has only its share of the gradients; call reduce, and then use a \
+         ShardedOptimizer or GradientSync::pieces"
+    )]
+    Sharded,
     /// The module that the `GradientSync` was made for has fewer parameters.
     #[error("the module of this GradientSync has fewer parameters")]
     NoParameter,

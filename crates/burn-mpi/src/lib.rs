@@ -42,7 +42,8 @@
 //! | [`threads`] | ranks that are threads, for tests: a seed decides which runs next, time is virtual |
 //! | [`run`], [`World`] | start, rank and world size, small exchanges, agreement on errors, deadlines |
 //! | [`connect`], [`Collective`] | transports: MPI; gloo (feature `gloo`); transports of other crates |
-//! | [`GradientSync`], [`SyncOptions`], [`SyncReport`] | averaged gradients, accumulation, overlap |
+//! | [`GradientSync`], [`SyncOptions`], [`SyncReport`] | averaged gradients, accumulation, overlap, clipping |
+//! | [`ShardedOptimizer`] | Burn's optimizers with their state in shares, one for each rank (ZeRO-1) |
 //! | [`LocalUpdates`], [`LocalOptions`] | local SGD, DiLoCo, Streaming DiLoCo: ranks average every H steps |
 //! | [`PowerSgd`], [`Compression`] | compressed gradients: low-rank matrices, or a compression of your own |
 //! | [`ShardPlan`], `ShardedDataset` with the feature `data` | shards of any Burn data set, uneven batches |
@@ -111,6 +112,8 @@ pub use ddp::gradient_sync::{GradientSync, MicroBatch};
 pub use ddp::hook::poll;
 pub use ddp::options::{SyncOptions, WireType};
 pub use ddp::report::{BucketReport, CommTimes, NoOverlap, Overlap, SyncEvent, SyncReport, SyncWatch};
+pub use ddp::sharded_optimizer::ShardedOptimizer;
+pub use ddp::share::Piece;
 pub use error::{CommError, MissingGradient, SharedError};
 pub use host::{Place, oversubscribed};
 use lab::{Call, Primitives};

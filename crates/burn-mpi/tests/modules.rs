@@ -19,6 +19,8 @@ mod compressed;
 mod missing;
 #[path = "programs/check_modules/own_module.rs"]
 mod own_module;
+#[path = "programs/check_modules/sharded.rs"]
+mod sharded;
 #[path = "programs/check_modules/types.rs"]
 mod types;
 
@@ -42,6 +44,11 @@ fn a_missing_gradient_is_an_error_that_names_the_parameter() {
 #[test]
 fn custom_modules_may_differ_between_steps_and_ranks() {
     passes(own_module::check);
+}
+
+#[test]
+fn a_state_in_shares_has_the_results_of_the_whole() {
+    passes(sharded::check);
 }
 
 #[test]

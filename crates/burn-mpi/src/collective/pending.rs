@@ -187,17 +187,29 @@ impl<Q> PendingOp<Q> {
     fn advance<L: Link<Request = Q>>(&mut self, link: &mut L, gathers: &mut bool) -> Result<(), CommError> {
         match &mut self.stage {
             Stage::Whole(request) => {
-                if let Some((_, result)) = link.test(request)? {
-                    self.finish(result, link.member());
+                if let Some((mut from, result)) = link.test(request)? {
+                    if self.operation.call == Call::ReduceScatter {
+                        // The result is returned in the memory of the whole buffer, which the caller may
+                        // need again for an all-gather or for the next sum.
+                        from.resize(result.len());
+                        from.bytes_mut().copy_from_slice(result.bytes());
+                        self.finish(from, link.member());
+                    } else {
+                        self.finish(result, link.member());
+                    }
                 }
             }
             Stage::Exchange(request) => {
-                if let Some((all, chunks)) = link.test(request)? {
-                    let mut sum = chunks.zeros_like(chunks.len() / link.member().size);
-                    sum.sum_of_chunks(&chunks);
-                    match self.operation.call {
-                        Call::AllReduce => self.stage = Stage::Exchanged { sum, all },
-                        _ => self.finish(sum, link.member()),
+                if let Some((mut all, chunks)) = link.test(request)? {
+                    let chunk = chunks.len() / link.member().size;
+                    if self.operation.call == Call::AllReduce {
+                        let mut sum = chunks.zeros_like(chunk);
+                        sum.sum_of_chunks(&chunks);
+                        self.stage = Stage::Exchanged { sum, all };
+                    } else {
+                        all.resize(chunk);
+                        all.sum_of_chunks(&chunks);
+                        self.finish(all, link.member());
                     }
                 }
             }
@@ -323,8 +335,16 @@ impl<L: Link> Collective for PendingOps<L> {
         let chunk = length.div_ceil(size);
         let (from, to) = match call {
             Call::AllReduce => (buffer.zeros_like(0), buffer),
+            Call::AllGather => {
+                // The gathered values are written to the memory of `buffer`, which has room for them if it
+                // has had a whole buffer before.
+                buffer.resize(chunk);
+                let from = buffer.clone();
+                buffer.resize(chunk * size);
+                (from, buffer)
+            }
             _ => {
-                buffer.resize(if call == Call::AllGather { chunk } else { chunk * size });
+                buffer.resize(chunk * size);
                 let to = buffer.zeros_like(if call == Call::ReduceScatter { chunk } else { chunk * size });
                 (buffer, to)
             }

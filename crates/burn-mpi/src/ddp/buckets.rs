@@ -1,10 +1,13 @@
 //! Gradient buckets: each bucket is a buffer of several gradients. Backward fills it, one all-reduce sums it
-//! over all ranks, and the optimizer reads it in place.
+//! over all ranks, and the optimizer reads it in place. With [`SyncOptions::shard`], a reduce-scatter sums it
+//! instead, and each rank has the sums of its chunk.
 //!
 //! A parameter is sealed once its gradient is final, that is, once backward no longer changes it in this
 //! step. When all parameters of a bucket are sealed, the all-reduce of the bucket starts while backward goes
 //! on. Buckets start in order, because MPI matches collectives by order. The last bucket waits for the end of
-//! the step: it also carries the [`Signals`] and other values that all ranks need.
+//! the step: it also carries the [`Signals`] and other values that all ranks need. With
+//! [`SyncOptions::shard`], a separate all-reduce sums these values, because a reduce-scatter would give them
+//! to one rank only.
 //!
 //! In each step, every rank starts the same collectives, of the same kind, for the same buckets, in the same
 //! order. Ranks may have different samples and take different branches. Such differences change only the time
@@ -14,14 +17,18 @@
 //! has started. In each of these cases, the rank sets a flag in the last bucket. If at least one rank has set
 //! the flag, all ranks make a second all-reduce ([`Irregular`]).
 
+mod chunks;
+mod late;
+
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
 use burn::backend::flex::FlexTensor;
 
+pub(crate) use self::late::Irregular;
 use crate::clock::Clock;
-use crate::ddp::buffers::{BucketPlan, Buffers, CONTROL};
+use crate::ddp::buffers::{BucketPlan, Buffers, CONTROL, Part};
 use crate::ddp::compressed::Compressor;
 use crate::ddp::options::{SyncOptions, WireType};
 use crate::ddp::report::CommTimes;
@@ -54,10 +61,14 @@ pub(crate) struct Buckets {
     pub uses: Vec<usize>,
     /// For each parameter, true if no rank had a gradient of it in the last step.
     pub absent: Vec<bool>,
-    /// Number of bytes of all buffers that this rank has passed to all-reduces.
+    /// Number of bytes of all buffers that this rank has passed to collectives.
     pub sent: u64,
     /// Sums the buckets by a compression; `None` if they are sent as they are.
     pub compressor: Option<Compressor>,
+    /// This rank.
+    rank: usize,
+    /// The values that this rank updates: its chunk of each bucket if the state is sharded, otherwise all.
+    parts: Vec<Part>,
     pub(super) buffers: Buffers,
     /// The step in progress, or the last one.
     pub step: Step,
@@ -102,10 +113,13 @@ impl Buckets {
         options: SyncOptions,
         plan: BucketPlan,
         params: usize,
+        rank: usize,
         clock: Clock,
     ) -> Self {
-        Self {
+        let mut buckets = Self {
             collective,
+            rank,
+            parts: Vec::new(),
             buffers: Buffers::new(&plan, options.wire),
             options,
             plan,
@@ -117,7 +131,9 @@ impl Buckets {
             compressor: None,
             step: Step::default(),
             clock,
-        }
+        };
+        buckets.set_parts();
+        buckets
     }
 
     /// Calls the watch, if there is one.
@@ -135,6 +151,7 @@ impl Buckets {
             compressor.set_plan(&plan);
         }
         self.plan = plan;
+        self.set_parts();
     }
 
     /// Returns whether buckets can start before the end of a backward: overlap is enabled, and there are
@@ -152,6 +169,7 @@ impl Buckets {
             flags.resize(self.uses.len(), false);
         }
         self.step = Step { written, sealed, ..Step::default() };
+        self.buffers.restore(&self.plan);
     }
 
     /// Takes the final gradient of `param`, and starts the buckets that are now full. Call it at most once
@@ -287,25 +305,17 @@ impl Buckets {
         let mut tail =
             vec![mine.not_finite, mine.stop, irregular, flag(has_backward), self.step.share as f32];
         tail.extend(averaged.iter().map(|value| if has_backward { *value } else { 0.0 }));
-        let last = self.plan.buckets().len() - 1;
-        let start = self.plan.buckets()[last].len;
-        let range = start..start + tail.len();
-        if let Some(slots) = self.buffers.slots(last, range.clone()) {
-            slots.copy_from_slice(&tail);
-        }
-        let is_alone = self.collective.world_size() == 1;
-        if !is_alone {
-            self.reduce(last)?;
-        }
-        let sums = self.buffers.values(last, range).unwrap_or(&tail).to_vec();
+        // A 16-bit bucket rounds the values that it carries.
+        let wire = if self.options.shard { WireType::F32 } else { self.options.wire };
+        let sums = if self.options.shard { self.reduce_chunks(&tail)? } else { self.reduce(&tail)? };
         let (irregular, with_backward, share) = (sums[2] > 0.0, sums[3], sums[4]);
-        if with_backward > 0.0 && (share - 1.0).abs() > share_tolerance(self.options.wire) {
+        if with_backward > 0.0 && (share - 1.0).abs() > share_tolerance(wire) {
             // `GradientSync::reduce_with` adds the samples, which are not known here.
             return Err(CommError::Shared(SharedError::Shares { share, samples: Vec::new() }));
         }
         if !averaged.is_empty() && with_backward > 0.0 {
-            // A 16-bit bucket has rounded the values of `averaged`: sum them again as f32.
-            let sums = if is_alone || !self.buffers.is_narrow(last) {
+            // Values that a bucket has rounded are summed again as f32.
+            let sums = if self.collective.world_size() == 1 || wire == WireType::F32 {
                 &sums[CONTROL..]
             } else {
                 &self.sum(tail.split_off(CONTROL))?
@@ -340,19 +350,26 @@ impl Buckets {
     pub(super) fn start_next(&mut self) -> Result<(), CommError> {
         let bucket = self.step.started;
         self.step.started += 1;
+        let sum = if self.options.shard { Operation::reduce_scatter } else { Operation::all_reduce };
         match self.first_round(bucket).or_else(|| self.pack(bucket)) {
-            Some(wire) => self.start(bucket, wire),
+            Some(wire) => self.start(bucket, sum(bucket, &wire, self.options.reduction), wire),
             None => Ok(()),
         }
     }
 
-    /// Starts the all-reduce of `wire`, which is of this bucket.
-    pub(super) fn start(&mut self, bucket: usize, wire: Wire) -> Result<(), CommError> {
+    pub(super) fn start(&mut self, bucket: usize, operation: Operation, wire: Wire) -> Result<(), CommError> {
         self.sent += wire.bytes().len() as u64;
         self.notify(SyncEvent::BucketBegin(bucket));
-        self.collective.start(Operation::all_reduce(bucket, &wire, self.options.reduction), wire)?;
+        self.collective.start(operation, wire)?;
         self.notify(SyncEvent::BucketEnd(bucket));
         Ok(())
+    }
+
+    pub(super) fn wait(&mut self, bucket: usize) -> Result<Wire, CommError> {
+        self.notify(SyncEvent::BucketBegin(bucket));
+        let wire = self.collective.wait(bucket)?;
+        self.notify(SyncEvent::BucketEnd(bucket));
+        Ok(wire)
     }
 
     /// Ends the current period in which buckets are in flight during backward, and adds it to the hidden
@@ -363,10 +380,24 @@ impl Buckets {
         }
     }
 
-    /// Reduces every remaining bucket. If overlap is enabled, first starts all buckets except the last, and
-    /// then waits for them, even though backward has ended: another rank may have started these buckets
-    /// during its backward, and MPI does not match a non-blocking collective with a blocking one.
-    fn reduce(&mut self, last: usize) -> Result<(), CommError> {
+    /// Reduces every remaining bucket. The last bucket carries `tail`, whose sums over ranks are returned. If
+    /// overlap is enabled, first starts all buckets except the last, and then waits for them, even though
+    /// backward has ended: another rank may have started these buckets during its backward, and MPI does not
+    /// match a non-blocking collective with a blocking one.
+    fn reduce(&mut self, tail: &[f32]) -> Result<Vec<f32>, CommError> {
+        let last = self.plan.buckets().len() - 1;
+        let start = self.plan.buckets()[last].len;
+        let range = start..start + tail.len();
+        if let Some(slots) = self.buffers.slots(last, range.clone()) {
+            slots.copy_from_slice(tail);
+        }
+        if self.collective.world_size() > 1 {
+            self.reduce_whole(last)?;
+        }
+        Ok(self.buffers.values(last, range).unwrap_or(tail).to_vec())
+    }
+
+    fn reduce_whole(&mut self, last: usize) -> Result<(), CommError> {
         if self.compressor.is_some() {
             return self.exchange(last);
         }
@@ -384,89 +415,14 @@ impl Buckets {
                 self.notify(SyncEvent::BucketBegin(bucket));
                 self.collective.all_reduce(&mut wire, self.options.reduction)?;
                 self.notify(SyncEvent::BucketEnd(bucket));
-                self.unpack(bucket, wire);
+                self.unpack(bucket, wire, 0);
             }
         }
         for bucket in 0..in_flight {
-            self.notify(SyncEvent::BucketBegin(bucket));
-            let wire = self.collective.wait(bucket)?;
-            self.notify(SyncEvent::BucketEnd(bucket));
-            self.unpack(bucket, wire);
+            let wire = self.wait(bucket)?;
+            self.unpack(bucket, wire, 0);
         }
         self.times.exposed += (self.clock.now() - began).saturating_sub(self.times.copy - copied);
-        Ok(())
-    }
-
-    /// Reduces the late gradients of all ranks, and all gradients again if a rank has replaced a gradient.
-    /// Also determines for which parameters no rank has a gradient. Every rank calls this function in the
-    /// same step, because all ranks decide by the same sums.
-    ///
-    /// If a rank has replaced a gradient, compressed buckets are not decompressed, so that the compression's
-    /// error memory stays as it was: the sums of the replaced gradients are exact.
-    fn reduce_late(&mut self) -> Result<Irregular, CommError> {
-        let began = self.clock.now();
-        let compressed = self.times.compress;
-        let params = self.step.written.len();
-        let late = (0..params).map(|param| self.step.late.contains_key(&param));
-        let flags = late.chain(self.step.written.iter().copied()).chain([self.step.replaced]);
-        let ranks = self.sum(flags.map(flag).collect())?;
-        let late: Vec<usize> = (0..params).filter(|&param| ranks[param] > 0.0).collect();
-        let absent = (0..params).filter(|&param| ranks[params + param] == 0.0).collect();
-        let replaced = ranks[2 * params] > 0.0;
-        if !replaced {
-            self.decompress_all(&ranks[params..2 * params]);
-        }
-        let sums = std::mem::take(&mut self.step.late);
-        self.reduce_again(&late, sums, |slot, sum| *slot += sum)?;
-        if replaced {
-            let held: Vec<usize> = (0..params).filter(|&param| self.plan.place(param).is_some()).collect();
-            let own = self.own_gradients();
-            self.reduce_again(&held, own, |slot, sum| *slot = sum)?;
-        }
-        let compressed = self.times.compress - compressed;
-        self.times.exposed += (self.clock.now() - began).saturating_sub(compressed);
-        Ok(Irregular { late, replaced, absent })
-    }
-
-    /// Returns this rank's gradients, scaled by its share of the samples.
-    fn own_gradients(&mut self) -> BTreeMap<usize, Vec<f32>> {
-        let mut gradients = BTreeMap::new();
-        if let Some(each) = self.step.own.take() {
-            each(&mut |param, values| {
-                let scaled =
-                    values.map(|values| values.iter().map(|value| value * self.step.weight).collect());
-                gradients.extend(scaled.map(|scaled| (param, scaled)));
-            });
-        }
-        gradients
-    }
-
-    /// Sums the `gradients` of `params` over ranks. Calls `put(slot, sum)` for each value: `slot` is the
-    /// value's place in its bucket. A gradient that this rank does not have counts as zeros.
-    fn reduce_again(
-        &mut self,
-        params: &[usize],
-        gradients: BTreeMap<usize, Vec<f32>>,
-        put: impl Fn(&mut f32, f32),
-    ) -> Result<(), CommError> {
-        let mut own = Vec::new();
-        for param in params {
-            match gradients.get(param) {
-                Some(values) => own.extend_from_slice(values),
-                None => own.resize(own.len() + self.length(*param), 0.0),
-            }
-        }
-        if own.is_empty() {
-            return Ok(());
-        }
-        let sums = self.sum(own)?;
-        let mut rest = &sums[..];
-        for &param in params {
-            let slots = self.gradient_mut(param).unwrap_or_default();
-            let (sums, after) = rest.split_at(slots.len());
-            rest = after;
-            slots.iter_mut().zip(sums).for_each(|(slot, sum)| put(slot, *sum));
-        }
         Ok(())
     }
 
@@ -508,8 +464,9 @@ impl Buckets {
         self.copying(|this| this.buffers.pack(bucket))
     }
 
-    pub(super) fn unpack(&mut self, bucket: usize, wire: Wire) {
-        self.copying(|this| this.buffers.unpack(bucket, wire));
+    /// Takes back a bucket after its reduction. `start` is the index of its first value.
+    pub(super) fn unpack(&mut self, bucket: usize, wire: Wire, start: usize) {
+        self.copying(|this| this.buffers.unpack(bucket, wire, start));
     }
 
     /// Runs `body`, which copies gradients, and adds its time to the copy time.
@@ -534,23 +491,6 @@ pub(super) fn share_tolerance(wire: WireType) -> f32 {
     if wire == WireType::F32 { 1e-4 } else { 0.05 }
 }
 
-/// Deviations of a step from what the buckets expect. They are the same on every rank.
-///
-/// A bucket starts when the gradient of each of its parameters has been registered as often as
-/// [`Buckets::uses`] says. If a rank uses a parameter more often, or runs another backward after its
-/// [`MicroBatch::Last`](super::gradient_sync::MicroBatch::Last), the additional gradient is kept aside, and
-/// reduced on all ranks at the end of the step. If a program changes a gradient on one rank after its bucket
-/// has started, all gradients are reduced again.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Irregular {
-    /// Parameters with a late gradient on at least one rank.
-    pub late: Vec<usize>,
-    /// Whether at least one rank replaced a gradient after its bucket had started.
-    pub replaced: bool,
-    /// Parameters without a gradient on any rank.
-    pub absent: Vec<usize>,
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -562,8 +502,8 @@ mod tests {
         let sums = run(2, &Options::default(), |world| {
             let collective = connect(world, Backend::Mpi, &Transport::default())?;
             let (plan, clock) =
-                (BucketPlan::new(&[], &[], (1, 1), 0, 2), world.member().activity.clock.clone());
-            let mut buckets = Buckets::new(collective, SyncOptions::default(), plan, 0, clock);
+                (BucketPlan::new(&[], &[], (1, 1), CONTROL, 2), world.member().activity.clock.clone());
+            let mut buckets = Buckets::new(collective, SyncOptions::default(), plan, 0, world.rank(), clock);
             let mut finish = |samples: usize| {
                 buckets.begin();
                 (0..samples).for_each(|_| buckets.begin_backward(1.0 / 200_000.0, false));

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use burn::backend::flex::{FlexTensor, Layout};
 use burn::tensor::{Bytes, DType};
 
-use crate::Wire;
 use crate::ddp::options::WireType;
+use crate::{Wire, chunk_range};
 
 /// Number of control values at the end of the last bucket, such as the count of ranks with a stop request.
 /// All ranks need these values in the same step. They are summed together with the gradients, so they need no
@@ -35,21 +35,21 @@ pub struct BucketSpec {
     /// Number of values of its parameters.
     pub len: usize,
     /// Length of the buffer, rounded up to a multiple of the world size so that the buffer can be cut into
-    /// equal chunks. The buffer of the last bucket also has room for the control values and the carried
-    /// values (see [`BucketPlan::new`]).
+    /// equal chunks. The buffer of the last bucket also has room for the values that are sent with it (see
+    /// [`BucketPlan::new`]).
     pub padded: usize,
 }
 
 impl BucketPlan {
     /// Packs parameters into buckets, in `order`. `lengths` has the number of values of each parameter. A
     /// bucket takes at most `capacity` values, and the first bucket also at most `first`. A parameter that
-    /// exceeds the limit gets a separate bucket. The last bucket also has room for the control values, and
-    /// for `carried` values that the caller averages together with the gradients.
+    /// exceeds the limit gets a separate bucket. The last bucket also has room for `tail` values, such as
+    /// the control values, which are sent together with the gradients.
     pub fn new(
         lengths: &[usize],
         order: &[usize],
         (first, capacity): (usize, usize),
-        carried: usize,
+        tail: usize,
         world_size: usize,
     ) -> Self {
         let mut buckets: Vec<BucketSpec> = Vec::new();
@@ -73,8 +73,9 @@ impl BucketPlan {
         }
         let last = buckets.len().saturating_sub(1);
         for (index, bucket) in buckets.iter_mut().enumerate() {
-            let control = if index == last { CONTROL + carried } else { 0 };
-            bucket.padded = (bucket.len + control).next_multiple_of(world_size);
+            let tail = if index == last { tail } else { 0 };
+            // A buffer is never empty, so no collective has to be left out.
+            bucket.padded = (bucket.len + tail).max(1).next_multiple_of(world_size);
         }
         Self { buckets, places }
     }
@@ -89,6 +90,35 @@ impl BucketPlan {
     pub fn place(&self, param: usize) -> Option<(usize, Range<usize>)> {
         self.places[param].clone()
     }
+
+    /// Returns the part of parameter `param` in the chunk of `rank` of `ranks`; `None` if the chunk has no
+    /// value of the parameter.
+    pub fn part(&self, param: usize, ranks: usize, rank: usize) -> Option<Part> {
+        let (bucket, place) = self.place(param)?;
+        let chunk = chunk_range(self.buckets[bucket].padded, ranks, rank);
+        let slots = place.start.max(chunk.start)..place.end.min(chunk.end);
+        let range = (slots.start < slots.end).then(|| slots.start - place.start..slots.end - place.start)?;
+        Some(Part { param, bucket, slots, range })
+    }
+
+    /// Returns the parts of all parameters in the chunks of `rank` of `ranks`, in visit order.
+    pub fn parts(&self, ranks: usize, rank: usize) -> Vec<Part> {
+        (0..self.places.len()).filter_map(|param| self.part(param, ranks, rank)).collect()
+    }
+}
+
+/// The values of one parameter that one rank updates. A parameter has at most one part on each rank, because
+/// a rank has one chunk of each bucket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Part {
+    /// The parameter, by its index in visit order.
+    pub param: usize,
+    /// The parameter's bucket.
+    pub bucket: usize,
+    /// Range of the values in the bucket.
+    pub slots: Range<usize>,
+    /// Range of the values in the parameter, in row-major order.
+    pub range: Range<usize>,
 }
 
 /// Values of a bucket.
@@ -119,7 +149,7 @@ impl Memory {
         )
     }
 
-    fn own(&mut self) -> &mut [f32] {
+    fn own(&mut self) -> &mut Vec<f32> {
         if let Self::Shared(_) = self {
             *self = Self::Own(std::mem::replace(self, Self::Own(Vec::new())).into_own());
         }
@@ -142,6 +172,9 @@ impl Memory {
 
 /// A buffer for each bucket of a plan.
 pub(super) struct Buffers {
+    /// For each bucket, the index of the first value in its f32 buffer. It is above 0 while a buffer has only
+    /// this rank's chunk.
+    starts: Vec<usize>,
     /// The f32 buffers. If gradients are sent as f32, a buffer is `None` while it is in flight, because the
     /// transport owns it.
     wide: Vec<Option<Memory>>,
@@ -155,6 +188,7 @@ impl Buffers {
     pub fn new(plan: &BucketPlan, wire: WireType) -> Self {
         let sizes = plan.buckets().iter().map(|bucket| bucket.padded);
         Self {
+            starts: vec![0; plan.buckets().len()],
             wide: sizes.clone().map(|size| Some(Memory::Own(vec![0.0; size]))).collect(),
             narrow: sizes
                 .map(|size| (wire != WireType::F32).then(|| Wire::zeros(wire.element(), size)))
@@ -162,29 +196,50 @@ impl Buffers {
         }
     }
 
-    /// Returns the values in `range` of a bucket; `None` while the f32 buffer of the bucket is in flight.
+    /// Makes every buffer as long as its bucket again, after steps in which it had only a chunk.
+    pub fn restore(&mut self, plan: &BucketPlan) {
+        self.starts.fill(0);
+        for (memory, bucket) in self.wide.iter_mut().zip(plan.buckets()) {
+            if let Some(memory) = memory.as_mut().filter(|memory| memory.values().len() != bucket.padded) {
+                memory.own().resize(bucket.padded, 0.0);
+            }
+        }
+    }
+
+    /// Returns `range` of a bucket as a range of its f32 buffer; `None` if it begins before the buffer.
+    fn within(&self, bucket: usize, range: Range<usize>) -> Option<Range<usize>> {
+        let start = self.starts[bucket];
+        Some(range.start.checked_sub(start)?..range.end.checked_sub(start)?)
+    }
+
+    /// Returns the values in `range` of a bucket; `None` while the f32 buffer of the bucket is in flight, or
+    /// if it has only a chunk, which does not contain the range.
     pub fn values(&self, bucket: usize, range: Range<usize>) -> Option<&[f32]> {
-        self.wide[bucket].as_ref().map(|memory| &memory.values()[range])
+        self.wide[bucket].as_ref()?.values().get(self.within(bucket, range)?)
     }
 
     /// Returns the same values as [`values`](Self::values), mutable. If tensors are views of the bucket, its
     /// memory is copied first.
     pub fn slots(&mut self, bucket: usize, range: Range<usize>) -> Option<&mut [f32]> {
-        self.wide[bucket].as_mut().map(|memory| &mut memory.own()[range])
+        let range = self.within(bucket, range)?;
+        self.wide[bucket].as_mut()?.own().get_mut(range)
+    }
+
+    /// Returns the f32 buffer of each bucket with the index of its first value, mutable; `None` for a bucket
+    /// in flight.
+    pub fn all_slots(&mut self) -> impl Iterator<Item = Option<(usize, &mut [f32])>> {
+        let starts = self.starts.iter().copied();
+        starts.zip(&mut self.wide).map(|(start, memory)| Some((start, &mut memory.as_mut()?.own()[..])))
     }
 
     /// Returns the values in `range` of a bucket as a flex tensor that shares the bucket's memory; `None` in
     /// the same case as [`values`](Self::values).
     pub fn tensor(&mut self, bucket: usize, range: Range<usize>, shape: Vec<usize>) -> Option<FlexTensor> {
-        let memory = self.wide[bucket].as_mut()?;
+        let range = self.within(bucket, range)?;
+        let memory = self.wide[bucket].as_mut().filter(|memory| range.end <= memory.values().len())?;
         let layout = Layout::contiguous(shape.into());
         let layout = Layout::new(layout.shape().clone(), layout.strides().to_vec(), range.start);
         Some(FlexTensor::from_arc(memory.shared(), layout, DType::F32))
-    }
-
-    /// Returns whether a bucket is sent as a 16-bit copy.
-    pub fn is_narrow(&self, bucket: usize) -> bool {
-        self.narrow[bucket].is_some()
     }
 
     /// Returns the bucket as it is sent: its buffer itself, or a 16-bit copy. `None` if the bucket is already
@@ -192,19 +247,30 @@ impl Buffers {
     pub fn pack(&mut self, bucket: usize) -> Option<Wire> {
         match (self.narrow[bucket].take(), &self.wide[bucket]) {
             (Some(mut narrow), Some(wide)) => {
+                narrow.resize(wide.values().len());
                 narrow.narrow(wide.values());
                 Some(narrow)
             }
-            _ => self.wide[bucket].take().map(|memory| Wire::F32(memory.into_own())),
+            _ => self.pack_wide(bucket),
         }
     }
 
-    /// Takes back the buffer that [`pack`](Self::pack) returned, after it was summed over ranks.
-    pub fn unpack(&mut self, bucket: usize, wire: Wire) {
+    /// Returns the f32 buffer of the bucket, to send it; `None` if it is already in flight.
+    pub fn pack_wide(&mut self, bucket: usize) -> Option<Wire> {
+        self.wide[bucket].take().map(|memory| Wire::F32(memory.into_own()))
+    }
+
+    /// Takes back the buffer that [`pack`](Self::pack) or [`pack_wide`](Self::pack_wide) returned, after the
+    /// operation. `start` is the index of its first value in the bucket: the buffer is the whole bucket, or
+    /// this rank's chunk.
+    pub fn unpack(&mut self, bucket: usize, wire: Wire, start: usize) {
+        self.starts[bucket] = start;
         match (wire, &mut self.wide[bucket]) {
             (Wire::F32(values), memory) => *memory = Some(Memory::Own(values)),
             (narrow, Some(wide)) => {
-                narrow.widen(wide.own());
+                let wide = wide.own();
+                wide.truncate(narrow.len());
+                narrow.widen(wide);
                 self.narrow[bucket] = Some(narrow);
             }
             _ => unreachable!("a bucket comes back as it left"),
@@ -220,7 +286,7 @@ mod tests {
     fn every_parameter_has_one_place() {
         let lengths = [10, 200, 30, 5, 1000, 7];
         let order = [5, 4, 3, 2, 1, 0];
-        let plan = BucketPlan::new(&lengths, &order, (20, 240), 0, 4);
+        let plan = BucketPlan::new(&lengths, &order, (20, 240), CONTROL, 4);
         let mut seen: Vec<usize> = plan.buckets().iter().flat_map(|b| b.params.clone()).collect();
         assert_eq!(seen, order);
         seen.sort_unstable();
@@ -238,7 +304,7 @@ mod tests {
 
     #[test]
     fn without_parameters_there_is_a_bucket_for_the_control_values() {
-        let plan = BucketPlan::new(&[], &[], (20, 240), 0, 2);
+        let plan = BucketPlan::new(&[], &[], (20, 240), CONTROL, 2);
         assert_eq!(plan.buckets().len(), 1);
         assert_eq!(plan.buckets()[0].padded, CONTROL.next_multiple_of(2));
     }

@@ -64,9 +64,9 @@ impl ModuleVisitor for Collector<'_> {
     }
 }
 
-/// Passes the values of a gradient to `values`. If the tensor is on the flex backend, its memory is read in
-/// place.
-fn read<const D: usize>(gradient: Tensor<D>, values: &mut dyn FnMut(&[f32])) {
+/// Passes the values of a tensor, such as a gradient, to `values`. If the tensor is on the flex backend, its
+/// memory is read in place.
+pub(super) fn read<const D: usize>(gradient: Tensor<D>, values: &mut dyn FnMut(&[f32])) {
     if let Ok(primitive) = gradient.clone().try_into_primitive::<Flex>()
         && let Some(slice) = primitive.as_slice::<f32>()
     {

@@ -13,8 +13,7 @@ use crate::compress::{Compression, GradientBucket};
 use crate::ddp::buckets::{Buckets, share_tolerance};
 use crate::ddp::buffers::{BucketPlan, CONTROL};
 use crate::ddp::options::WireType;
-use crate::ddp::report::SyncEvent;
-use crate::{CommError, Wire};
+use crate::{CommError, Operation, Wire};
 
 /// A compression, and the values that it exchanges.
 pub(crate) struct Compressor {
@@ -122,8 +121,8 @@ impl Buckets {
             for bucket in 0..=last {
                 match self.progress(bucket) {
                     Progress::Averaged if round == 0 => {
-                        let wire = self.receive(bucket)?;
-                        self.unpack(bucket, wire);
+                        let wire = self.wait(bucket)?;
+                        self.unpack(bucket, wire, 0);
                     }
                     Progress::InFlight(_) => is_over &= !self.next_round(bucket, round)?,
                     _ => {}
@@ -163,7 +162,7 @@ impl Buckets {
 
     /// Waits for `round` of a bucket, and starts the next one. Returns whether there is a next one.
     fn next_round(&mut self, bucket: usize, round: usize) -> Result<bool, CommError> {
-        let wire = self.receive(bucket)?;
+        let wire = self.wait(bucket)?;
         let next = self.compressing(|this, Compressor { compression, exchanges }| {
             let exchange = &mut exchanges[bucket];
             exchange.unpack(wire);
@@ -181,7 +180,8 @@ impl Buckets {
         });
         let has_next = next.is_some();
         if let Some(wire) = next {
-            self.start(bucket, wire)?;
+            let operation = Operation::all_reduce(bucket, &wire, self.options.reduction);
+            self.start(bucket, operation, wire)?;
         }
         Ok(has_next)
     }
@@ -211,14 +211,6 @@ impl Buckets {
     pub(super) fn decompress_all(&mut self, with_gradient: &[f32]) {
         let buckets = self.plan.buckets().len();
         (0..buckets).for_each(|bucket| self.decompress(bucket, Some(with_gradient)));
-    }
-
-    /// Waits for the operation of a bucket.
-    fn receive(&mut self, bucket: usize) -> Result<Wire, CommError> {
-        self.notify(SyncEvent::BucketBegin(bucket));
-        let wire = self.collective.wait(bucket)?;
-        self.notify(SyncEvent::BucketEnd(bucket));
-        Ok(wire)
     }
 
     /// Runs `body`, which compresses or decompresses, and adds its time to the compression time. `body` and

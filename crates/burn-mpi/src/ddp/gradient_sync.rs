@@ -9,6 +9,9 @@
 //! ([`super::arrival`]). If a rank uses a parameter more often in a later step, that step needs a second
 //! all-reduce, and the next step packs the buckets again.
 
+mod averages;
+mod compression;
+
 use burn::module::Module;
 use burn::optim::GradientsParams;
 use burn::tensor::{Gradients, Tensor};
@@ -16,18 +19,15 @@ use burn::tensor::{Gradients, Tensor};
 use crate::compress::powersgd::LowRank;
 use crate::ddp::arrival::Probe;
 use crate::ddp::buckets::{Buckets, Signals};
-use crate::ddp::buffers::BucketPlan;
-use crate::ddp::collector::{collect, each, register};
+use crate::ddp::buffers::{BucketPlan, CONTROL};
+use crate::ddp::collector::{collect, each};
 use crate::ddp::compressed::Compressor;
 use crate::ddp::hook::{HookedBackward, Taken};
 use crate::ddp::options::{SyncOptions, bucket_limits};
 use crate::ddp::report::{BucketReport, CommTimes, NoOverlap, Overlap, SyncEvent, SyncReport, SyncWatch};
 use crate::ddp::{arrival, hook};
 use crate::module::AT_START;
-use crate::{
-    ArrivalOrder, Collective, CommError, Compression, CompressionState, MissingGradient, ParamLayout,
-    SharedError, World, module,
-};
+use crate::{ArrivalOrder, Collective, CommError, MissingGradient, ParamLayout, SharedError, World, module};
 
 /// Position of a backward call among this rank's calls in a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,23 +57,23 @@ pub enum MicroBatch {
 /// # }
 /// ```
 pub struct GradientSync {
-    world: World,
-    options: SyncOptions,
-    layout: ParamLayout,
-    arrival: Option<ArrivalOrder>,
+    pub(super) world: World,
+    pub(super) options: SyncOptions,
+    pub(super) layout: ParamLayout,
+    pub(super) arrival: Option<ArrivalOrder>,
     /// Whether the last step has changed the order, so that the next step makes a new plan.
     adopt_next: bool,
     /// The order in which autodiff registered the gradients of this rank's last backward that had a [`hook`].
     probe: Probe,
     /// The error that makes averaging impossible: ranks have different modules or options, or a step has
     /// failed. `None` if averaging is possible.
-    broken: Option<CommError>,
+    pub(super) broken: Option<CommError>,
     /// Whether a step is in progress.
     in_step: bool,
     /// Samples of this rank's backward calls in the step, and the step's total that the last call passed.
     samples: (usize, usize),
     /// Whether the buckets hold the averages of a step.
-    averaged: bool,
+    pub(super) averaged: bool,
     /// Number of values that [`reduce_with`](Self::reduce_with) can average together with the gradients.
     carried: usize,
     /// Whether the module's device supports the [`hook`]. False once a backward could not be hooked.
@@ -82,7 +82,7 @@ pub struct GradientSync {
     late_steps: usize,
     incomplete_steps: usize,
     /// `None` during a backward, and for good after a backward that panicked.
-    buckets: Option<Box<Buckets>>,
+    pub(super) buckets: Option<Box<Buckets>>,
 }
 
 impl GradientSync {
@@ -98,9 +98,12 @@ impl GradientSync {
         let plan = plan_of(layout, None, &options, 0, world.size());
         let params = layout.specs().len();
         let clock = world.member().activity.clock.clone();
-        let mut buckets = Buckets::new(collective, options, plan, params, clock);
+        let mut buckets = Buckets::new(collective, options, plan, params, world.rank(), clock);
         let compression = options.compression.map(|power_sgd| LowRank::new(power_sgd, options.wire, layout));
-        let compression = compression.transpose().map_err(CommError::Shared);
+        let compression = match compression.transpose() {
+            Ok(Some(_)) if options.shard => Err(CommError::Compression(WITH_SHARES.to_owned())),
+            other => other.map_err(CommError::Shared),
+        };
         let broken = compare(world, layout, &options).and(compression.map(|compression| {
             // With one rank, nothing is sent.
             let compression = compression.filter(|_| world.size() > 1);
@@ -210,6 +213,9 @@ impl GradientSync {
             }
             Err(buckets) => {
                 self.hooked_device &= !(probing || overlaps);
+                if probing {
+                    self.probe = self.probe_in_any_order();
+                }
                 (buckets, loss.backward(), Vec::new())
             }
         };
@@ -243,25 +249,23 @@ impl GradientSync {
     /// - [`SharedError::Shares`](crate::SharedError::Shares) on all ranks, if the samples of their backward
     ///   calls do not add up to the total of the step.
     /// - [`CommError::NoGradient`], which names the parameter, if a trainable parameter of `module` was
-    ///   frozen, had another shape or did not exist when this `GradientSync` was made.
+    ///   frozen, had another shape or did not exist when this `GradientSync` was made. The same error if
+    ///   [`SyncOptions::shard`] is set, because no rank has the whole gradients.
     /// - [`CommError::Interrupted`] after a backward that panicked.
     pub fn finish<M: Module>(&mut self, module: &M) -> Result<GradientsParams, CommError> {
         if self.steps == 0 && self.broken.is_none() {
-            self.broken = module::check_equal(&self.world, module, false, AT_START).err();
+            self.check_weights(module);
+        }
+        if self.options.shard && self.broken.is_none() {
+            return Err(self.missing(self.first_trainable(), MissingGradient::Sharded));
         }
         self.reduce(Signals::default())?;
-        register(module, |param, shape| {
-            match self.finished(param) {
-                Err(CommError::NoGradient { reason: MissingGradient::Unused, .. }) => return Ok(None),
-                finished => finished.map(drop)?,
-            }
-            // With another shape, the view would contain gradients of other parameters.
-            if self.layout.specs()[param].shape != shape {
-                return Err(self.other_module(param));
-            }
-            let gradient = self.buckets()?.gradient_tensor(param, shape);
-            gradient.map(Some).ok_or_else(|| self.missing(param, MissingGradient::NoStep))
-        })
+        self.gradients(module)
+    }
+
+    /// Compares the weights of `module` across ranks. If they differ, no step is possible.
+    pub(super) fn check_weights<M: Module>(&mut self, module: &M) {
+        self.broken = module::check_equal(&self.world, module, false, AT_START).err();
     }
 
     /// Ends the step as [`finish`](Self::finish) does, and leaves the gradients in their buckets. Returns the
@@ -277,8 +281,7 @@ impl GradientSync {
 
     /// Ends the step as [`reduce`](Self::reduce) does. Overwrites `averaged` with its mean over the ranks
     /// that ran a backward in this step; the mean has the same bits on every rank. `averaged` is sent as f32
-    /// in the bucket that carries the signals, or, if gradients are sent in a narrower type, in a separate
-    /// all-reduce.
+    /// with the signals, or, if a bucket carries the signals in a narrower type, in a separate all-reduce.
     ///
     /// # Errors
     /// The errors of [`reduce`](Self::reduce).
@@ -293,6 +296,16 @@ impl GradientSync {
             self.carried
         );
         self.begin()?;
+        if self.options.shard && self.arrival.is_none() {
+            // The order decides which values a rank updates, so it is learned before the first update.
+            self.learn()?;
+            if std::mem::take(&mut self.adopt_next) {
+                let (plan, arrival) = (self.plan(), self.arrival.clone());
+                let buckets = self.buckets()?;
+                buckets.repack(plan);
+                arrival.into_iter().for_each(|arrival| buckets.uses = arrival.uses);
+            }
+        }
         let result = self.buckets()?.finish(mine, averaged);
         self.in_step = false;
         if let Err(CommError::Shared(SharedError::Shares { share, .. })) = result {
@@ -306,13 +319,24 @@ impl GradientSync {
         let late = !irregular.late.is_empty() || irregular.replaced;
         self.late_steps += usize::from(late);
         self.incomplete_steps += usize::from(irregular != Default::default() && !late);
-        if self.arrival.is_none() || late {
-            let probes = self.world.gather(&std::mem::take(&mut self.probe))?;
-            let learned = arrival::merge(&self.layout, &probes, self.arrival.as_ref());
-            self.adopt_next = learned.is_some() && learned != self.arrival;
-            self.arrival = learned.or(self.arrival.take());
+        if late || (self.arrival.is_none() && !self.options.shard) {
+            self.learn()?;
         }
         Ok(signals)
+    }
+
+    /// Learns the order in which gradients become final, and how often parameters are used, from what all
+    /// ranks have recorded. If it differs from the known one, the next step makes a new plan.
+    fn learn(&mut self) -> Result<(), CommError> {
+        let probes = self.world.gather(&std::mem::take(&mut self.probe))?;
+        let mut learned = arrival::merge(&self.layout, &probes, self.arrival.as_ref());
+        if let (true, Some(learned), Some(known)) = (self.options.shard, &mut learned, &self.arrival) {
+            // Another order would change which values a rank updates, and it has the state of the old ones.
+            learned.order.clone_from(&known.order);
+        }
+        self.adopt_next = learned.is_some() && learned != self.arrival;
+        self.arrival = learned.or(self.arrival.take());
+        Ok(())
     }
 
     /// Begins a step, unless one is in progress.
@@ -393,10 +417,15 @@ impl GradientSync {
     fn begin_contribution(&mut self, own: usize, total: usize) -> Result<bool, CommError> {
         let has_samples = self.begin_share(own, total)?;
         if has_samples && self.arrival.is_none() {
-            // All gradients are final at once; the order only has to be the same on all ranks.
-            self.probe = Probe::new(arrival::unknown(&self.layout), self.layout.specs().len());
+            self.probe = self.probe_in_any_order();
         }
         Ok(has_samples)
+    }
+
+    /// Returns the probe of a backward of which all gradients are final at once. Their order only has to be
+    /// the same on all ranks.
+    fn probe_in_any_order(&self) -> Probe {
+        Probe::new(arrival::unknown(&self.layout), self.layout.specs().len())
     }
 
     /// Adds the gradients that were not `taken`, and replaces the gradients that have changed since they were
@@ -447,50 +476,6 @@ impl GradientSync {
     /// If the transport fails.
     pub fn average_buffers<M: Module>(&self, module: M) -> Result<M, CommError> {
         module::average_buffers(&self.world, module)
-    }
-
-    /// Returns the averaged gradient of the parameter with index `param` in visit order, in the memory of its
-    /// bucket. It is available after [`reduce`](Self::reduce) or [`finish`](Self::finish), until the next
-    /// step begins.
-    ///
-    /// # Errors
-    /// [`CommError::NoGradient`] names the parameter and the reason.
-    pub fn gradient(&self, param: usize) -> Result<&[f32], CommError> {
-        let buckets = self.finished(param)?;
-        buckets.gradient(param).ok_or_else(|| self.missing(param, MissingGradient::NoStep))
-    }
-
-    /// Returns the averaged gradient as [`gradient`](Self::gradient) does, mutable.
-    ///
-    /// # Errors
-    /// The errors of [`gradient`](Self::gradient).
-    pub fn gradient_mut(&mut self, param: usize) -> Result<&mut [f32], CommError> {
-        self.finished(param)?;
-        let slots = self.buckets.as_mut().and_then(|buckets| buckets.gradient_mut(param));
-        slots.ok_or(CommError::Interrupted("the buckets of this GradientSync are in flight"))
-    }
-
-    /// Returns the buckets if they have an average for `param`.
-    fn finished(&self, param: usize) -> Result<&Buckets, CommError> {
-        let reason = match (self.layout.specs().get(param), &self.buckets) {
-            (None, _) => MissingGradient::NoParameter,
-            (Some(spec), _) if !spec.trainable => MissingGradient::Frozen,
-            (_, Some(buckets)) if self.averaged && buckets.absent[param] => MissingGradient::Unused,
-            (_, Some(buckets)) if self.averaged => return Ok(buckets),
-            _ => MissingGradient::NoStep,
-        };
-        Err(self.missing(param, reason))
-    }
-
-    fn missing(&self, param: usize, reason: MissingGradient) -> CommError {
-        let name = self.layout.specs().get(param).map(|spec| spec.name.clone());
-        CommError::NoGradient { parameter: name.unwrap_or_else(|| format!("number {param}")), reason }
-    }
-
-    /// Returns the error for a gradient whose length differs from the length of its place in the buckets.
-    fn other_module(&self, param: usize) -> CommError {
-        let frozen = self.layout.specs().get(param).is_some_and(|spec| !spec.trainable);
-        self.missing(param, if frozen { MissingGradient::Frozen } else { MissingGradient::OtherShape })
     }
 
     /// Returns the communication times so far.
@@ -560,65 +545,22 @@ impl GradientSync {
 
     /// Makes a new bucket plan, in the order in which gradients are known to become final.
     fn replan(&mut self) -> Result<(), CommError> {
-        let arrival = self.arrival.as_ref();
-        let plan = plan_of(&self.layout, arrival, &self.options, self.carried, self.world.size());
+        let plan = self.plan();
         let buckets = self.buckets.as_deref_mut().ok_or(PANICKED)?;
-        arrival.inspect(|arrival| buckets.uses.clone_from(&arrival.uses));
+        self.arrival.as_ref().inspect(|arrival| buckets.uses.clone_from(&arrival.uses));
         buckets.set_plan(plan);
         self.averaged = false;
         Ok(())
+    }
+
+    fn plan(&self) -> BucketPlan {
+        plan_of(&self.layout, self.arrival.as_ref(), &self.options, self.carried, self.world.size())
     }
 
     /// Returns the order in which gradients become final, as learned in the first step or set by
     /// [`adopt`](Self::adopt); `None` until then.
     pub fn arrival(&self) -> Option<&ArrivalOrder> {
         self.arrival.as_ref()
-    }
-
-    /// Compresses gradients by `compression` from now on, in place of the compression of the options. All
-    /// ranks must call it, between steps.
-    ///
-    /// # Errors
-    /// - [`SharedError::Diverged`](crate::SharedError::Diverged) if the names of the ranks' compressions
-    ///   differ; other errors come from the transport.
-    /// - [`CommError::Interrupted`] after a backward that panicked.
-    pub fn compress_with(&mut self, compression: Box<dyn Compression>) -> Result<(), CommError> {
-        self.world.check_equal("compression", &compression.name())?;
-        let has_peers = self.world.size() > 1;
-        let buckets = self.buckets()?;
-        buckets.compressor = has_peers.then(|| Compressor::new(compression, &buckets.plan));
-        Ok(())
-    }
-
-    /// Returns the state of the compression between two steps: with it, the program's own state and
-    /// [`arrival`](Self::arrival), a later run continues with the same bits. `None` without a compression,
-    /// and with one rank, which sends nothing.
-    pub fn compression_state(&self) -> Option<CompressionState> {
-        Some(self.buckets.as_ref()?.compressor.as_ref()?.compression.state())
-    }
-
-    /// Continues with the state of a compression with the same options, which
-    /// [`compression_state`](Self::compression_state) returned on this rank. All ranks must call it, between
-    /// steps.
-    ///
-    /// PowerSGD depends on the sum of [`CompressionState::own`] over ranks alone. For another number of
-    /// ranks, add the values of all ranks, restore the sum on one rank, and zeros on the others. With one
-    /// rank, nothing is restored, because nothing is compressed.
-    ///
-    /// # Errors
-    /// On all ranks, if the state of a rank does not fit the module and the compression, if there is no
-    /// compression, or if [`CompressionState::shared`] differs between ranks. Other errors come from the
-    /// transport.
-    pub fn restore_compression(&mut self, state: CompressionState) -> Result<(), CommError> {
-        let digest = module::digest(bytemuck::cast_slice(&state.shared));
-        let compressor = self.buckets.as_mut().ok_or(PANICKED)?.compressor.as_mut();
-        let restored = match compressor {
-            Some(compressor) => compressor.compression.restore(state),
-            None if self.world.size() == 1 => Ok(()),
-            None => Err("gradients are not compressed".to_owned()),
-        };
-        self.world.agree(restored.map_err(CommError::Compression))?;
-        self.world.check_equal("shared state of the compression", &digest)
     }
 
     /// Calls `watch` at each [`SyncEvent`] from now on; `None`, the default, calls nothing. Call it between
@@ -642,8 +584,11 @@ impl GradientSync {
     }
 }
 
+/// Why the options of a `GradientSync` cannot be combined.
+const WITH_SHARES: &str = "SyncOptions::shard and a compression cannot be combined: leave out one of them";
+
 /// The error after the buckets were lost in a backward.
-const PANICKED: CommError =
+pub(super) const PANICKED: CommError =
     CommError::Interrupted("an earlier backward of this GradientSync panicked; make another GradientSync");
 
 /// Returns the bucket plan of a module with `layout`, with room for `carried` values.
@@ -656,7 +601,9 @@ fn plan_of(
 ) -> BucketPlan {
     let lengths: Vec<usize> = layout.specs().iter().map(|spec| spec.range.len()).collect();
     let order = arrival.map_or_else(|| arrival::unknown(layout), |arrival| arrival.order.clone());
-    BucketPlan::new(&lengths, &order, bucket_limits(layout.trainable(), options), carried, world_size)
+    // A sharded bucket carries no other values, so its chunks do not depend on their number.
+    let tail = if options.shard { 0 } else { CONTROL + carried };
+    BucketPlan::new(&lengths, &order, bucket_limits(layout.trainable(), options), tail, world_size)
 }
 
 /// Checks that all ranks average the same module in the same way.

@@ -32,6 +32,13 @@ pub struct SyncOptions {
     pub first_bucket_bytes: usize,
     /// Compression of gradients; `None` sends them as they are.
     pub compression: Option<PowerSgd>,
+    /// Whether each rank updates only its share of the parameters, and has only this share's optimizer state:
+    /// ZeRO stage 1 (Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter
+    /// models", 2020). Buckets are reduce-scattered, and the updated parameters are all-gathered as f32.
+    /// Together these are the bytes of an all-reduce if `wire` is f32. The update is that of a
+    /// [`ShardedOptimizer`](crate::ShardedOptimizer), or uses
+    /// [`GradientSync::pieces`](crate::GradientSync::pieces).
+    pub shard: bool,
 }
 
 impl Default for SyncOptions {
@@ -43,6 +50,7 @@ impl Default for SyncOptions {
             bucket_bytes: 25 << 20,
             first_bucket_bytes: 1 << 20,
             compression: None,
+            shard: false,
         }
     }
 }

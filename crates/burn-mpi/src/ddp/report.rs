@@ -64,7 +64,9 @@ impl fmt::Display for NoOverlap {
 pub struct BucketReport {
     /// Its parameters, by name.
     pub parameters: Vec<String>,
-    /// Bytes of its gradients without compression, in the type in which gradients are sent.
+    /// Bytes of its gradients without compression, in the type in which gradients are sent. With
+    /// [`SyncOptions::shard`](crate::SyncOptions::shard), its updated parameters are sent too, as f32: a
+    /// reduce-scatter and an all-gather each send half of an all-reduce's bytes.
     pub bytes: usize,
 }
 
@@ -178,7 +180,8 @@ pub enum SyncEvent {
     CopyBegin,
     /// The copy or the conversion has ended.
     CopyEnd,
-    /// This thread begins a call that starts an all-reduce or waits for one. The number is the bucket's index
+    /// This thread begins a call that starts the all-reduce of a bucket or waits for it, or its reduce-scatter
+    /// and all-gather with [`SyncOptions::shard`](crate::SyncOptions::shard). The number is the bucket's index
     /// in [`SyncReport::buckets`](crate::SyncReport::buckets).
     BucketBegin(usize),
     /// The call of the last [`BucketBegin`](Self::BucketBegin) has returned.

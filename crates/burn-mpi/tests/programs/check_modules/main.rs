@@ -5,6 +5,7 @@
 mod compressed;
 mod missing;
 mod own_module;
+mod sharded;
 mod types;
 
 use std::error::Error;
@@ -28,6 +29,7 @@ fn main() -> ExitCode {
 fn check(world: &World, backend: Backend) -> Result<(), Box<dyn Error>> {
     missing::check(world, backend)?;
     own_module::check(world, backend)?;
+    sharded::check(world, backend)?;
     types::check(world, backend)?;
     compressed::check(world, backend)
 }
