@@ -351,6 +351,21 @@ impl World {
         self.control().borrow_mut().broadcast(bytemuck::cast_slice_mut(values), 0)
     }
 
+    /// Sends the `values` of rank `from` to rank `to`, which overwrites its own `values` of the same length.
+    /// Returns at once on other ranks, and on all ranks if `from` and `to` are equal.
+    ///
+    /// # Errors
+    /// If the transport fails.
+    pub fn pass_f32(&self, values: &mut [f32], from: usize, to: usize) -> Result<(), CommError> {
+        let (bytes, mut control) = (bytemuck::cast_slice_mut(values), self.control().borrow_mut());
+        match self.rank() {
+            _ if from == to => Ok(()),
+            rank if rank == from => control.send(bytes, to),
+            rank if rank == to => control.receive(bytes, from),
+            _ => Ok(()),
+        }
+    }
+
     /// Sums `values` over all ranks, in place.
     ///
     /// # Errors

@@ -637,3 +637,42 @@ fn steps_in_another_order_are_an_error_that_names_the_collective() {
         assert!(collectives.iter().all(|collective| text.contains(collective)), "{text}");
     }
 }
+
+#[test]
+fn values_pass_from_one_rank_to_another_and_other_ranks_do_nothing() {
+    for (ranks, seed) in (1..5).flat_map(|ranks| (0..3).map(move |seed| (ranks, seed))) {
+        let check = |world: &World| -> Result<(), CommError> {
+            for (from, to) in (0..ranks).flat_map(|from| (0..ranks).map(move |to| (from, to))) {
+                for length in [0, 1, 1000] {
+                    let mut passed = values(world.rank(), length);
+                    world.pass_f32(&mut passed, from, to)?;
+                    let expected = values(if world.rank() == to { from } else { world.rank() }, length);
+                    assert_eq!(passed, expected, "{from} to {to}");
+                }
+            }
+            Ok(())
+        };
+        run(ranks, &with_seed(seed), check).unwrap();
+    }
+}
+
+#[test]
+fn a_sync_whose_transport_was_taken_makes_no_more_steps() {
+    let check = |world: &World| -> Result<(), CommError> {
+        let model = LinearConfig::new(2, 1).init(&Device::flex().autodiff());
+        let model: Linear = broadcast_module(world, model)?;
+        let collective = connect(world, Backend::Mpi, &Transport::default())?;
+        let mut sync = GradientSync::of_module(world, collective, &model, SyncOptions::default());
+        let loss = || model.forward(Tensor::<2>::ones([1, 2], &Device::flex().autodiff())).mean();
+        sync.average(&loss(), &model, 1, world.size())?;
+        let mut collective = sync.take_collective()?;
+        let mut wire = Wire::F32(values(world.rank(), 3));
+        collective.all_reduce(&mut wire, Reduction::Ordered)?;
+        assert_eq!(wire, Wire::F32(summed(world.size(), 3)));
+        let error = sync.average(&loss(), &model, 1, world.size()).unwrap_err().to_string();
+        assert!(error.contains("was taken"), "{error}");
+        assert!(sync.take_collective().is_err());
+        Ok(())
+    };
+    run(2, &with_seed(0), check).unwrap();
+}

@@ -573,6 +573,21 @@ impl GradientSync {
         Ok(())
     }
 
+    /// Ends the averaging, and returns the transport for another use, such as
+    /// [`LocalUpdates`](crate::LocalUpdates). The buckets are released. Every later step returns an error.
+    /// Call it between steps, on all ranks.
+    ///
+    /// # Errors
+    /// [`CommError::Interrupted`] after a backward that panicked; the error of an earlier step that failed.
+    pub fn take_collective(&mut self) -> Result<Box<dyn Collective>, CommError> {
+        if let Some(error) = &self.broken {
+            return Err(error.clone());
+        }
+        let buckets = self.buckets.take().ok_or(PANICKED)?;
+        self.broken = Some(CommError::Interrupted("the transport of this GradientSync was taken"));
+        Ok(buckets.collective)
+    }
+
     /// Sets whether buckets are reduced during backward. Call it between steps, on all ranks.
     ///
     /// # Errors
