@@ -2,8 +2,8 @@
 //!
 //! A checkpoint is a folder `step-00000123` with the weights (`model.safetensors`, with PyTorch's tensor
 //! names and order of dimensions), the optimizer's moments (`optimizer.safetensors`), the position in the
-//! training (`state.json`) and digests of these files (`manifest.json`). The folder is written under a
-//! temporary name, synced and renamed. A folder with the final name is therefore complete, unless it was
+//! training (`state.json`), the tensors that differ between ranks, if there are any (`ranks.safetensors`),
+//! and digests of these files (`manifest.json`). The folder is written under a temporary name, synced and renamed. A folder with the final name is therefore complete, unless it was
 //! damaged later, which the digests detect.
 
 use std::collections::BTreeMap;
@@ -15,6 +15,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
 pub use super::folders::{folder_name, list};
+use super::rank_file::{FinishedRankFile, RANKS};
 use super::tensor_file::{check_values, decode, decode_weights, encode};
 use super::{INT8_FILE, Layout, RecordError, folders, json_problem};
 use crate::files;
@@ -25,13 +26,15 @@ pub const MODEL: &str = "model.safetensors";
 const OPTIMIZER: &str = "optimizer.safetensors";
 pub(super) const STATE: &str = "state.json";
 /// The files of a checkpoint.
-pub(super) const FILES: [&str; 5] = [MODEL, OPTIMIZER, STATE, MANIFEST, INT8_FILE];
+pub(super) const FILES: [&str; 6] = [MODEL, OPTIMIZER, STATE, MANIFEST, INT8_FILE, RANKS];
 
 /// Additional content of a checkpoint, and which older checkpoints to keep.
 #[derive(Debug, Clone, Default)]
 pub struct SaveOptions<'a> {
     /// The bytes of the int8 model made from these weights; `None` if the run makes no int8 model.
     pub int8: Option<&'a [u8]>,
+    /// The tensors that differ between ranks; `None` if no tensor does.
+    pub ranks: Option<&'a FinishedRankFile>,
     /// What the manifest records about the run.
     pub origin: Origin,
     /// Digests of the curves (loss and accuracy by step) up to `step`.
@@ -135,6 +138,10 @@ impl<P: Serialize + DeserializeOwned> Checkpoint<P> {
             // The int8 file contains its own digest.
             write(INT8_FILE, int8)?;
         }
+        if let Some(ranks) = options.ranks {
+            ranks.move_to(temporary).map_err(|e| RecordError::write(&path.join(RANKS), e))?;
+            sha256.insert(RANKS.to_owned(), ranks.sha256.clone());
+        }
         let state =
             serde_json::to_vec_pretty(self).map_err(|e| RecordError::write(&path.join(STATE), e.into()))?;
         write(STATE, &state)?;
@@ -167,7 +174,7 @@ impl<P: Serialize + DeserializeOwned> Checkpoint<P> {
 /// Removes from the checkpoints in `folder` what a completed run no longer needs.
 ///
 /// The last checkpoint stays. With early stopping, the checkpoint of the best epoch stays too. The
-/// optimizer's moments are removed from the checkpoints that stay.
+/// optimizer's moments and the tensors that differ between ranks are removed from the checkpoints that stay.
 ///
 /// Repeats of a run end with identical weights, which need not be stored twice. If a checkpoint in one of the
 /// folders `others` has the same weights as a checkpoint in `folder`, the weights file in `folder` becomes a
@@ -191,10 +198,14 @@ pub fn reduce(folder: &Path, others: &[PathBuf]) -> Result<(), RecordError> {
             // This checkpoint was reduced before.
             continue;
         }
+        let has_ranks = manifest.files.remove(RANKS).is_some();
         // Write the manifest before removing the file. If the process is killed between the two steps, the
         // checkpoint still matches its manifest.
         files::replace_file(&file, &manifest.encode(&file)?).map_err(written)?;
         fs::remove_file(path.join(OPTIMIZER)).map_err(written)?;
+        if has_ranks {
+            fs::remove_file(path.join(RANKS)).map_err(written)?;
+        }
         let all = others.iter().flat_map(|other| list(other).unwrap_or_default());
         if let Some(same) = all.into_iter().find(|other| weights(other).as_ref() == manifest.files.get(MODEL))
         {
@@ -233,20 +244,27 @@ pub fn weights_file(layout: &Layout, weights: &[f32]) -> Result<Vec<u8>, RecordE
 /// empty.
 fn read_verified(path: &Path) -> Result<(Manifest, [Vec<u8>; 3]), RecordError> {
     let manifest = Manifest::read(&path.join(MANIFEST))?;
+    let compare = |name: &str, found: &str| match manifest.files.get(name) {
+        Some(expected) if expected == found => Ok(()),
+        _ => Err(RecordError::damaged(
+            &path.join(name),
+            format!("is truncated or changed: its SHA-256 differs from the one in {MANIFEST}"),
+        )),
+    };
     let read = |name: &str| {
         let file = path.join(name);
         let bytes = files::read_regular(&file).map_err(|e| RecordError::read(&file, e))?;
-        match manifest.files.get(name) {
-            Some(expected) if *expected == files::sha256(&bytes) => Ok(bytes),
-            _ => Err(RecordError::damaged(
-                &file,
-                format!("is truncated or changed: its SHA-256 differs from the one in {MANIFEST}"),
-            )),
-        }
+        compare(name, &files::sha256(&bytes)).map(|()| bytes)
     };
     let state = read(STATE)?;
     folders::check_name(path, &state)?;
     let optimizer = if manifest.has_moments() { read(OPTIMIZER)? } else { Vec::new() };
+    if manifest.files.contains_key(RANKS) {
+        // The file has the tensors of all ranks, so it is not read into memory.
+        let file = path.join(RANKS);
+        let digest = files::open_regular(&file).and_then(|open| files::sha256_with(&[], open));
+        compare(RANKS, &digest.map_err(|e| RecordError::read(&file, e))?)?;
+    }
     let files = [state, read(MODEL)?, optimizer];
     Ok((manifest, files))
 }

@@ -19,6 +19,7 @@ mod folders;
 mod json_problem;
 mod named_run;
 pub mod profile;
+mod rank_file;
 mod replaced;
 mod run_dir;
 mod run_json;
@@ -44,6 +45,7 @@ pub use folders::Intact;
 pub use folders::{is_of_run, is_own_file, run_around};
 pub use json_problem::json_problem;
 pub use named_run::{NamedRun, product_at};
+pub use rank_file::{FinishedRankFile, NewRankFile, RANKS, RankFile, RankTensors};
 pub use run_dir::RunDir;
 pub use run_json::{
     Attempt, Change, DataRecord, FailedCheckpoint, Machine, RankPlace, RankRecord, Results, RunRecord,

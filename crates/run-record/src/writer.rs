@@ -158,7 +158,7 @@ impl RunWriter {
     ) -> Result<(), RecordError> {
         let curves = self.curves.iter().map(|(name, curve)| (name.clone(), curve.digest())).collect();
         let kept = best.into_iter().chain(self.keep.and(most_accurate)).collect();
-        let options = SaveOptions { int8, origin: self.origin.clone(), curves, step, keep: self.keep, kept };
+        let options = SaveOptions { int8, ranks: None, origin: self.origin.clone(), curves, step, keep: self.keep, kept };
         let path = checkpoint.save(&self.dir.checkpoints(), layout, &options)?;
         log::debug!("checkpoint {}", path.display());
         Ok(())
