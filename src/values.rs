@@ -61,6 +61,8 @@ pub(crate) use bounded;
 bounded! {
     /// A whole number from 1.
     Positive(usize) = positive;
+    /// A whole number from 0.
+    Whole(usize) = from_0::<usize>;
     /// A finite number above 0.
     Above0(f64) = above_0;
     /// A finite number, 0 or more.

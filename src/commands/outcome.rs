@@ -12,10 +12,10 @@ use crate::device::DeviceKind;
 use crate::machine::{self, CpuTime, others_percent, peak_rss_mb, shared_machine, topology};
 use crate::model::Dimensions;
 use crate::options::{RunConfig, RunRecord, schema};
-use crate::train::{BackendKind, MixedPrecision, Tally, Trainer, best_epoch};
+use crate::train::{BackendKind, Learner, MixedPrecision, Tally, Trainer, best_epoch};
 use burn_fused::precision::bf16_products;
 use burn_fused::simd::Level;
-use burn_mpi::{Launcher, ParamLayout, Place, ShardPlan, SyncReport, World, oversubscribed};
+use burn_mpi::{Launcher, ParamLayout, Place, ShardPlan, World, oversubscribed};
 use data::size_of_sample;
 use run_record::{
     ByClass, ClassRecord, DataRecord, EpochRow, Machine, RankPlace, RankRecord, Results, RunDir, Status,
@@ -185,6 +185,7 @@ pub fn summarize(trainer: &Trainer<'_>, cpu: CpuTime, total_seconds: f64) -> any
         images_per_second: samples as f64 / position.train_seconds,
         comm_seconds: per_rank.iter().map(|r| r.comm_seconds).sum::<f64>() / world.size() as f64,
         step_ms: trainer.step_ms(),
+        bytes_per_step: Some(trainer.bytes_per_step()),
         test_accuracy: last.test_accuracy,
         int8_test_accuracy: last.int8_test_accuracy,
         int8_test_loss: last.int8_test_loss,
@@ -238,7 +239,13 @@ fn rank_record(trainer: &Trainer<'_>) -> RankRecord {
 
 /// Prints the table of epochs, one line of totals and, if `is_own` is true, the test results by class.
 /// `is_own` is true for a data set that the user has imported. At log level debug, prints more.
-pub fn print_results(history: &[EpochRow], results: &Results, sync: &SyncReport, dir: &RunDir, is_own: bool) {
+pub fn print_results(
+    history: &[EpochRow],
+    results: &Results,
+    learner: &Learner<'_>,
+    dir: &RunDir,
+    is_own: bool,
+) {
     let is_detailed = log::log_enabled!(log::Level::Debug);
     let quantized = history.iter().any(|row| row.int8_test_accuracy.is_some());
     let columns = ["epoch", "train loss", "train accuracy", "test loss", "test accuracy", "seconds"];
@@ -282,12 +289,12 @@ pub fn print_results(history: &[EpochRow], results: &Results, sync: &SyncReport,
         dir.path().display()
     );
     if is_detailed {
-        print_details(history, results, sync);
+        print_details(history, results, learner);
     }
 }
 
 /// Prints details that are also in `run.json` and in reports.
-fn print_details(history: &[EpochRow], results: &Results, sync: &SyncReport) {
+fn print_details(history: &[EpochRow], results: &Results, learner: &Learner<'_>) {
     if let (Some(best), None) = (results.best_epoch, results.stopped_early_after) {
         println!("not stopped early: the test loss was lowest in epoch {best}");
     }
@@ -297,12 +304,17 @@ fn print_details(history: &[EpochRow], results: &Results, sync: &SyncReport) {
     }
     // If the run was resumed, the lines above also count the steps of earlier processes. The next line counts
     // only the steps of this process.
-    let part = if sync.steps < results.steps {
-        format!(" in the last {}", count(sync.steps, "step"))
+    if let Some(local) = &learner.local {
+        println!("local updates of rank 0: {}", local.report());
     } else {
-        String::new()
-    };
-    println!("gradients of rank 0{part}: {sync}");
+        let sync = learner.sync.report();
+        let part = if sync.steps < results.steps {
+            format!(" in the last {}", count(sync.steps, "step"))
+        } else {
+            String::new()
+        };
+        println!("gradients of rank 0{part}: {sync}");
+    }
     if let (Some(skipped), Some(scale)) = (results.skipped_steps, results.loss_scale) {
         println!(
             "loss scaling: {skipped} of {} steps skipped after an overflow, last scale {scale}",

@@ -16,7 +16,9 @@ use super::{on_root, program};
 use crate::machine::{self, CpuTime};
 use crate::options::{RunConfig, RunRecord, TrainArgs};
 use crate::spans::SpanRecorder;
-use crate::train::{BackendKind, Recorder, Schedule, ScheduleKind, Setup, TrainError, Trainer};
+use crate::train::{
+    BackendKind, Recorder, Schedule, ScheduleKind, Setup, TrainError, Trainer, read_rank_tensors,
+};
 use crate::values::{self, Positive};
 use burn_mpi::{Collective, ShardPlan, World};
 use data::{Description, SampleSource, Split};
@@ -52,6 +54,7 @@ fn phases(
     let network = config.network(dimensions, &config.device.device().autodiff());
     let quantizer = config.quantizer(&network)?;
     let layout = network.parameters();
+    config.check_fragments(&layout)?;
     memory::check_step(world, &config, &network, plan.batch_len(0, 0), true)?;
 
     let mut record = describe(&config, &layout, world)?;
@@ -87,7 +90,8 @@ fn phases(
     let setup = Setup { source, network, quantizer, collective, stop };
     let mut trainer = Trainer::new(world, &config, setup)?;
     if let Some(checkpoint) = checkpoint {
-        trainer.restore(checkpoint)?;
+        let own = read_rank_tensors(world, begin.ranks.take().as_ref())?;
+        trainer.restore(checkpoint, own)?;
     }
     record.data = data_record(&trainer);
     // Replace the old run as late as possible. The checks of options, data and memory have passed, and the
@@ -251,7 +255,7 @@ fn train(
             log::warn!("target not reached: the accuracy was below {target}% in all tests");
         }
         let is_own = trainer.source.imported().is_some();
-        print_results(&trainer.position.history, &results, &trainer.learner.sync.report(), dir, is_own);
+        print_results(&trainer.position.history, &results, &trainer.learner, dir, is_own);
     }
     record.status = Status::Completed;
     record.ended_at = Some(now());

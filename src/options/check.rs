@@ -1,7 +1,9 @@
 //! Checks that the options of a training fit each other and this build.
 
 use std::borrow::Cow;
+use std::fmt::Display;
 
+use burn_mpi::{LocalError, ParamLayout, ParamSpec};
 use clap::ValueEnum;
 
 use super::{RunConfig, as_typed};
@@ -9,7 +11,8 @@ use crate::device::DeviceKind;
 use crate::model::{ModelKind, Network};
 use crate::quant::{QuantizeKind, Quantizer, groups};
 use crate::train::{
-    BackendKind, GAMMA, GLOO_ALGORITHMS, MixedPrecision, OPTIONS, OptimizerKind, ScheduleKind,
+    BackendKind, GAMMA, GLOO_ALGORITHMS, MixedPrecision, OPTIONS, OUTER_LR, OUTER_MOMENTUM, OptimizerKind,
+    OuterKind, ScheduleKind,
 };
 use crate::values;
 use run_record::Part;
@@ -56,6 +59,11 @@ impl RunConfig {
             recipe.step_size.get_or_insert(self.epochs.share(3, 10));
             recipe.gamma.get_or_insert(GAMMA);
         }
+        let local = &mut self.communication.local;
+        if local.outer == OuterKind::Nesterov {
+            local.outer_lr.get_or_insert(OUTER_LR);
+            local.outer_momentum.get_or_insert(OUTER_MOMENTUM);
+        }
         let config = self.with_one_name()?;
         config.check()?;
         Ok(config)
@@ -97,7 +105,76 @@ impl RunConfig {
             );
             return Err(ConfigError::new("backend", BackendKind::Nccl, problem));
         }
+        self.check_local_updates()?;
         self.check_quantization()
+    }
+
+    /// Checks the options of local updates against each other and against options that require gradients
+    /// averaged in each step.
+    fn check_local_updates(&self) -> Result<(), ConfigError> {
+        let local = &self.communication.local;
+        let refused = |option, value: &dyn Display, problem: String| {
+            Err(ConfigError::new(option, value.to_string(), problem))
+        };
+        if local.outer == OuterKind::None {
+            let of_outer = [
+                ("outer-lr", local.outer_lr.map(|rate| rate.to_string())),
+                ("outer-momentum", local.outer_momentum.map(|momentum| momentum.to_string())),
+            ];
+            for (option, value) in of_outer {
+                let Some(value) = value else { continue };
+                return refused(option, &value, "requires --outer nesterov".into());
+            }
+        }
+        let Some(options) = self.communication.local_options() else {
+            let outer = (local.outer != OuterKind::None).then(|| local.outer.to_string());
+            let after = local.local_after.map(|epochs| epochs.to_string());
+            let of_local = [
+                ("outer", outer),
+                ("local-after", after),
+                ("fragments", (local.fragments.get() > 1).then(|| local.fragments.to_string())),
+                ("sync-delay", (local.sync_delay.get() > 0).then(|| local.sync_delay.to_string())),
+                ("merge", (local.merge.get() > 0.0).then(|| local.merge.to_string())),
+            ];
+            for (option, value) in of_local {
+                let Some(value) = value else { continue };
+                let problem =
+                    "requires local updates: add --sync-every H, the steps between synchronisations";
+                return refused(option, &value, problem.into());
+            }
+            return Ok(());
+        };
+        let every = options.every;
+        match options.check() {
+            Err(LocalError::Fragments { .. }) => {
+                let problem = format!("must divide --sync-every ({every})");
+                return refused("fragments", &local.fragments, problem);
+            }
+            Err(LocalError::Delay { .. }) => {
+                let problem = format!("must be below --sync-every ({every})");
+                return refused("sync-delay", &local.sync_delay, problem);
+            }
+            Err(LocalError::MergeWithoutDelay(_)) => {
+                let problem = "requires --sync-delay: without a delay, the average replaces the parameters";
+                return refused("merge", &local.merge, problem.into());
+            }
+            // A value that is below 1 as f64 may be 1 as f32.
+            Err(LocalError::Merge(_)) => return refused("merge", &local.merge, "is too near to 1".into()),
+            Err(error) => return refused("outer", &local.outer, error.to_string()),
+            Ok(()) => {}
+        }
+        if let Some(epochs) = local.local_after.filter(|epochs| *epochs >= self.epochs) {
+            let problem = format!("must be below the number of epochs ({})", self.epochs);
+            return refused("local-after", &epochs, problem);
+        }
+        let reason = if self.precision.scales_loss() {
+            "is not supported with --precision fp16, whose loss scale must be equal on all ranks: choose bf16"
+        } else if self.quantization.quantize == Some(QuantizeKind::Qat) {
+            "is not supported with --quantize qat, whose ranges are averaged in each step: choose --quantize ptq"
+        } else {
+            return Ok(());
+        };
+        refused("sync-every", &every, reason.into())
     }
 
     /// Rejects an option that has an effect only with a certain value of another option, if the other option
@@ -212,6 +289,23 @@ impl RunConfig {
                     self.model
                 );
                 Err(ConfigError::new("fold-after", epoch, problem))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks that a network with `layout` has a parameter for each fragment of local updates.
+    ///
+    /// # Errors
+    /// If there are more fragments than trainable parameters.
+    pub fn check_fragments(&self, layout: &ParamLayout) -> Result<(), ConfigError> {
+        let fragments = self.communication.local.fragments;
+        let has_values = |spec: &&ParamSpec| spec.trainable && !spec.range.is_empty();
+        match layout.specs().iter().filter(has_values).count() {
+            most if fragments.get() > most.max(1) => {
+                let problem =
+                    format!("must be at most the number of the network's parameter tensors ({most})");
+                Err(ConfigError::new("fragments", fragments, problem))
             }
             _ => Ok(()),
         }

@@ -65,6 +65,9 @@ fn each_option_is_made_again_from_what_is_stored() {
         "--quantize ptq",
         "--backend gloo",
         "--target-accuracy 90",
+        "--sync-every 14 --epochs 9",
+        "--sync-every 14 --outer nesterov",
+        "--sync-every 14 --sync-delay 8",
     ];
     let mut options = 0;
     // --num-workers has no effect, and is not stored.

@@ -11,7 +11,7 @@ use burn_mpi::{LrScaling, Reduction, ShardPlan, SyncOptions, Transport, WireType
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
-use super::{BackendKind, MixedPrecision, OptimizerKind, Rate, Schedule, ScheduleKind};
+use super::{BackendKind, LocalUpdatesOptions, MixedPrecision, OptimizerKind, Rate, Schedule, ScheduleKind};
 use crate::device::DeviceKind;
 use crate::model::{Dimensions, ModelKind, Network, NetworkOptions};
 use crate::quant::Quantization;
@@ -328,7 +328,7 @@ impl SamplesIn {
     }
 }
 
-/// How gradients are averaged over all ranks.
+/// How ranks communicate.
 #[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
 #[command(next_help_heading = "Distribution")]
 pub struct Communication {
@@ -370,6 +370,9 @@ pub struct Communication {
     /// maximum is an eighth of the gradients' size, but at least 1 MB: small models have several buckets too.
     #[arg(long, value_name = "SIZE", default_value = "25")]
     pub bucket_mb: Above0,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub local: LocalUpdatesOptions,
     /// Abort the job if a collective takes longer than this many seconds.
     ///
     /// The error names the missing ranks. Finding them takes up to 6 seconds more.

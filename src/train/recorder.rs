@@ -9,7 +9,7 @@ use super::{Position, TrainError};
 use crate::layout::stored;
 use crate::quant::Int8File;
 use burn_mpi::{CommError, ParamLayout, SharedError, World};
-use run_record::{Checkpoint, INT8_FILE, RecordError, RunDir, RunWriter, Start};
+use run_record::{Checkpoint, FinishedRankFile, INT8_FILE, RecordError, RunDir, RunWriter, Start};
 
 /// Writes a run's curves, epochs and checkpoints. Every rank has a recorder.
 pub struct Recorder<'w> {
@@ -27,8 +27,9 @@ impl<'w> Recorder<'w> {
         Ok(Self { world, writer: dir.map(|dir| RunWriter::open(dir, world.size(), start)).transpose()? })
     }
 
-    /// Writes a checkpoint, and the int8 model of its weights if there is one. No rank continues before the
-    /// checkpoint is complete. Returns whether the checkpoint is written.
+    /// Writes a checkpoint, with the int8 model of its weights and the file of tensors that differ between
+    /// ranks, if there are any. No rank continues before the checkpoint is complete. Returns whether the
+    /// checkpoint is written.
     ///
     /// If a checkpoint cannot be written, the run goes on, unless the checkpoint is the `last` one. A warning
     /// and `run.json` report the failure.
@@ -38,7 +39,7 @@ impl<'w> Recorder<'w> {
     pub fn checkpoint(
         &mut self,
         layout: &ParamLayout,
-        int8: Option<&Int8File>,
+        (int8, ranks): (Option<&Int8File>, Option<Result<FinishedRankFile, RecordError>>),
         last: bool,
         checkpoint: &Checkpoint<Position>,
     ) -> Result<bool, TrainError> {
@@ -47,9 +48,10 @@ impl<'w> Recorder<'w> {
         // have arrived.
         let saved = self.write(|writer| {
             let int8 = int8.map(|int8| int8.encode(Path::new(INT8_FILE))).transpose()?;
+            let ranks = ranks.transpose()?;
             let Position { best_step, most_accurate_step, .. } = checkpoint.position;
             let kept = [best_step, most_accurate_step];
-            writer.checkpoint(&stored(layout), int8.as_deref(), checkpoint, step, kept)
+            writer.checkpoint(&stored(layout), (int8.as_deref(), ranks.as_ref()), checkpoint, step, kept)
         });
         match saved {
             Ok(()) => Ok(true),

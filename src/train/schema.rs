@@ -80,6 +80,7 @@ const CLASSES: &str = "the weights in the checkpoint fit only the run's own clas
 const SAMPLES: &str = "the checkpoint's position among the samples depends on it";
 const PRECISION: &str = "the checkpoint was trained in the run's precision";
 const TARGET: &str = "the run's own target was compared with its tests so far";
+const LOCAL: &str = "the parameters of each rank in the checkpoint depend on the run's setting";
 const QUANTIZATION: &str = "the checkpoint was trained with the run's setting";
 
 /// All options, in the order of the fields of `config`. Two options are not in `config`: `quantized` is
@@ -154,6 +155,14 @@ pub const OPTIONS: &[OptionSpec] = {
         new("grad_dtype", Communication, Step, Results),
         new("overlap", Communication, Step, Times),
         new("bucket_mb", Communication, Step, Results),
+        new("sync_every", Communication, Training, Results).fixed(LOCAL).technique(),
+        new("outer", Communication, Training, Results).fixed(LOCAL),
+        new("outer_lr", Communication, Training, Results).fixed(LOCAL),
+        new("outer_momentum", Communication, Training, Results).fixed(LOCAL),
+        new("local_after", Communication, Training, Results).fixed(LOCAL),
+        new("fragments", Communication, Training, Results).fixed(LOCAL),
+        new("sync_delay", Communication, Training, Results).fixed(LOCAL),
+        new("merge", Communication, Training, Results).fixed(LOCAL),
         new("comm_timeout", Communication, Scope::Process, Nothing),
         new("threads", Process, Scope::Process, Results),
         new("log_every", Process, Training, Nothing),

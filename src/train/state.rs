@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{LossScale, Tally};
+use super::{LocalPosition, LossScale, Tally};
 use crate::quant::Ranges;
 use burn_mpi::{ArrivalOrder, TargetAccuracy};
 use run_record::{Confusion, EpochRow, Phases};
@@ -68,6 +68,14 @@ pub struct Position {
     /// With fp16: the loss scale.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss_scale: Option<LossScale>,
+    /// With local updates: their position. The parameters and moments of each rank are in a file of the
+    /// checkpoint.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub local: Option<LocalPosition>,
+    /// Bytes of gradients, or of changes of parameters, that each rank has passed to the transport in the
+    /// steps so far. The number is equal on all ranks.
+    #[serde(default)]
+    pub bytes_sent: u64,
     /// Inside an epoch: each rank's own running statistics of batch norm; the weights file has their
     /// averages. Empty at the end of an epoch, when all ranks have the averages.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -5,6 +5,9 @@
 //! and `Learner::update` then writes the trainable parameters into the network. Checkpoints save `params`,
 //! and ranks compare its digest.
 
+mod local;
+mod own_gradients;
+
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -18,6 +21,8 @@ use crate::model::Network;
 use crate::quant::Quantizer;
 use crate::spans;
 use burn_mpi::{Collective, CommError, GradientSync, MicroBatch, ParamLayout, Signals, World};
+use local::Local;
+pub use local::LocalPosition;
 use run_record::Phases;
 
 /// Time of each phase of a step, summed over steps.
@@ -40,8 +45,12 @@ pub struct Learner<'w> {
     pub quantizer: Option<Quantizer>,
     /// Loss scaling; `None` except with fp16.
     pub loss_scale: Option<LossScale>,
-    /// Gradient averaging.
+    /// Gradient averaging. Local updates take its transport.
     pub sync: GradientSync,
+    /// Local updates; `None` while gradients are averaged.
+    pub local: Option<Box<Local>>,
+    /// Bytes of gradients, or of changes of parameters, that this rank has passed to the transport in steps.
+    pub bytes_sent: u64,
     world: &'w World,
     layout: ParamLayout,
     places: Vec<(usize, Range<usize>)>,
@@ -81,6 +90,8 @@ impl<'w> Learner<'w> {
             times: StepTimes::default(),
             quantizer,
             sync,
+            local: None,
+            bytes_sent: 0,
             world,
             network,
             layout,
@@ -98,7 +109,7 @@ impl<'w> Learner<'w> {
 
     /// Time of each phase, summed over this process's steps.
     pub fn times(&self) -> StepTimes {
-        let comm = self.sync.times();
+        let comm = self.local.as_ref().map_or_else(|| self.sync.times(), |local| local.times());
         StepTimes { copy: comm.copy, exposed: comm.exposed, ..self.times }
     }
 
@@ -137,6 +148,10 @@ impl<'w> Learner<'w> {
         };
         let (sync, averaged) = self.averaged();
         let signals = sync.reduce_with(mine, averaged)?;
+        if self.world.size() > 1 {
+            let bytes = self.layout.trainable() * self.options.communication.grad_dtype.bytes();
+            self.bytes_sent += bytes as u64;
+        }
         if signals.not_finite == 0.0 {
             spans::span(&spans::OPTIMIZER, || {
                 self.quantizer.iter_mut().for_each(Quantizer::adopt_averages);
@@ -194,9 +209,11 @@ impl<'w> Learner<'w> {
     /// of the rank. Dropout masks depend on the positions.
     fn place(&self, from: usize) -> BatchPlace {
         let (rank, ranks) = (self.world.rank(), self.world.size());
+        // With local updates, a rank without samples makes no update, so updates differ between ranks.
+        let steps = self.local.as_ref().map(|local| local.steps_of_run() as u64);
         BatchPlace {
             seed: self.options.seed,
-            step: self.optimizer.updates(),
+            step: steps.unwrap_or_else(|| self.optimizer.updates()),
             first: rank + from * ranks,
             stride: ranks,
         }
@@ -242,7 +259,10 @@ impl<'w> Learner<'w> {
         }
         let forwarded = Instant::now();
         let copied = self.sync.times().copy;
-        self.sync.backward(&loss, &self.network, own, total, which)?;
+        match &mut self.local {
+            Some(local) => local.backward(&loss, &self.network, own as f32 / total as f32),
+            None => self.sync.backward(&loss, &self.network, own, total, which)?,
+        }
         self.times.data += loaded - began;
         self.times.forward += forwarded - loaded;
         self.times.backward += forwarded.elapsed().saturating_sub(self.sync.times().copy - copied);

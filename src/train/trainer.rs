@@ -55,6 +55,8 @@ pub struct Trainer<'w> {
     /// checkpoint writes them.
     unwritten: Vec<(usize, Tally)>,
     comm_before: f64,
+    /// If the run was resumed: bytes that each rank sent in the steps of the earlier processes.
+    bytes_before: u64,
     /// If the run was resumed: seconds of each phase in the earlier processes, mean over ranks.
     phases_before: Phases<f64>,
     phase_steps_before: usize,
@@ -128,6 +130,11 @@ fn remedy(recipe: &Recipe) -> String {
     format!("lower {}{clip}", lower.join(" or "))
 }
 
+/// Whether something that happens every `every` steps happens after `step` steps of the run.
+fn is_due(every: Option<Positive>, step: usize) -> bool {
+    every.is_some_and(|every| step.is_multiple_of(every.get()))
+}
+
 fn target(accuracy: Percent) -> TargetAccuracy {
     TargetAccuracy::new(accuracy.get())
 }
@@ -167,6 +174,7 @@ impl<'w> Trainer<'w> {
             window_begin: 0,
             unwritten: Vec::new(),
             comm_before: 0.0,
+            bytes_before: 0,
             phases_before: Phases::default(),
             phase_steps_before: 0,
             loop_seconds: 0.0,
@@ -201,6 +209,10 @@ impl<'w> Trainer<'w> {
                 self.learner.count_data(started.elapsed());
                 self.count_loop(started);
             }
+            let local_after = self.learner.options.communication.local.local_after.map_or(0, Positive::get);
+            if self.learner.local.is_none() && self.position.epoch >= local_after {
+                self.learner.begin_local(self.position.step)?;
+            }
             if let Some(quantizer) = &mut self.learner.quantizer {
                 quantizer.set_epoch(self.position.epoch);
             }
@@ -211,6 +223,7 @@ impl<'w> Trainer<'w> {
             let started = Instant::now();
             self.check_statistics()?;
             self.learner.average_buffers()?;
+            self.learner.show_average()?;
             let (Tested { tallies, seconds, confusion, .. }, int8) = spans::span(&spans::EVALUATION, || {
                 let tested = self.evaluation.run(self.world, &self.learner.network)?;
                 self.check_test(&tested.tallies)?;
@@ -229,6 +242,10 @@ impl<'w> Trainer<'w> {
             self.position.checkpoint_seconds += started.elapsed().as_secs_f64();
             if self.stopping && !self.is_done() {
                 return Err(self.stopped(recorder));
+            }
+            // A complete run keeps the average: it is the network that was tested and saved.
+            if !self.is_done() {
+                self.learner.hide_average();
             }
         }
         Ok(())
@@ -267,10 +284,9 @@ impl<'w> Trainer<'w> {
                 self.unwritten.push((step, std::mem::take(&mut self.window_tally)));
                 self.window_begin = in_epoch;
             }
-            let is_due = |every: Option<Positive>| every.is_some_and(|n| step.is_multiple_of(n.get()));
             let RunConfig { eval_every, checkpoint_every, .. } = self.learner.options;
             // After the epoch's last step, `run` tests the network, and `finish_epoch` writes the checkpoint.
-            if is_due(eval_every) && in_epoch < steps {
+            if is_due(eval_every, step) && in_epoch < steps {
                 self.count_loop(started);
                 let paused = Instant::now();
                 self.test_inside_epoch(recorder, watch)?;
@@ -278,7 +294,7 @@ impl<'w> Trainer<'w> {
                 started = Instant::now();
             }
             // The test comes first, so that the checkpoint knows whether it reached the target.
-            if (is_due(checkpoint_every) || self.stopping) && in_epoch < steps {
+            if (is_due(checkpoint_every, step) || self.stopping) && in_epoch < steps {
                 self.count_loop(started);
                 let paused = Instant::now();
                 self.checkpoint_inside_epoch(recorder)?;
@@ -300,7 +316,8 @@ impl<'w> Trainer<'w> {
     }
 
     /// Tests the network in the middle of an epoch. The test does not change the training: the test uses
-    /// running statistics averaged over ranks, and each rank then goes on with its own.
+    /// running statistics, and with local updates also parameters, averaged over ranks. Each rank then goes
+    /// on with its own.
     fn test_inside_epoch(
         &mut self,
         recorder: &mut Recorder<'_>,
@@ -310,10 +327,12 @@ impl<'w> Trainer<'w> {
         self.check_statistics()?;
         let own = self.learner.buffers();
         self.learner.average_buffers()?;
+        self.learner.show_average()?;
         let tested =
             spans::span(&spans::EVALUATION, || self.evaluation.run(self.world, &self.learner.network));
         let tallies = tested?.tallies;
         self.check_test(&tallies)?;
+        self.learner.hide_average();
         if !own.is_empty() {
             self.learner.set_buffers(&own);
         }
@@ -350,7 +369,9 @@ impl<'w> Trainer<'w> {
 
     fn step(&mut self) -> Result<(), TrainError> {
         spans::begin_step(self.position.step + 1);
-        self.learner.sync.watch(spans::watcher())?;
+        if self.learner.local.is_none() {
+            self.learner.sync.watch(spans::watcher())?;
+        }
         let step = self.position.step_in_epoch;
         let (began, size) = (Instant::now(), self.plan.batch_size);
         let epoch = self.position.epoch;
@@ -364,7 +385,18 @@ impl<'w> Trainer<'w> {
         let total = self.plan.global_batch_len(step);
         self.learner.rate = self.schedule.rate(self.position.epoch, step);
         live_bytes::begin_step();
-        let (tally, signals) = self.learner.step(&samples, total, self.stop.signal().is_some())?;
+        let stop = self.stop.signal().is_some();
+        let (tally, signals) = if self.learner.local.is_some() {
+            // After the last step of an epoch, before a test and before a checkpoint, all ranks must know of
+            // a NaN loss.
+            let RunConfig { eval_every, checkpoint_every, .. } = self.learner.options;
+            let next = self.position.step + 1;
+            let is_last = step + 1 == self.plan.steps();
+            let agrees = is_last || is_due(eval_every, next) || is_due(checkpoint_every, next);
+            self.learner.step_alone(&samples, stop, agrees)?
+        } else {
+            self.learner.step(&samples, total, stop)?
+        };
         live_bytes::end_step(self.kept_between + self.shard.index_bytes());
         spans::end_step(&self.learner.sync);
         if signals.not_finite > 0.0 {
@@ -515,10 +547,11 @@ impl<'w> Trainer<'w> {
     /// Returns the error for a step in which some rank's loss is NaN or infinite. `mine` is this rank's
     /// tally.
     fn not_finite(&self, mine: &Tally) -> Result<TrainError, TrainError> {
-        // `gather` sends JSON, which has no NaN, so losses are sent as text.
-        let losses: Vec<String> = self.world.gather(&mine.mean_loss().to_string())?;
-        let is_finite = |loss: &String| loss.parse::<f64>().is_ok_and(f64::is_finite);
-        let rank = losses.iter().position(|loss| !is_finite(loss)).unwrap_or(0);
+        // With local updates, the loss of a rank may have been NaN in an earlier step.
+        let failed = self.learner.local.as_ref().and_then(|local| local.failed);
+        let mine = failed.unwrap_or((mine.mean_loss(), self.position.step + 1));
+        let losses: Vec<(f64, usize)> = self.world.gather(&mine)?;
+        let rank = losses.iter().position(|(loss, _)| !loss.is_finite()).unwrap_or(0);
         // In f16 the first step can already overflow, whatever the learning rate: samples or weights that fit
         // bf16 and f32 may exceed 65504.
         let remedy = match self.learner.options.precision {
@@ -528,7 +561,8 @@ impl<'w> Trainer<'w> {
             }
             _ => self.remedy(),
         };
-        let (loss, epoch, step) = (&losses[rank], self.position.epoch + 1, self.position.step + 1);
+        let (loss, step) = losses[rank];
+        let epoch = (step - 1) / self.plan.steps() + 1;
         Ok(self.ends(rank, format!("loss is {loss} at epoch {epoch}, step {step}; {remedy}")))
     }
 
@@ -593,6 +627,12 @@ impl<'w> Trainer<'w> {
     pub fn step_ms(&self) -> StepMs {
         let steps = self.position.phase_steps.max(1) as f64;
         self.position.phase_seconds.map(|seconds| 1e3 * seconds / steps)
+    }
+
+    /// Bytes of gradients, or of changes of parameters, that a rank has passed to the transport in a step,
+    /// mean over steps up to the last checkpoint.
+    pub fn bytes_per_step(&self) -> f64 {
+        self.position.bytes_sent as f64 / self.position.step.max(1) as f64
     }
 
     /// Digests of the training and test samples that this run uses.

@@ -11,6 +11,7 @@ mod harness;
 mod int8;
 #[path = "../common/lab.rs"]
 mod lab;
+mod local;
 mod named_runs;
 mod networks;
 mod own_data;

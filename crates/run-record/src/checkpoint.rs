@@ -3,8 +3,9 @@
 //! A checkpoint is a folder `step-00000123` with the weights (`model.safetensors`, with PyTorch's tensor
 //! names and order of dimensions), the optimizer's moments (`optimizer.safetensors`), the position in the
 //! training (`state.json`), the tensors that differ between ranks, if there are any (`ranks.safetensors`),
-//! and digests of these files (`manifest.json`). The folder is written under a temporary name, synced and renamed. A folder with the final name is therefore complete, unless it was
-//! damaged later, which the digests detect.
+//! and digests of these files (`manifest.json`). The folder is written under a temporary name, synced and
+//! renamed. A folder with the final name is therefore complete, unless it was damaged later, which the
+//! digests detect.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -12,7 +12,8 @@ use super::checkpoint::{Curves, Origin};
 use super::curve_file::CurveFile;
 use super::tensorboard::TensorBoard;
 use super::{
-    Checkpoint, EpochRow, FailedCheckpoint, Layout, RecordError, RunDir, SaveOptions, files, folders,
+    Checkpoint, EpochRow, FailedCheckpoint, FinishedRankFile, Layout, NewRankFile, RankTensors, RecordError,
+    RunDir, SaveOptions, files, folders,
 };
 
 /// Loss and accuracy at one step.
@@ -140,8 +141,17 @@ impl RunWriter {
         points.iter().try_for_each(|point| self.write_point(curve, point))
     }
 
+    /// Begins the file of the `tensors` that differ between ranks, in rank order. The next checkpoint takes
+    /// it.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn rank_file(&self, tensors: &[RankTensors]) -> Result<NewRankFile, RecordError> {
+        NewRankFile::create(&self.dir.checkpoints(), tensors)
+    }
+
     /// Writes a checkpoint after `step` steps of the run. `int8` is the content of the int8 model's file,
-    /// made from the same weights.
+    /// made from the same weights. `ranks` are the tensors that differ between ranks.
     ///
     /// Then removes older checkpoints, except the newest ones, the checkpoint of the step `best` (lowest test
     /// loss, for early stopping) and, with `--keep`, the checkpoint of the step `most_accurate`.
@@ -151,14 +161,15 @@ impl RunWriter {
     pub fn checkpoint<P: Serialize + DeserializeOwned>(
         &self,
         layout: &Layout,
-        int8: Option<&[u8]>,
+        (int8, ranks): (Option<&[u8]>, Option<&FinishedRankFile>),
         checkpoint: &Checkpoint<P>,
         step: usize,
         [best, most_accurate]: [Option<usize>; 2],
     ) -> Result<(), RecordError> {
         let curves = self.curves.iter().map(|(name, curve)| (name.clone(), curve.digest())).collect();
         let kept = best.into_iter().chain(self.keep.and(most_accurate)).collect();
-        let options = SaveOptions { int8, ranks: None, origin: self.origin.clone(), curves, step, keep: self.keep, kept };
+        let options =
+            SaveOptions { int8, ranks, origin: self.origin.clone(), curves, step, keep: self.keep, kept };
         let path = checkpoint.save(&self.dir.checkpoints(), layout, &options)?;
         log::debug!("checkpoint {}", path.display());
         Ok(())

@@ -126,6 +126,7 @@ fn results(of: &Ends) -> Results {
         images_per_second: if of.count == 0 { of.seconds } else { of.count as f64 / of.seconds },
         comm_seconds: of.seconds,
         step_ms: StepMs::from_array([of.ms_per_step; 7]),
+        bytes_per_step: Some(of.seconds),
         test_accuracy: of.percent,
         int8_test_accuracy: Some(of.percent),
         int8_test_loss: Some(of.loss),

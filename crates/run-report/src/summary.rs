@@ -37,6 +37,7 @@ pub fn summary(section: &Section, rows: &[Row<'_>], baseline: &str) -> Sheet {
     columns.extend(repeat_columns());
     columns.extend(program_columns(rows));
     let optional = [
+        "kb_per_step",
         "seconds_to_target",
         "epochs_to_target",
         "reached_target",
@@ -368,7 +369,7 @@ pub const STEP: Measure = Measure::new("ms/step", "ms_per_step", |run| run.resul
     .means("train s divided by the number of optimizer steps, in milliseconds");
 
 /// The measurements after the speed-up.
-pub const OTHERS: [Measure; 15] = [
+pub const OTHERS: [Measure; 16] = [
     Measure::new("exposed comm %", "exposed_comm_percent", exposed_percent)
         .digits(1)
         .hide_order(3)
@@ -377,6 +378,10 @@ pub const OTHERS: [Measure; 15] = [
             "Share of train s in which a rank only waited for gradients, mean over ranks; excludes \
              communication hidden behind backward",
         ),
+    Measure::new("KB/step", "kb_per_step", kb_per_step)
+        .digits(1)
+        .hide_order(8)
+        .means("Bytes that a rank passes to all-reduces in a step, mean over steps; 1 KB is 1024 bytes"),
     Measure::new("test acc %", "test_accuracy", |run| run.results.test_accuracy)
         .beside(Dispersion::Interval)
         .means("Accuracy on the tested samples after the last epoch, each sample counted once"),
@@ -474,6 +479,15 @@ pub fn with_tests(run: &Run) -> f64 {
 /// Returns the balanced accuracy of the last test; NaN if the run did not record it.
 pub fn balanced_accuracy(run: &Run) -> f64 {
     run.results.by_class.as_ref().map_or(f64::NAN, |by_class| by_class.balanced_accuracy)
+}
+
+/// Returns the KB that a rank passes to all-reduces in a step; NaN for a single rank, which sends nothing,
+/// and in runs of older versions.
+pub fn kb_per_step(run: &Run) -> f64 {
+    match run.record.world_size {
+        1 => f64::NAN,
+        _ => run.results.bytes_per_step.map_or(f64::NAN, |bytes| bytes / 1024.0),
+    }
 }
 
 /// Returns the percentage of the training time in which a rank only waited for gradients; NaN for a single

@@ -6,7 +6,9 @@ use std::path::Path;
 use anyhow::Context;
 use burn_mpi::{Launcher, ParamLayout, ShardPlan, World};
 use run_record::checkpoint::load_weights;
-use run_record::{Attempt, Checkpoint, Curves, RunDir, RunDirState, Status, count, is_of_run, now, quoted};
+use run_record::{
+    Attempt, Checkpoint, Curves, RankFile, RunDir, RunDirState, Status, count, is_of_run, now, quoted,
+};
 
 use super::resume::Resumed;
 use crate::commands::covered::Samples;
@@ -24,6 +26,8 @@ pub struct Begin {
     /// The weights of `--init` or of the checkpoint.
     pub weights: Option<Vec<f32>>,
     pub checkpoint: Option<Checkpoint<Position>>,
+    /// The checkpoint's tensors that differ between ranks; `None` if it has none.
+    pub ranks: Option<RankFile>,
     /// The curves up to the checkpoint.
     pub curves: Curves,
     /// The samples with which a resumed run must continue.

@@ -20,7 +20,9 @@ use crate::values::Positive;
 use burn_mpi::{ParamLayout, World};
 use run_record::checkpoint::{MODEL, verify};
 use run_record::files::same_file;
-use run_record::{Attempt, Change, Checkpoint, Intact, NamedRun, RunDir, Status, check_curves, count};
+use run_record::{
+    Attempt, Change, Checkpoint, Intact, NamedRun, RankFile, RunDir, Status, check_curves, count,
+};
 
 /// A run that can be resumed.
 pub struct Resumed {
@@ -104,11 +106,12 @@ impl Resumed {
         say_learning_rate(&checkpoint.position, [&old.config, &record.config], steps, old.world_size);
         record.history = old.history;
         record.failed_attempts = old.failed_attempts;
+        let ranks = RankFile::open(&intact.path, old.world_size)?;
         let complete = completed == Some(step) && changed.is_empty();
         record.history.push(Attempt { started_at: record.started_at.clone(), step, changed });
         let weights = Some(std::mem::take(&mut checkpoint.params));
         let (dir, checkpoint) = (Some(dir), Some(checkpoint));
-        Ok(Begin { dir, weights, checkpoint, curves, samples, complete, ..Begin::default() })
+        Ok(Begin { dir, weights, checkpoint, ranks, curves, samples, complete, ..Begin::default() })
     }
 
     /// Returns the number of steps of the run, or `None` if earlier attempts did not complete the run.

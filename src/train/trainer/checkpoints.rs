@@ -1,23 +1,31 @@
 //! Writes and restores checkpoints of a training.
 //!
 //! Rank 0 writes the files, so each rank's part (tallies, times, running statistics) is gathered first. On
-//! resume, rank 0 sends the checkpoint to all ranks, and each rank takes its own part.
+//! resume, rank 0 sends the checkpoint to all ranks, and each rank takes its own part. With local updates,
+//! the weights file has the mean of the ranks' parameters, and another file has the parameters and moments of
+//! each rank.
+
+use std::collections::BTreeMap;
 
 use super::Trainer;
 use crate::quant::Int8File;
 use crate::spans;
 use crate::train::step::Learner;
-use crate::train::{Position, Recorder, Tally, TrainError};
-use run_record::{Checkpoint, Curve, Phases, StepMs};
+use crate::train::{Position, Recorder, Tally, TrainError, ranks};
+use run_record::{Checkpoint, Curve, FinishedRankFile, Phases, RecordError, StepMs};
 
 impl Trainer<'_> {
     /// Restores the position and the optimizer of `checkpoint`. The network must already have the
-    /// checkpoint's weights.
+    /// checkpoint's weights. `own` are the tensors that the checkpoint has for this rank alone.
     ///
     /// # Errors
     /// If the shard of the checkpoint's epoch cannot be read, if the moments belong to a different optimizer,
     /// or if the order of gradients does not fit the network.
-    pub fn restore(&mut self, checkpoint: Checkpoint<Position>) -> Result<(), TrainError> {
+    pub fn restore(
+        &mut self,
+        checkpoint: Checkpoint<Position>,
+        own: BTreeMap<String, Vec<f32>>,
+    ) -> Result<(), TrainError> {
         let rank = self.world.rank();
         self.learner.optimizer.restore(checkpoint.moments, checkpoint.updates)?;
         self.position = checkpoint.position;
@@ -33,6 +41,13 @@ impl Trainer<'_> {
         }
         if let (Some(quantizer), Some(ranges)) = (&mut self.learner.quantizer, self.position.ranges.clone()) {
             quantizer.restore(ranges);
+        }
+        self.bytes_before = self.position.bytes_sent;
+        if let Some(local) = self.position.local.take() {
+            self.learner.restore_local(&local, own, self.position.step)?;
+            if !self.is_done() {
+                self.learner.hide_average();
+            }
         }
         let buffers = std::mem::take(&mut self.position.buffers);
         if let Some(own) = buffers.get(rank) {
@@ -66,20 +81,23 @@ impl Trainer<'_> {
 
     /// Writes a checkpoint in the middle of an epoch.
     ///
-    /// Its weights file contains the running statistics averaged over ranks. Its position contains each
-    /// rank's own statistics, with which this training and a resumed training go on. Therefore a checkpoint
-    /// does not change the results.
+    /// Its weights file contains the running statistics, and with local updates the parameters, averaged over
+    /// ranks. The checkpoint also contains each rank's own values, with which this training and a resumed
+    /// training go on. Therefore a checkpoint does not change the results.
     pub(super) fn checkpoint_inside_epoch(&mut self, recorder: &mut Recorder<'_>) -> Result<(), TrainError> {
         self.check_statistics()?;
         let own = self.learner.buffers();
-        if own.is_empty() {
-            return self.checkpoint(recorder, None);
+        if !own.is_empty() {
+            self.position.buffers = self.world.gather(&own)?;
+            self.learner.average_buffers()?;
         }
-        self.position.buffers = self.world.gather(&own)?;
-        self.learner.average_buffers()?;
+        self.learner.show_average()?;
         self.checkpoint(recorder, None)?;
-        self.position.buffers.clear();
-        self.learner.set_buffers(&own);
+        self.learner.hide_average();
+        if !own.is_empty() {
+            self.position.buffers.clear();
+            self.learner.set_buffers(&own);
+        }
         Ok(())
     }
 
@@ -100,6 +118,17 @@ impl Trainer<'_> {
         position.phase_seconds = Phases::from_array(std::array::from_fn(|phase| before[phase] + here[phase]));
         position.phase_steps = self.phase_steps_before + self.steps_here;
         Ok(())
+    }
+
+    /// With local updates, writes the parameters and moments of each rank into a file, which rank 0 returns.
+    fn rank_file(
+        &mut self,
+        recorder: &Recorder<'_>,
+    ) -> Result<Option<Result<FinishedRankFile, RecordError>>, TrainError> {
+        let Some((position, mut tensors)) = self.learner.local_position()? else { return Ok(None) };
+        self.position.local = Some(position);
+        let shared = tensors.iter_mut().map(|(name, values)| (name.clone(), values.as_mut_slice()));
+        Ok(ranks::write(self.world, recorder, self.learner.own_tensors().chain(shared))?)
     }
 
     /// Writes a checkpoint, with each rank's part of the position. A checkpoint that cannot be written ends
@@ -126,6 +155,8 @@ impl Trainer<'_> {
             self.position.loss_scale = self.learner.loss_scale;
             self.position.ranges =
                 self.learner.quantizer.as_ref().map(|quantizer| quantizer.ranges().clone());
+            self.position.bytes_sent = self.bytes_before + self.learner.bytes_sent;
+            let rank_file = self.rank_file(recorder)?;
             let last = self.stopping || self.is_done();
             // Move weights and moments into the checkpoint and back: copies would need their memory twice.
             let Learner { params, optimizer, .. } = &mut self.learner;
@@ -137,7 +168,7 @@ impl Trainer<'_> {
                 world_size: self.world.size(),
                 position: self.position.clone(),
             };
-            let written = recorder.checkpoint(self.learner.layout(), int8, last, &checkpoint);
+            let written = recorder.checkpoint(self.learner.layout(), (int8, rank_file), last, &checkpoint);
             let Learner { params, optimizer, .. } = &mut self.learner;
             (*params, optimizer.moments) = (checkpoint.params, checkpoint.moments);
             if written? {
