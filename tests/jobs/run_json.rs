@@ -100,7 +100,7 @@ fn the_documentation_lists_every_field_and_no_other() {
     let lab = Lab::new();
     let short = ["--epochs", "1", "--train-samples", "64", "--test-samples", "32"];
     // These runs together have every field of run.json.
-    let stops = ["--epochs", "9", "--lr", "0", "--early-stopping", "1", "--precision", "fp16"];
+    let stops = ["--epochs=9", "--lr=0", "--early-stopping=1", "--precision=fp16", "--target-accuracy=1"];
     lab.train(2, "gloo", &[&short[..], &["--backend", "gloo", "--precision", "bf16"]].concat());
     lab.train(1, "stops", &[&short[2..], &stops].concat());
     lab.train(1, "int8", &[&short[..], &["--quantize", "qat"]].concat());
