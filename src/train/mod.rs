@@ -29,7 +29,7 @@ pub use local_options::{LocalUpdatesOptions, OUTER_LR, OUTER_MOMENTUM, OuterKind
 pub use optimizer::{AveragedGradients, Optimizer, OptimizerKind, Rate};
 pub use precision::LossScale;
 pub use precision::MixedPrecision;
-pub use ranks::read as read_rank_tensors;
+pub use ranks::{OwnTensors, read as read_rank_tensors};
 pub use recorder::Recorder;
 pub use schedule::{Schedule, ScheduleKind};
 pub use schema::{OPTIONS, OptionSpec, Scope, spec};

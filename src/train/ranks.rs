@@ -7,6 +7,9 @@ use super::Recorder;
 use burn_mpi::{CommError, World};
 use run_record::{FinishedRankFile, NewRankFile, RankFile, RankTensors, RecordError};
 
+/// Tensors of one rank, by name.
+pub type OwnTensors = BTreeMap<String, Vec<f32>>;
+
 /// Writes `own`, the tensors of each rank, into a file that the next checkpoint takes. Returns the file on
 /// rank 0 and `None` on other ranks. If rank 0 cannot write, the other ranks send their tensors nevertheless,
 /// and rank 0 returns the error inside the result, so that all ranks make the same calls.
@@ -49,7 +52,7 @@ pub fn write<'a>(
 ///
 /// # Errors
 /// If the file cannot be read, or the transport fails.
-pub fn read(world: &World, file: Option<&RankFile>) -> Result<BTreeMap<String, Vec<f32>>, CommError> {
+pub fn read(world: &World, file: Option<&RankFile>) -> Result<OwnTensors, CommError> {
     let all: Vec<RankTensors> = world.broadcast(&file.map_or_else(Vec::new, RankFile::tensors))?;
     let (mut own, mut read) = (BTreeMap::new(), Ok(()));
     for (rank, tensors) in all.into_iter().enumerate() {

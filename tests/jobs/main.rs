@@ -12,6 +12,7 @@ mod imports;
 #[path = "../common/lab.rs"]
 mod lab;
 mod launch;
+mod local;
 mod locks;
 mod messages;
 mod output;

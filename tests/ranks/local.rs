@@ -126,6 +126,35 @@ fn tests_and_checkpoints_inside_an_epoch_change_nothing() {
     }
 }
 
+/// The file of the ranks' tensors is checked like the other files of a checkpoint.
+#[test]
+fn a_damaged_file_of_ranks_is_set_aside_with_its_checkpoint() {
+    let lab = Lab::new();
+    let options = options(2, 4, "--sync-every=4 --checkpoint-every=3");
+    lab.train(2, "whole", &words(&options));
+    let bytes = fs::read(lab.newest("whole").join("ranks.safetensors")).expect("the file");
+    let half = &bytes[..bytes.len() / 2];
+    let flipped: Vec<u8> = bytes.iter().enumerate().map(|(at, byte)| byte ^ u8::from(at == 5000)).collect();
+    for found in [None, Some(half), Some(&flipped)] {
+        let copied = Command::new("cp").arg("-a").args([lab.path("whole"), lab.path("run")]).status();
+        assert!(copied.expect("cp starts").success());
+        let newest = lab.newest("run");
+        match found {
+            None => fs::remove_file(newest.join("ranks.safetensors")).unwrap(),
+            Some(bytes) => fs::write(newest.join("ranks.safetensors"), bytes).unwrap(),
+        }
+        let printed = output_of(lab.resume(2, "run", &[]));
+        let aside = newest.with_extension("damaged");
+        let named = ["ranks.safetensors", aside.to_str().unwrap(), "resuming after step 6"];
+        assert!(named.iter().all(|word| printed.contains(word)), "{printed}");
+        lab.assert_same("run", "whole");
+        fs::remove_dir_all(lab.path("run")).unwrap();
+    }
+    let averaged = options[..options.len() - 1].iter().filter(|word| !word.contains("sync"));
+    lab.train(2, "averaged", &averaged.map(String::as_str).collect::<Vec<_>>());
+    assert!(!lab.newest("averaged").join("ranks.safetensors").exists(), "all ranks have the same");
+}
+
 #[test]
 fn local_updates_after_an_epoch_begin_with_the_bits_of_averaged_gradients() {
     let lab = Lab::new();

@@ -7,7 +7,6 @@
 //! `--sync-every` / `--fragments` steps. A rank whose loss is NaN or infinite makes no update until then, so
 //! that its parameters stay finite; then all ranks end.
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use burn::tensor::Tensor;
@@ -17,7 +16,7 @@ use super::Learner;
 use super::own_gradients::OwnGradients;
 use crate::model::Network;
 use crate::spans;
-use crate::train::{LabelledBytes, Tally, TrainError};
+use crate::train::{LabelledBytes, OwnTensors, Tally, TrainError};
 use burn_mpi::{
     CommError, CommTimes, FragmentState, LocalOptions, LocalState, LocalUpdates, MicroBatch, ParamLayout,
     Signals, World,
@@ -213,15 +212,13 @@ impl Learner<'_> {
     ///
     /// # Errors
     /// If the transport fails.
-    pub fn local_position(
-        &mut self,
-    ) -> Result<Option<(LocalPosition, BTreeMap<String, Vec<f32>>)>, CommError> {
+    pub fn local_position(&mut self) -> Result<Option<(LocalPosition, OwnTensors)>, CommError> {
         let Some(local) = &mut self.local else { return Ok(None) };
         let LocalState { steps, fragments, samples } = local.updates.state()?;
         let ranks: Vec<(Vec<u64>, u64)> = self.world.gather(&(samples, self.optimizer.updates()))?;
         let (samples, updates) = ranks.into_iter().unzip();
         let totals = fragments.iter().map(|fragment| fragment.total).collect();
-        let mut tensors = BTreeMap::new();
+        let mut tensors = OwnTensors::new();
         if self.world.is_root() {
             for (at, FragmentState { anchor, velocity, arrived, .. }) in fragments.into_iter().enumerate() {
                 let parts = [("anchor", Some(anchor)), ("velocity", Some(velocity)), ("sum", arrived)];
@@ -241,7 +238,7 @@ impl Learner<'_> {
     pub fn restore_local(
         &mut self,
         saved: &LocalPosition,
-        mut tensors: BTreeMap<String, Vec<f32>>,
+        mut tensors: OwnTensors,
         step: usize,
     ) -> Result<(), TrainError> {
         self.begin_local(step.saturating_sub(saved.steps))?;
@@ -285,11 +282,7 @@ fn tensor(fragment: usize, part: &str) -> String {
 }
 
 /// Removes a tensor of the network's size from `tensors`.
-fn take(
-    tensors: &mut BTreeMap<String, Vec<f32>>,
-    name: &str,
-    layout: &ParamLayout,
-) -> Result<Vec<f32>, String> {
+fn take(tensors: &mut OwnTensors, name: &str, layout: &ParamLayout) -> Result<Vec<f32>, String> {
     let found = tensors.remove(name).filter(|values| values.len() == layout.len());
     found
         .ok_or_else(|| format!("the checkpoint has no tensor {name} of {} values of this rank", layout.len()))
@@ -299,7 +292,7 @@ fn take(
 fn shared_state(
     world: &World,
     saved: &LocalPosition,
-    tensors: &mut BTreeMap<String, Vec<f32>>,
+    tensors: &mut OwnTensors,
 ) -> Result<LocalState, CommError> {
     let mut of_fragment = |at: usize, part: &str| {
         let found = tensors.remove(&tensor(at, part));

@@ -5,13 +5,11 @@
 //! the weights file has the mean of the ranks' parameters, and another file has the parameters and moments of
 //! each rank.
 
-use std::collections::BTreeMap;
-
 use super::Trainer;
 use crate::quant::Int8File;
 use crate::spans;
 use crate::train::step::Learner;
-use crate::train::{Position, Recorder, Tally, TrainError, ranks};
+use crate::train::{OwnTensors, Position, Recorder, Tally, TrainError, ranks};
 use run_record::{Checkpoint, Curve, FinishedRankFile, Phases, RecordError, StepMs};
 
 impl Trainer<'_> {
@@ -21,11 +19,7 @@ impl Trainer<'_> {
     /// # Errors
     /// If the shard of the checkpoint's epoch cannot be read, if the moments belong to a different optimizer,
     /// or if the order of gradients does not fit the network.
-    pub fn restore(
-        &mut self,
-        checkpoint: Checkpoint<Position>,
-        own: BTreeMap<String, Vec<f32>>,
-    ) -> Result<(), TrainError> {
+    pub fn restore(&mut self, checkpoint: Checkpoint<Position>, own: OwnTensors) -> Result<(), TrainError> {
         let rank = self.world.rank();
         self.learner.optimizer.restore(checkpoint.moments, checkpoint.updates)?;
         self.position = checkpoint.position;
