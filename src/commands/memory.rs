@@ -6,7 +6,7 @@
 use crate::machine;
 use crate::model::{Dimensions, ModelKind, Network};
 use crate::options::{ConfigError, RunConfig};
-use crate::train::MixedPrecision;
+use crate::train::{MixedPrecision, OuterKind};
 use burn_mpi::World;
 use run_record::byte_size;
 
@@ -63,7 +63,12 @@ impl Least {
         let moments = config.recipe.optimizer.moments(config.base_rate().momentum > 0.0).len() as u64;
         // With any device, host memory holds weights and gradients as flat buffers, and the moments. With a
         // CPU device, it also holds the network's copy of the weights.
-        let copies = 2 + moments + u64::from(config.device.is_cpu());
+        // With local updates, it also holds the weights after the last synchronisation and the velocity of
+        // the outer optimizer.
+        let local = &config.communication.local;
+        let outer = u64::from(local.outer != OuterKind::None);
+        let synchronised = local.sync_every.map_or(0, |_| 1 + outer);
+        let copies = 2 + moments + synchronised + u64::from(config.device.is_cpu());
         Self {
             held: weights.saturating_mul(copies),
             working: if config.device.is_cpu() { largest } else { 0 },
@@ -155,6 +160,8 @@ mod tests {
             (&["--optimizer=sgd", "--momentum=0.9"], 4, 1),
             (&["--optimizer=sgd", "--schedule=onecycle", "--max-lr=1"], 4, 1),
             (&["--optimizer=rmsprop", "--momentum=0.9"], 5, 2),
+            (&["--optimizer=sgd", "--sync-every=2"], 4, 1),
+            (&["--optimizer=sgd", "--sync-every=2", "--outer=nesterov"], 5, 1),
         ] {
             let words = optimizer.iter().chain(&["--data-root=d"]);
             let config = RunConfig::read(words).unwrap();

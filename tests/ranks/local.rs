@@ -93,6 +93,31 @@ fn a_run_that_is_stopped_after_every_step_has_the_bits_of_an_uninterrupted_one()
     }
 }
 
+/// Ranks learn of a stop when a fragment begins to synchronise, and at the end of an epoch.
+#[test]
+fn a_stop_takes_effect_at_the_next_exchange() {
+    let lab = Lab::new();
+    for (ranks, recipe, step) in [
+        (1, "--sync-every=4", 4),
+        (2, "--sync-every=4 --fragments=2", 2),
+        (3, "--sync-every=100", 5),
+        (3, "--sync-every=100 --eval-every=3", 3),
+    ] {
+        let options = options(ranks, 5, recipe);
+        let options = words(&options);
+        let (whole, cut) = (&format!("whole{ranks}-{step}"), &format!("cut{ranks}-{step}"));
+        lab.train(ranks, whole, &options);
+        let job = lab.command(ranks, cut, &options);
+        job.stops[ranks - 1].request(libc::SIGUSR1);
+        let output = must_fail(job);
+        assert_eq!(output.status.code(), Some(75), "{}", text(&output));
+        assert!(lab.newest(cut).ends_with(format!("step-{step:08}")), "{recipe}: {}", text(&output));
+        output_of(lab.resume(ranks, cut, &[]));
+        lab.assert_same(cut, whole);
+        assert_eq!(lab.completed(cut)["bytes_per_step"], lab.completed(whole)["bytes_per_step"]);
+    }
+}
+
 /// A complete run keeps the state of each rank, so more epochs have the bits of a run in one go.
 #[test]
 fn more_epochs_have_the_bits_of_a_run_in_one_go() {

@@ -43,10 +43,18 @@ fn part(section: &Section, link: &Link) -> PagePart {
     let (title, name) = (section.title.clone(), section.name.clone());
     let mut part = PagePart { title, name, notes: section.notes.clone(), ..PagePart::default() };
     let rows = group(&section.runs);
+    // The cost models have one all-reduce of gradients in each step, which local updates do not.
+    let averages_gradients = |row: &&Row<'_>| row.first().option("sync_every").is_null();
     // Take the row (one run or its repeats) with the fewest ranks. Rows in which ranks share cores
     // (oversubscribed) come last.
-    let base = rows.iter().min_by_key(|row| (row.first().record.oversubscribed, row.ranks()));
-    let Some(base) = base else { return part };
+    let candidates = rows.iter().filter(averages_gradients);
+    let base = candidates.min_by_key(|row| (row.first().record.oversubscribed, row.ranks()));
+    let Some(base) = base else {
+        let what =
+            "cannot predict from runs with --sync-every: name a run that averages gradients in each step";
+        part.notes.extend(rows.first().map(|_| what.to_owned()));
+        return part;
+    };
     // The work is taken from a single run, because the phases of one run are consistent. It is the run with
     // the median step time.
     let mut repeats = base.runs.clone();
@@ -247,6 +255,26 @@ mod tests {
         }
         let both = Typed::try_parse_from(["report", "--scaling", "--baseline", "1x1"]);
         assert!(both.is_err(), "--baseline would have no effect");
+    }
+
+    #[test]
+    fn runs_with_local_updates_are_not_predicted_from() {
+        let run = |options: &[&str]| {
+            let mut run = crate::testing::run((1, 2), options, 1.0);
+            run.results.per_rank = ranks(&[30_000, 30_000]);
+            run
+        };
+        let mut local = run(&["--epochs=1"]);
+        local.record.config.insert("sync_every".into(), 4.into());
+        let parts = [vec![local.clone()], vec![local, run(&["--epochs=1"])]].map(|runs| {
+            part(&Section { name: "s".into(), runs, ..Section::default() }, &Link::new(50.0, 1000.0))
+        });
+        assert!(
+            parts[0].sheets.is_empty() && parts[0].notes[0].contains("--sync-every"),
+            "{:?}",
+            parts[0].notes
+        );
+        assert!(parts[1].sheets.len() == 1 && parts[1].notes.is_empty());
     }
 
     #[test]
