@@ -30,7 +30,7 @@ pub struct LocalUpdatesOptions {
     /// --outer nesterov: momentum, from 0 to below 1 [default: 0.9].
     #[arg(long, value_name = "X", default_value = "none", value_parser = or_none::<Below1>)]
     pub outer_momentum: Optional<Below1>,
-    /// --sync-every: average the gradients of each step in the first N epochs (post-local SGD).
+    /// --sync-every: average the gradients of each step in the first epochs (post-local SGD).
     #[arg(long, value_name = "EPOCHS", default_value = "none", value_parser = or_none::<Positive>)]
     pub local_after: Optional<Positive>,
     /// --sync-every: parts of the parameters, which synchronise H/F steps apart; F divides H.

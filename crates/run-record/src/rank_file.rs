@@ -178,6 +178,8 @@ mod tests {
     use safetensors::SafeTensors;
 
     use super::*;
+    use crate::checkpoint::{reduce, verify};
+    use crate::{Checkpoint, Layout, SaveOptions};
 
     fn tensors(lengths: &[&[(&str, usize)]]) -> Vec<RankTensors> {
         let of_rank = |tensors: &&[(&str, usize)]| {
@@ -230,6 +232,34 @@ mod tests {
         assert!(error.contains("rank2.") && error.contains("2 ranks"), "{error}");
         fs::write(checkpoint.join(RANKS), &bytes[..20]).unwrap();
         assert!(RankFile::open(&checkpoint, 3).is_err());
+    }
+
+    #[test]
+    fn a_checkpoint_checks_its_rank_file_until_a_sweep_removes_it() {
+        let root = tempfile::tempdir().unwrap();
+        let finished = written(root.path(), &tensors(&[&[("a", 3)], &[("a", 2)]]));
+        let checkpoint = Checkpoint {
+            model: "m".into(),
+            world_size: 2,
+            updates: 1,
+            moments: Vec::new(),
+            position: 7u8,
+            params: Vec::new(),
+        };
+        let options = SaveOptions { ranks: Some(&finished), step: 1, ..SaveOptions::default() };
+        let path = checkpoint.save(root.path(), &Layout(Vec::new()), &options).unwrap();
+        let file = path.join(RANKS);
+        assert!(verify(&path).unwrap().files.contains_key(RANKS));
+        let bytes = fs::read(&file).unwrap();
+        let last = bytes.len() - 1;
+        for damaged in [&bytes[..last], &[&bytes[..last], &[!bytes[last]]].concat()] {
+            fs::write(&file, damaged).unwrap();
+            let error = verify(&path).unwrap_err();
+            assert!(error.is_damage() && error.to_string().contains(RANKS), "{error}");
+        }
+        fs::write(&file, bytes).unwrap();
+        reduce(root.path(), &[]).unwrap();
+        assert!(!file.exists() && !verify(&path).unwrap().files.contains_key(RANKS));
     }
 
     #[test]
