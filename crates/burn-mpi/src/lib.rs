@@ -131,7 +131,7 @@ pub use records::{Record, load_module, load_record, save_record};
 pub use run::{abort, end_the_job_on_panic, run};
 #[cfg(feature = "data")]
 pub use sharded::{BatchError, RankBatch, ShardedDataset};
-pub use sharding::{SampleOrder, ShardPlan};
+pub use sharding::{SampleOrder, ShardPlan, UnevenBatch};
 #[cfg(feature = "train")]
 pub use train::{LearnerOptions, OverMpi, RankOutput, backward};
 pub use world::World;
