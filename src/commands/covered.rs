@@ -16,7 +16,7 @@ use crate::options::{ConfigError, RunConfig, RunRecord, as_typed};
 use crate::train::spec;
 use burn_mpi::World;
 use data::{Description, Element, SampleSource, Split, shard};
-use run_record::{Attempt, Change, DataRecord, Manifest, count, quoted};
+use run_record::{Attempt, Change, DataRecord, Manifest, WORLD_SIZE, count, quoted};
 
 /// Checks the configuration in `record`, which is the `run.json` of the run directory `run`. This
 /// configuration must equal the configuration with which the checkpoint `folder` was written, plus the
@@ -36,7 +36,9 @@ pub fn check(run: &Path, record: &RunRecord, folder: &Path, manifest: &Manifest)
         .with_context(|| format!("{}/manifest.json: `config`", folder.display()))?;
     let mut expected = stored.fields();
     for Change { field, to, .. } in changes_since(manifest, &record.history, &[]) {
-        expected.insert(field.clone(), to.clone());
+        if field != WORLD_SIZE {
+            expected.insert(field.clone(), to.clone());
+        }
     }
     let differences = differences(&expected, &record.config.fields());
     let Some(first) = differences.first() else { return Ok(()) };
@@ -60,6 +62,12 @@ pub fn check(run: &Path, record: &RunRecord, folder: &Path, manifest: &Manifest)
         shown(&first.from),
         folder.display()
     );
+}
+
+/// Returns the number of ranks that the run has after the `changes` since a checkpoint of `ranks` ranks.
+pub fn ranks_after<'a>(ranks: usize, changes: impl Iterator<Item = &'a Change>) -> usize {
+    let last = changes.filter(|change| change.field == WORLD_SIZE).last();
+    last.and_then(|change| change.to.as_u64()).map_or(ranks, |ranks| ranks as usize)
 }
 
 /// The samples with which a run must continue, for the training and the test split. Both are `None` if there

@@ -150,7 +150,7 @@ fn configure(world: &World, args: &TrainArgs) -> anyhow::Result<(RunConfig, Opti
     let (config, resumed, noted) = match &args.resume {
         None => (args.config.clone().completed()?, None, None),
         Some(path) => {
-            let (read, resumed) = on_root(world, || Resumed::open(path, &args.typed, world))?.unzip();
+            let (read, resumed) = on_root(world, || Resumed::open(path, args, world))?.unzip();
             let (config, noted) = world.broadcast(&read)?.context("rank 0 sent no configuration")?;
             (config, resumed, Some(noted))
         }
@@ -277,7 +277,7 @@ fn say_start(trainer: &Trainer<'_>, config: &RunConfig) {
         log::info!("resuming after step {}", resumed_at(position.step, position.epoch, is_done));
     }
     let first = position.history.first().map_or(0.0, |row| row.learning_rate);
-    warn_of_negligible_rates(&config.rates(plan.steps(), plan.world_size), position.epoch, first);
+    warn_of_negligible_rates(&trainer.schedule, position.epoch, first);
     if trainer.source.imported().is_some() {
         let warning = few_steps(config.epochs.get(), &plan, config.data.train_batch_size.get());
         warning.into_iter().for_each(|warning| log::warn!("{warning}"));

@@ -15,6 +15,7 @@ use crate::values::{positive, seconds};
 Examples:
   mpirun -n 2 --bind-to core mpiburn train --data-root data/digits
   mpirun -n 2 --bind-to core mpiburn train --resume results/try --epochs 10
+  mpirun -n 4 --bind-to core mpiburn train --resume results/try --reshard
   mpirun -n 4 --oversubscribe --bind-to core:overload-allowed mpiburn train
   mpirun -n 2 --bind-to core mpiburn train --model vgg --augment crop,flip \\
       --optimizer adamw --schedule onecycle --max-lr 1e-3 --early-stopping 2
@@ -49,6 +50,13 @@ pub struct TrainArgs {
     /// such as --model, cannot change.
     #[arg(long, value_name = "RUN", help_heading = "Results")]
     pub resume: Option<PathBuf>,
+    /// With --resume: continue on another number of ranks.
+    ///
+    /// The samples of a step stay the same, so the batch size per rank changes: a run of 4 ranks with batches
+    /// of 32 has batches of 64 on 2 ranks. The numbers of ranks must divide the samples of a step evenly. On
+    /// the run's own number of ranks, the option has no effect.
+    #[arg(long, help_heading = "Results")]
+    pub reshard: bool,
     /// Write the number of the last step to a file in the run directory, and tag messages on standard error
     /// with their kind. `launch --restart` adds this option.
     #[arg(long, hide = true)]

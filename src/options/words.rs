@@ -38,12 +38,15 @@ impl Words {
         self.0.contains_key(option)
     }
 
-    /// Rejects `--quantized` together with `--quantize none`. The configuration cannot show this conflict:
-    /// `none` is stored like an option that was left out.
+    /// Rejects `--reshard` without `--resume`. Also rejects `--quantized` together with `--quantize none`: the
+    /// configuration cannot show this conflict, because `none` is stored like an option that was left out.
     ///
     /// # Errors
-    /// If both options were typed.
+    /// Names the option to leave out.
     pub fn check(&self) -> Result<(), ConfigError> {
+        if self.has("reshard") && !self.has("resume") {
+            return Err(ConfigError::new("reshard", "", "requires --resume RUN: leave it out in a new run"));
+        }
         let quantize = self.0.get("quantize").and_then(Option::as_ref);
         if self.has("quantized") && quantize.is_some_and(|kind| kind == "none") {
             Err(ConfigError::new(

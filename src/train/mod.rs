@@ -13,6 +13,7 @@ mod optimizer;
 mod precision;
 mod ranks;
 mod recorder;
+mod reshard;
 mod schedule;
 mod schema;
 mod state;

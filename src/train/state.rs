@@ -24,6 +24,10 @@ pub struct Position {
     pub step_in_epoch: usize,
     /// Completed steps of the run.
     pub step: usize,
+    /// Number of ranks with which the run began, if a resume has changed it. The factor of `--lr-scaling`
+    /// stays the one of this number, because the samples of a step stay the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_ranks: Option<usize>,
     /// Each rank's tally of the current epoch.
     pub epoch_tallies: Vec<Tally>,
     /// Each rank's tally of the last complete test.

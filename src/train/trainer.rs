@@ -43,7 +43,8 @@ pub struct Trainer<'w> {
     /// The network, its optimizer and the averaging of gradients.
     pub learner: Learner<'w>,
     post_quantizer: Option<PostQuantizer>,
-    schedule: Schedule,
+    /// Learning rate and momentum of each step.
+    pub schedule: Schedule,
     /// Epoch and step reached, and results so far.
     pub position: Position,
     epoch_tally: Tally,

@@ -22,6 +22,7 @@ mod recipes;
 mod report;
 mod report_inputs;
 mod report_profiles;
+mod reshard;
 mod resume;
 mod run_json;
 mod start_up;

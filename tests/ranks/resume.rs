@@ -58,7 +58,7 @@ fn another_world_size_is_rejected_with_both_numbers() {
     lab.train(2, "run", &["--epochs", "1", "--train-samples", "64"]);
     let output = fails_with(
         lab.resume(1, "run", &[]),
-        &["--resume ", "the run has 2 ranks", "this job has 1", "mpirun -n 2"],
+        &["--resume ", "the run has 2 ranks", "this job has 1", "mpirun -n 2", "--reshard"],
     );
     assert_eq!(output.status.code(), Some(2));
     // The message names `--schedule`, which was typed, but not the options that `--schedule` changes.

@@ -49,7 +49,7 @@ pub use rank_file::{FinishedRankFile, NewRankFile, RANKS, RankFile, RankTensors}
 pub use run_dir::RunDir;
 pub use run_json::{
     Attempt, Change, DataRecord, FailedCheckpoint, Machine, RankPlace, RankRecord, Results, RunRecord,
-    Status, now, topology,
+    Status, WORLD_SIZE, now, topology,
 };
 pub use run_json::{Phases, StepMs};
 pub use schema::{Affects, OptionSchema, Part, Schema, Takes};

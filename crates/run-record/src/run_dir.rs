@@ -10,6 +10,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::checkpoint::Curves;
+use super::writer::curve_rank;
 use super::{Curve, RecordError, RunRecord, json_problem, replaced};
 use crate::files::{self, FolderLock, LOCK, lock, read_regular, refuse_link, replace_json};
 
@@ -171,18 +173,19 @@ impl RunDir {
         Ok(Self { _lock: Some(Arc::new(lock(&self.path)?)), ..self })
     }
 
-    /// Checks that `run.json`, `epochs.csv`, the curves of `ranks` ranks, and the folders of the run are not
-    /// symbolic links, pipes or devices.
+    /// Checks that `run.json`, `epochs.csv`, the curves of `ranks` ranks and of the ranks in `curves`, and the
+    /// folders of the run are not symbolic links, pipes or devices.
     ///
     /// # Errors
     /// If there is such a path; the error names the first.
-    pub fn refuse_links(&self, ranks: usize) -> Result<(), RecordError> {
+    pub fn refuse_links(&self, ranks: usize, curves: &Curves) -> Result<(), RecordError> {
+        let ranks = (0..ranks).chain(curves.keys().filter_map(|name| curve_rank(name)));
         let of_rank = |rank| {
             let curves = Curve::ALL.into_iter().flat_map(Curve::files);
             curves.map(move |name| format!("rank{rank}/{name}")).chain([format!("rank{rank}")])
         };
         let files = ["run.json", "epochs.csv", "checkpoints", "tensorboard"].map(String::from);
-        for name in files.into_iter().chain((0..ranks).flat_map(of_rank)) {
+        for name in files.into_iter().chain(ranks.flat_map(of_rank)) {
             let path = self.path.join(name);
             refuse_link(&path).map_err(|e| RecordError::write(&path, e))?;
         }

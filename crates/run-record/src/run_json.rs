@@ -133,15 +133,19 @@ pub struct Attempt {
     pub started_at: String,
     /// Number of steps of the run that were done before this process.
     pub step: usize,
-    /// Options that were changed when this process resumed the run.
+    /// Options that were changed when this process resumed the run, and the number of ranks if it was
+    /// changed.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub changed: Vec<Change>,
 }
 
-/// An option that was changed when a run was resumed.
+/// The `field` of a [`Change`] of the number of ranks. Every other `field` is a field of `config`.
+pub const WORLD_SIZE: &str = "world_size";
+
+/// An option, or the number of ranks, that was changed when a run was resumed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Change {
-    /// Name of the field in `config`.
+    /// Name of the field in `config`, or [`WORLD_SIZE`].
     pub field: String,
     /// Value before the resume.
     pub from: serde_json::Value,

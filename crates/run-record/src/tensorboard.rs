@@ -27,12 +27,18 @@ pub struct TensorBoard {
 
 impl TensorBoard {
     /// Opens a new event file in `folder/<name>` for each name. The run continues after `step`: points
-    /// after `step` are cut from existing event files, because the run writes these points again.
+    /// after `step` are cut from existing event files, because the run writes these points again. The other
+    /// folders are those of ranks that the run has no longer; their files are cut too.
     ///
     /// # Errors
     /// If a file cannot be created, read or cut.
     pub fn create(folder: &Path, names: &[String], step: usize) -> Result<Self, RecordError> {
         let seconds = now().as_secs();
+        let others = files::entries(folder).map_err(|e| RecordError::read(folder, e))?;
+        let others = others.iter().filter_map(|entry| entry.file_name().into_string().ok());
+        for other in others.filter(|name| name.starts_with("rank") && !names.contains(name)) {
+            cut_all(&folder.join(other), step)?;
+        }
         let open = |name: &String| {
             let own = folder.join(name);
             for place in [folder, &own] {
@@ -40,14 +46,10 @@ impl TensorBoard {
             }
             let folder = own;
             fs::create_dir_all(&folder).map_err(|e| RecordError::write(&folder, e))?;
-            let mut earlier = files::entries(&folder).map_err(|e| RecordError::read(&folder, e))?;
-            earlier.retain(|file| file.file_name().as_encoded_bytes().starts_with(EVENTS.as_bytes()));
-            for file in &earlier {
-                cut(&file.path(), step).map_err(|e| RecordError::write(&file.path(), e))?;
-            }
+            let earlier = cut_all(&folder, step)?;
             // In containers, two processes may have the same id. The number of earlier files tells them
             // apart.
-            let path = folder.join(format!("{EVENTS}{seconds}.{}.{}", std::process::id(), earlier.len()));
+            let path = folder.join(format!("{EVENTS}{seconds}.{}.{earlier}", std::process::id()));
             let start = || {
                 let mut file = BufWriter::new(files::create_here(&path)?);
                 file.write_all(&record(&Event::version(now().as_secs_f64())))?;
@@ -84,6 +86,17 @@ impl TensorBoard {
         };
         self.files.iter_mut().try_for_each(flush)
     }
+}
+
+/// Cuts the points after `step` from the event files in `folder`. Returns the number of these files.
+fn cut_all(folder: &Path, step: usize) -> Result<usize, RecordError> {
+    files::refuse_link(folder).map_err(|e| RecordError::write(folder, e))?;
+    let mut earlier = files::entries(folder).map_err(|e| RecordError::read(folder, e))?;
+    earlier.retain(|file| file.file_name().as_encoded_bytes().starts_with(EVENTS.as_bytes()));
+    for file in &earlier {
+        cut(&file.path(), step).map_err(|e| RecordError::write(&file.path(), e))?;
+    }
+    Ok(earlier.len())
 }
 
 fn now() -> std::time::Duration {

@@ -104,6 +104,10 @@ impl RunWriter {
     /// Opens the curves of `ranks` ranks in `dir`. The curves are truncated to the step of `start`, and
     /// `epochs.csv` is rewritten with the epochs of `start`: a resumed run writes the later values again.
     ///
+    /// If the run had more ranks at that step, the curves of the other ranks are truncated too. They get no
+    /// points, but each checkpoint still has their digests, so that such a rank can continue its curves if
+    /// the run has it again.
+    ///
     /// # Errors
     /// If a file cannot be written, or is a symbolic link.
     pub fn open(dir: RunDir, ranks: usize, start: Start<'_>) -> Result<Self, RecordError> {
@@ -120,6 +124,10 @@ impl RunWriter {
                 let file = CurveFile::open(folder.join(file), known.get(&name))?;
                 curves.push((name, file));
             }
+        }
+        let former = known.iter().filter(|(name, _)| curve_rank(name).is_some_and(|rank| rank >= ranks));
+        for (name, digest) in former.filter(|(name, _)| dir.path().join(name).exists()) {
+            curves.push((name.clone(), CurveFile::open(dir.path().join(name), Some(digest))?));
         }
         let mut names: Vec<String> = (0..ranks).map(|rank| format!("rank{rank}")).collect();
         names.push("mean".into());
@@ -219,13 +227,23 @@ impl RunWriter {
             for ((file, tag), value) in curve.files().iter().zip(curve.tags()).zip([loss, accuracy]) {
                 self.tensorboard.point(rank, tag, point.step, value)?;
                 let name = format!("rank{rank}/{file}");
-                if let Some((_, curve)) = self.curves.iter_mut().find(|(other, _)| *other == name) {
+                // The mean comes after the last rank. Its number may be that of an earlier rank's curves.
+                let is_rank = rank < self.ranks;
+                let found = self.curves.iter_mut().find(|(other, _)| is_rank && *other == name);
+                if let Some((_, curve)) = found {
                     curve.append(&format!("{} {value}\n", point.step))?;
                 }
             }
         }
         self.tensorboard.flush()
     }
+}
+
+/// Returns the rank of a curve from its name, such as `rank0/train.loss`; `None` for any other name.
+pub(super) fn curve_rank(name: &str) -> Option<usize> {
+    let (rank, file) = name.strip_prefix("rank")?.split_once('/')?;
+    let is_curve = Curve::ALL.into_iter().flat_map(Curve::files).any(|curve| curve == file);
+    rank.parse().ok().filter(|_| is_curve)
 }
 
 /// Names the newest checkpoint in `folder`. If the run ends now, a resume continues from this checkpoint.

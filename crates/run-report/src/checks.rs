@@ -7,7 +7,7 @@
 
 use itertools::Itertools;
 use run_record::{
-    ByClass, ClassRecord, RankPlace, Results, RunRecord, json_problem, out_of_bounds, topology,
+    ByClass, ClassRecord, RankPlace, Results, RunRecord, WORLD_SIZE, json_problem, out_of_bounds, topology,
 };
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -247,6 +247,33 @@ fn agree(run: &Value) -> Result<(), String> {
             && step > steps
         {
             return Err(format!("history[{at}].step is {step}, but the run has {steps} steps"));
+        }
+    }
+    rank_counts_agree(run)?;
+    Ok(())
+}
+
+/// Checks the numbers of ranks in `history` against each other and against `world_size`.
+fn rank_counts_agree(run: &Value) -> Result<(), String> {
+    let Some(mut ranks) = run["world_size"].as_u64() else { return Ok(()) };
+    let history = run["history"].as_array().map_or(&[][..], Vec::as_slice);
+    for (at, attempt) in history.iter().enumerate().rev() {
+        for change in attempt["changed"].as_array().into_iter().flatten().rev() {
+            if change["field"] != WORLD_SIZE {
+                continue;
+            }
+            if change["to"] != ranks {
+                return Err(format!(
+                    "history[{at}] changes world_size to {}, but it was {ranks} afterwards",
+                    change["to"]
+                ));
+            }
+            // Each rank has a sample at least.
+            let most = run["data"]["train_samples"].as_u64().unwrap_or(u64::MAX);
+            let from = change["from"].as_u64().filter(|from| (1..=most).contains(from));
+            ranks = from.ok_or_else(|| {
+                format!("history[{at}] changes world_size from {}, of {most} samples", change["from"])
+            })?;
         }
     }
     Ok(())

@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use itertools::Itertools;
 use run_record::files::read_regular;
 use run_record::{EpochRow, RankRecord, out_of_bounds};
 
@@ -126,7 +127,7 @@ impl Values {
 ///
 /// The result begins at the first step at which every rank with samples has a value: a mean over only some
 /// ranks would be wrong. A rank's file may be missing, or begin late because somebody removed the earlier
-/// file.
+/// file. If a resume has changed the number of ranks, each step has the ranks that the run had then.
 fn of_ranks(
     run: &Run,
     name: &str,
@@ -134,15 +135,41 @@ fn of_ranks(
     samples: fn(&RankRecord) -> usize,
 ) -> Result<BTreeMap<u64, Values>, String> {
     let mut values: BTreeMap<u64, Values> = BTreeMap::new();
+    let counts = run.rank_counts();
+    let shards: Vec<usize> = run.results.per_rank.iter().map(samples).collect();
+    let all: usize = shards.iter().sum();
+    // run.json has the shards of the last number of ranks only.
+    let shard = |rank: usize, ranks: usize| {
+        if ranks == run.record.world_size {
+            shards.get(rank).copied().unwrap_or_default()
+        } else {
+            all.saturating_sub(rank).div_ceil(ranks)
+        }
+    };
+    let most = counts.iter().map(|(_, ranks)| *ranks).max().unwrap_or_default();
+    let file = |rank| run.path.join(format!("rank{rank}/{name}.{ending}"));
+    let read = |rank| of_rank(&file(rank), if ending == "loss" { "loss" } else { "accuracy" });
+    let curves: Vec<Vec<(u64, f64)>> = (0..most).map(read).collect::<Result<_, _>>()?;
     let mut begin = 0;
-    for rank in 0..run.record.world_size {
-        let file = run.path.join(format!("rank{rank}/{name}.{ending}"));
-        let samples = run.results.per_rank.get(rank).map(samples).filter(|samples| *samples > 0);
-        let points = of_rank(&file, if ending == "loss" { "loss" } else { "accuracy" })?;
-        let first = points.first().map(|(step, _)| *step);
-        begin = begin.max(first.unwrap_or(if samples.is_some() { u64::MAX } else { 0 }));
-        for (step, value) in points {
-            values.entry(step).or_default().0.push((value, samples.unwrap_or(1) as f64));
+    for (at, &(before, ranks)) in counts.iter().enumerate() {
+        let last = counts.get(at + 1).map_or(u64::MAX, |(step, _)| *step);
+        let is_of_part = |(step, _): &&(u64, f64)| *step > before && *step <= last;
+        if !curves.iter().take(ranks).flatten().any(|point| is_of_part(&point)) && counts.len() > 1 {
+            // The run had this number of ranks for less than --log-every steps.
+            continue;
+        }
+        let mut firsts = Vec::new();
+        for (rank, points) in curves.iter().take(ranks).enumerate() {
+            let shard = shard(rank, ranks);
+            let mut points = points.iter().filter(is_of_part).peekable();
+            let first = points.peek().map(|(step, _)| *step);
+            firsts.extend(first.or((shard > 0).then_some(last.saturating_add(1))));
+            for (step, value) in points {
+                values.entry(*step).or_default().0.push((*value, shard.max(1) as f64));
+            }
+        }
+        if !firsts.iter().all_equal() {
+            begin = firsts.into_iter().fold(begin, u64::max);
         }
     }
     Ok(values.split_off(&begin))
@@ -270,5 +297,40 @@ mod tests_of_points {
         assert!(tests(&run, "test", "acc").unwrap().is_empty(), "a mean of rank 0 alone");
         run.results.per_rank[1].test_samples = 0;
         assert_eq!(tests(&run, "test", "acc").unwrap().len(), 2, "rank 1 tests nothing");
+    }
+
+    /// 1 rank, then 2 ranks, then 1 rank again. Rank 1 has a point that a kill lost, after the last change.
+    #[test]
+    fn each_step_has_the_ranks_that_the_run_had_then() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut run = Run { path: folder.path().into(), ..run((1, 1), &["--epochs", "1"], 4.0) };
+        let rank_0 = [(10, 50.0), (20, 60.0), (30, 70.0), (40, 80.0), (50, 90.0)];
+        for (rank, points) in [(0, &rank_0[..]), (1, &[(20, 70.0), (30, 80.0), (50, 0.0)])] {
+            let lines: String = points.iter().map(|(step, value)| format!("{step} {value}\n")).collect();
+            std::fs::create_dir_all(folder.path().join(format!("rank{rank}"))).unwrap();
+            std::fs::write(folder.path().join(format!("rank{rank}/test.acc")), lines).unwrap();
+        }
+        let attempt = |(step, ranks): (usize, Option<[usize; 2]>)| {
+            let change = |[from, to]: [usize; 2]| Change {
+                field: run_record::WORLD_SIZE.into(),
+                from: from.into(),
+                to: to.into(),
+            };
+            Attempt { started_at: String::new(), step, changed: ranks.map(change).into_iter().collect() }
+        };
+        run.record.history =
+            [(0, None), (12, Some([1, 2])), (30, Some([2, 1])), (41, None)].map(attempt).into();
+        run.results.per_rank = crate::testing::ranks(&[8]);
+        assert_eq!(run.rank_counts(), [(0, 1), (12, 2), (30, 1)]);
+        let means = |run: &Run| -> Vec<f64> {
+            tests(run, "test", "acc").unwrap().iter().map(|point| point[1]).collect()
+        };
+        assert_eq!(means(&run), [50.0, 65.0, 75.0, 80.0, 90.0]);
+        std::fs::remove_file(folder.path().join("rank1/test.acc")).unwrap();
+        assert_eq!(means(&run), [80.0, 90.0], "a mean of rank 0 alone is not shown");
+        // The checkpoints after step 15 were lost, so 2 ranks made only steps 13 to 15.
+        run.record.history[3].step = 15;
+        assert_eq!(run.rank_counts(), [(0, 1), (12, 2), (15, 1)]);
+        assert_eq!(means(&run), [50.0, 60.0, 70.0, 80.0, 90.0]);
     }
 }

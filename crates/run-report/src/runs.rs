@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use run_record::files::{open_regular, read_regular, sha256};
 use run_record::{
-    Affects, EpochRow, Method, OptionSchema, RecordError, Results, RunDir, RunRecord, Status, checkpoint,
-    json_problem, overfits_after, quoted, restore_or_train,
+    Affects, Change, EpochRow, Method, OptionSchema, RecordError, Results, RunDir, RunRecord, Status,
+    WORLD_SIZE, checkpoint, json_problem, overfits_after, quoted, restore_or_train,
 };
 use serde::Deserialize;
 use serde_json::Value;
@@ -112,6 +112,26 @@ impl Run {
             steps / epochs_run.max(1)
         };
         steps.max(1)
+    }
+
+    /// Returns the numbers of ranks that the run had, in order, each with the number of steps that were done
+    /// before it. A resume may have changed the number.
+    pub fn rank_counts(&self) -> Vec<(u64, usize)> {
+        let RunRecord { history, world_size, .. } = &self.record;
+        let is_of_ranks = |change: &&Change| change.field == WORLD_SIZE;
+        let number = |value: &Value| value.as_u64().unwrap_or_default() as usize;
+        let first = history.iter().flat_map(|attempt| &attempt.changed).find(is_of_ranks);
+        let mut ranks = first.map_or(*world_size, |change| number(&change.from));
+        let mut counts = vec![(0, ranks)];
+        for attempt in history {
+            ranks = attempt.changed.iter().rfind(is_of_ranks).map_or(ranks, |change| number(&change.to));
+            // A resume from an older checkpoint repeats the steps after it.
+            counts.retain(|(step, _)| *step == 0 || *step < attempt.step as u64);
+            if counts.last().is_none_or(|(_, before)| *before != ranks) {
+                counts.push((attempt.step as u64, ranks));
+            }
+        }
+        counts
     }
 
     /// Returns the number of epochs that were trained. It has a fraction if the last one is incomplete.

@@ -1,8 +1,9 @@
 //! Opens, checks and continues the run of `--resume`, on rank 0.
 //!
 //! A wrong resume would silently give other results. Therefore the number of ranks and the samples must be
-//! those of the run, and `run.json` must agree with the configuration in the checkpoint's manifest.
-//! `run.json` is not written until all checks have passed.
+//! those of the run, and `run.json` must agree with the configuration in the checkpoint's manifest. With
+//! `--reshard`, the number of ranks may change; each step then has the same samples as before. `run.json` is
+//! not written until all checks have passed.
 
 use std::path::Path;
 
@@ -14,14 +15,14 @@ use crate::commands::covered::{self, Samples};
 use crate::commands::progress::learning_rate;
 use crate::layout::stored;
 use crate::model::{HIDDEN, ModelKind};
-use crate::options::{ConfigError, RunConfig, RunRecord, Words, as_typed};
+use crate::options::{ConfigError, RunConfig, RunRecord, TrainArgs, Words, as_typed};
 use crate::train::{Position, Schedule, ScheduleKind};
 use crate::values::Positive;
-use burn_mpi::{ParamLayout, World};
+use burn_mpi::{ParamLayout, ShardPlan, World};
 use run_record::checkpoint::{MODEL, verify};
 use run_record::files::same_file;
 use run_record::{
-    Attempt, Change, Checkpoint, Intact, NamedRun, RankFile, RunDir, Status, check_curves, count,
+    Attempt, Change, Checkpoint, Intact, NamedRun, RankFile, RunDir, Status, WORLD_SIZE, check_curves, count,
 };
 
 /// A run that can be resumed.
@@ -35,12 +36,13 @@ pub struct Resumed {
 }
 
 impl Resumed {
-    /// Opens the run at `named` and checks its files. Returns its configuration with the `typed` options
-    /// applied, and what it recorded about its data set.
+    /// Opens the run at `named` and checks its files. Returns its configuration with the typed options of
+    /// `args` applied, and what it recorded about its data set. With `--reshard`, the configuration has the
+    /// batch size for this job's number of ranks.
     ///
     /// Changes no file, with one exception: if a process was killed while it replaced the run, the run is
     /// restored.
-    pub fn open(named: &Path, typed: &Words, world: &World) -> anyhow::Result<((RunConfig, Noted), Self)> {
+    pub fn open(named: &Path, args: &TrainArgs, world: &World) -> anyhow::Result<((RunConfig, Noted), Self)> {
         let NamedRun { folder, checkpoint } = NamedRun::at(named)?;
         let path = folder.as_path();
         RunDir::settle(path)?;
@@ -51,10 +53,12 @@ impl Resumed {
         // Lock first: a run that is still being written would look damaged.
         let dir = dir.locked()?;
         let (ranks, here) = (record.world_size, world.size());
-        if ranks != here {
+        if ranks != here && !args.reshard {
             let problem = format!(
-                "the run has {}, but this job has {here}: start it with mpirun -n {ranks}",
-                count(ranks, "rank")
+                "the run has {}, but this job has {here}: start it with mpirun -n {ranks}, or add --reshard to \
+                 continue on {}",
+                count(ranks, "rank"),
+                count(here, "rank")
             );
             return Err(ConfigError::new("resume", path.display(), problem).into());
         }
@@ -69,8 +73,8 @@ impl Resumed {
         }
         covered::check(path, &record, &intact.path, &intact.manifest)?;
         let noted = Noted::from_record(path, &record)?;
-        let typed = unmet(typed, &record)?;
-        let config = record.config.changed(&typed)?;
+        let typed = unmet(&args.typed, &record)?;
+        let config = resharded(&record, here)?.changed(&typed)?;
         Ok(((config, noted), Self { dir, intact, record, typed }))
     }
 
@@ -82,18 +86,20 @@ impl Resumed {
         layout: &ParamLayout,
         steps: usize,
     ) -> anyhow::Result<Begin> {
-        let changed = self.changed(&record.config);
+        let changed = self.changed(record);
         let mut checkpoint = self.checkpoint(record, layout, &changed)?;
         let completed = self.completed_steps();
         if let Some(problem) = ends_wrongly(&checkpoint.position, &record.config, completed, &changed) {
-            return Err(ConfigError::Message(format!("{}: {problem}", self.typed.of_runs())).into());
+            let typed = self.typed.of_runs().to_string();
+            let typed = if typed.is_empty() { "--reshard" } else { &typed };
+            return Err(ConfigError::Message(format!("{typed}: {problem}")).into());
         }
         check_position(&checkpoint.position, &record.config, steps)?;
         let Self { dir, intact, record: old, typed } = self;
         let samples = Samples::of_checkpoint(&intact.manifest, &old.history, &changed);
         let curves = intact.manifest.curves.clone();
         check_curves(dir.path(), &curves, &intact.path)?;
-        dir.refuse_links(record.world_size)?;
+        dir.refuse_links(record.world_size, &curves)?;
         intact.set_aside()?;
         say_changes(&changed, &typed);
         let step = checkpoint.position.step;
@@ -103,7 +109,8 @@ impl Resumed {
                 intact.path.display()
             );
         }
-        say_learning_rate(&checkpoint.position, [&old.config, &record.config], steps, old.world_size);
+        let ranks = checkpoint.position.first_ranks.unwrap_or(checkpoint.world_size);
+        say_learning_rate(&checkpoint.position, [&old.config, &record.config], steps, ranks);
         record.history = old.history;
         record.failed_attempts = old.failed_attempts;
         let ranks = RankFile::open(&intact.path, old.world_size)?;
@@ -120,10 +127,14 @@ impl Resumed {
         results.as_ref().filter(|_| *status == Status::Completed).map(|results| results.steps)
     }
 
-    /// Returns the options of the run that this attempt changes.
-    fn changed(&self, config: &RunConfig) -> Vec<Change> {
+    /// Returns the options of the run that this attempt changes, and the number of ranks if it changes.
+    fn changed(&self, record: &RunRecord) -> Vec<Change> {
         let before = self.record.config.fields();
-        let mut changed = covered::differences(&before, &config.fields());
+        let mut changed = covered::differences(&before, &record.config.fields());
+        let (from, to) = (self.record.world_size, record.world_size);
+        if from != to {
+            changed.push(Change { field: WORLD_SIZE.into(), from: from.into(), to: to.into() });
+        }
         let root = &before["data_root"];
         if self.typed.has("data-root") && !changed.iter().any(|change| change.field == "data_root") {
             // The folder has the same name but may contain other samples, so the history records it.
@@ -132,7 +143,7 @@ impl Resumed {
         changed
     }
 
-    /// Reads the checkpoint, and checks that `record` has the same network and number of ranks.
+    /// Reads the checkpoint, and checks that the run has the same network and number of ranks.
     fn checkpoint(
         &self,
         record: &RunRecord,
@@ -162,17 +173,30 @@ impl Resumed {
             }
             target.reset();
         }
+        let earlier = covered::changes_since(manifest, &self.record.history, &[]);
+        let ranks = covered::ranks_after(checkpoint.world_size, earlier);
         ensure!(
-            checkpoint.model == record.config.model.to_string() && checkpoint.world_size == record.world_size,
-            "{}: the checkpoint has a {} on {} ranks, but run.json says {} on {} ranks: restore run.json",
+            checkpoint.model == record.config.model.to_string() && ranks == self.record.world_size,
+            "{}: the checkpoint has a {} on {ranks} ranks, but run.json says {} on {} ranks: restore run.json",
             path.display(),
             checkpoint.model,
-            checkpoint.world_size,
             record.config.model,
-            record.world_size
+            self.record.world_size
         );
         Ok(checkpoint)
     }
+}
+
+/// Returns the run's configuration on `ranks` ranks. The batch size changes, so that the samples of a step
+/// stay the same.
+fn resharded(record: &RunRecord, ranks: usize) -> Result<RunConfig, ConfigError> {
+    let mut config = record.config.clone();
+    let batch_size = &mut config.data.train_batch_size;
+    let plan = ShardPlan { samples: 0, world_size: record.world_size, batch_size: batch_size.get() };
+    let plan =
+        plan.with_ranks(ranks).map_err(|uneven| ConfigError::new("reshard", "", uneven.to_string()))?;
+    *batch_size = batch_size.share(plan.batch_size, batch_size.get());
+    Ok(config)
 }
 
 /// Checks that the checkpoint's position fits epochs of `steps` steps.
@@ -190,9 +214,13 @@ fn check_position(position: &Position, config: &RunConfig, steps: usize) -> Resu
     Err(ConfigError::new("data-root", config.data.data_root.display(), problem))
 }
 
-/// Logs which options change from here on, with their values as `typed`.
+/// Logs which options change from here on, with their values as `typed`, and the number of ranks.
 fn say_changes(changed: &[Change], typed: &Words) {
     for Change { field, from, to } in changed {
+        if field == WORLD_SIZE {
+            log::info!("{} from here on (was {from}): the samples of each step stay the same", ranks(to));
+            continue;
+        }
         let option = field.replace('_', "-");
         let as_written = typed.0.get(&option).and_then(|value| value.as_ref()?.to_str());
         if from == to {
@@ -205,6 +233,10 @@ fn say_changes(changed: &[Change], typed: &Words) {
         let to = as_written.map_or_else(|| as_typed(to), ToOwned::to_owned);
         log::info!("--{option} {to} from here on (was {})", as_typed(from));
     }
+}
+
+fn ranks(number: &serde_json::Value) -> String {
+    count(number.as_u64().unwrap_or_default() as usize, "rank")
 }
 
 /// Returns the typed options. Leaves out `--num-classes`, `--train-samples` or `--hidden` if the option only
@@ -290,8 +322,11 @@ fn ends_wrongly(
     if completed == Some(step) {
         return Some(format!("the run is complete after {step} steps; to continue, add {more}"));
     }
-    let is_end = |change: &Change| ["epochs", "early_stopping"].contains(&change.field.as_str());
-    let other = changed.iter().find(|change| !is_end(change))?.field.replace('_', "-");
+    // If the run was killed after its last checkpoint, another number of ranks may still write the results.
+    let is_fitting = |change: &Change| {
+        ["epochs", "early_stopping", "train_batch_size", WORLD_SIZE].contains(&change.field.as_str())
+    };
+    let other = changed.iter().find(|change| !is_fitting(change))?.field.replace('_', "-");
     Some(format!(
         "the run has ended after {epoch} epochs, so a change of --{other} would have no effect; to continue, add {more}"
     ))

@@ -10,11 +10,13 @@ use crate::quant::Int8File;
 use crate::spans;
 use crate::train::step::Learner;
 use crate::train::{OwnTensors, Position, Recorder, Tally, TrainError, ranks};
+use data::Split;
 use run_record::{Checkpoint, Curve, FinishedRankFile, Phases, RecordError, StepMs};
 
 impl Trainer<'_> {
     /// Restores the position and the optimizer of `checkpoint`. The network must already have the
-    /// checkpoint's weights. `own` are the tensors that the checkpoint has for this rank alone.
+    /// checkpoint's weights. `own` are the tensors that the checkpoint has for this rank alone. If another
+    /// number of ranks wrote the checkpoint, divides its lists among the ranks of this job.
     ///
     /// # Errors
     /// If the shard of the checkpoint's epoch cannot be read, if the moments belong to a different optimizer,
@@ -23,6 +25,13 @@ impl Trainer<'_> {
         let rank = self.world.rank();
         self.learner.optimizer.restore(checkpoint.moments, checkpoint.updates)?;
         self.position = checkpoint.position;
+        if checkpoint.world_size != self.world.size() {
+            let test = self.learner.options.plan(&self.source, Split::Test, self.world.size());
+            self.position.reshard(checkpoint.world_size, &self.plan, &test);
+        }
+        if let Some(ranks) = self.position.first_ranks {
+            self.schedule = self.learner.options.rates(self.plan.steps(), ranks);
+        }
         self.checkpoint_step = Some(self.position.step);
         if let Some(arrival) = self.position.arrival.clone() {
             let adopted = self.learner.sync.adopt(arrival);
