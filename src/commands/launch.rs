@@ -30,8 +30,12 @@ pub fn run(args: &LaunchArgs, verbosity: Vec<String>) -> anyhow::Result<i32> {
         .context("cannot install signal handlers")?;
     let file = args.hostfile.clone().or_else(|| hostfile(Path::new("hostfiles"), args.topology));
     let mut launch = prepare(args.topology, args.launcher, &args.how, file, program.clone())?;
+    if args.shrink && launch.hosts.is_none() {
+        let problem = "requires a host file, and mpirun as the launcher: name one with --hostfile FILE";
+        return Err(ConfigError::new("shrink", "", problem).into());
+    }
     let training = match args.restart {
-        Some(_) => training::from_program(&program)?,
+        Some(_) => training::from_program(&program, args.shrink)?,
         None => None,
     };
     if args.dry_run {

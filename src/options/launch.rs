@@ -16,6 +16,7 @@ Examples:
   mpiburn launch 1x2 -- train --epochs 1
   mpiburn launch 2x2 --hostfile lab.hosts -- train --backend gloo
   mpiburn launch 2x2 --restart 3 -- train --epochs 100 --out results/long
+  mpiburn launch 4x2 --restart 3 --shrink -- train --resume results/long
   mpiburn launch 2x1 --dry-run -- bench allreduce   # prints the command line
 
 After SIGTERM, SIGUSR1, SIGUSR2, SIGQUIT, SIGINT (Ctrl-C) or SIGHUP (the terminal was closed), launch asks the ranks to \
@@ -51,6 +52,14 @@ pub struct LaunchArgs {
     /// times.
     #[arg(long, value_name = "N", value_parser = range::<u32>(1, 1000))]
     pub restart: Option<u32>,
+    /// With --restart: leave out the machines of the host file that do not answer any more, and go on with
+    /// the ranks that are left.
+    ///
+    /// The samples of a step stay the same, see train --reshard. If the number of ranks that are left does not
+    /// divide them, fewer ranks take part. A machine that answers again takes part in the attempt after it.
+    /// DIR must be visible on the machines that are left, because rank 0 writes it.
+    #[arg(long, requires = "restart")]
+    pub shrink: bool,
     /// Print the command line and exit.
     #[arg(long)]
     pub dry_run: bool,

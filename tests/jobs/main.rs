@@ -16,6 +16,7 @@ mod local;
 mod locks;
 mod messages;
 mod output;
+mod reshard;
 mod restart;
 mod resume;
 mod run_json;

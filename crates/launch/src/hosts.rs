@@ -34,7 +34,7 @@ pub enum Slots {
 impl Slots {
     /// Returns the number of slots as both MPIs count them. For a host on a single line without a number,
     /// mpirun counts the cores. This function does not know the cores, and returns `usize::MAX`.
-    fn at_most(self) -> usize {
+    pub(super) fn at_most(self) -> usize {
         match self {
             Self::Given(slots) => slots,
             Self::Lines(1) => usize::MAX,

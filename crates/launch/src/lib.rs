@@ -15,6 +15,7 @@ mod preflight;
 mod quirks;
 mod reach;
 mod restart;
+mod shrink;
 mod stop;
 pub mod sweep;
 

@@ -72,11 +72,32 @@ fn check_hosts(launch: &Launch, stop: &StopRequest) -> anyhow::Result<Binding> {
     let mut needed = launch.binding;
     let Some(hosts) = &launch.hosts else { return Ok(needed) };
     let names = hosts.for_topology(launch.topology)?;
+    let then = |_: &str, counts: anyhow::Result<[usize; 2]>| {
+        needed = needed.max(binding(launch.topology.ranks_per_node, counts?));
+        Ok(true)
+    };
+    ask_hosts(launch, hosts, &names, stop, then)?;
+    Ok(needed)
+}
+
+/// Asks the machines `names` of `hosts` for their number of cores, and the number of CPUs that the ranks may
+/// use. Checks that mpirun reaches each machine, and that each machine has the same binary. `then` gets a
+/// machine and its answer, and returns whether to ask the next machine.
+///
+/// # Errors
+/// If a signal comes, or `then` returns an error.
+pub(super) fn ask_hosts(
+    launch: &Launch,
+    hosts: &Hosts,
+    names: &[&str],
+    stop: &StopRequest,
+    mut then: impl FnMut(&str, anyhow::Result<[usize; 2]>) -> anyhow::Result<bool>,
+) -> anyhow::Result<()> {
     let mut own = None;
     let patience = Patience::until(stop);
     let agent = LazyCell::new(|| Agent::for_mpi(launch.mpi).map_err(|error| error.to_string()));
     let agent = || agent.as_ref().map_err(|error| anyhow!("{error}"));
-    for host in &names {
+    for host in names {
         let mut ask = || {
             let here: Vec<IpAddr> = match addresses(host, patience) {
                 // A socket can be bound only to an address of this machine.
@@ -94,7 +115,7 @@ fn check_hosts(launch: &Launch, stop: &StopRequest) -> anyhow::Result<Binding> {
                 return agent()?.ask(host, Path::new(&launch.program[0]), patience);
             }
             if launch.mpi == MpiFlavour::OpenMpi {
-                quirks::check_own(host, &here, own.replace(*host), &names, hosts)?;
+                quirks::check_own(host, &here, own.replace(*host), names, hosts)?;
             }
             Ok((launch.count_cores)())
         };
@@ -102,9 +123,11 @@ fn check_hosts(launch: &Launch, stop: &StopRequest) -> anyhow::Result<Binding> {
         if let (Err(_), Some(signal)) = (&counts, stop.signal()) {
             bail!("{signal} came before {host} answered: no job was started");
         }
-        needed = needed.max(binding(launch.topology.ranks_per_node, counts?));
+        if !then(host, counts)? {
+            break;
+        }
     }
-    Ok(needed)
+    Ok(())
 }
 
 /// Sets the binding of the ranks from the cores of this machine alone, without asking other machines. Returns
@@ -129,7 +152,7 @@ pub fn bind_here(launch: &mut Launch) -> anyhow::Result<Vec<String>> {
 
 /// Returns what `ranks` ranks of a machine can be bound to. `cores` is the number of its cores, `cpus` the
 /// number of CPUs that the ranks may use.
-fn binding(ranks: usize, [cores, cpus]: [usize; 2]) -> Binding {
+pub(super) fn binding(ranks: usize, [cores, cpus]: [usize; 2]) -> Binding {
     match ranks {
         _ if ranks > cpus => Binding::Overload,
         _ if ranks > cores => Binding::HardwareThread,

@@ -21,6 +21,7 @@ use run_record::files::FolderLock;
 use run_record::{FailedAttempt, Intact, RecordError, RunDir, RunDirState, Status, lock, now, set_aside};
 
 use super::cause::{Cause, Kind};
+use super::shrink::Shrinking;
 use super::{
     EXIT_RESUMABLE, EXIT_USAGE, Launch, MpiFlavour, Outcome, StopRequest, Streams, explain, line, quirks,
 };
@@ -48,6 +49,8 @@ pub struct Training {
     pub resumes: bool,
     /// Whether the training replaces the run in the directory.
     pub overwrites: bool,
+    /// Whether later attempts leave out machines that do not answer.
+    pub shrinks: bool,
     /// The file for the training's time line, if the training records one.
     pub trace: Option<PathBuf>,
     /// The program's arguments.
@@ -72,6 +75,7 @@ pub fn restart(
     let (words, resumes, before) = (training.words.clone(), training.resumes, original.clone());
     let mut attempt = JobAttempt { number: 1, words, resumes, before };
     let failed = if resumes { original.failed.clone() } else { Vec::new() };
+    let shrinking = training.shrinks.then(|| Shrinking::new(launch, &training.dir)).flatten();
     let mut restarts =
         Restarts { training, max_restarts, stop, original, began: false, failed, last_fault: None, idle: 0 };
     loop {
@@ -88,6 +92,16 @@ pub fn restart(
                         "launch: {}: not written, because the steps that --trace records were done before the restart",
                         file.display()
                     ));
+                }
+                // A start from the beginning needs all machines: a run chooses its batch size for them.
+                if let Some(shrinking) = shrinking.as_ref().filter(|_| next.resumes) {
+                    match shrinking.shrink(launch, &training.dir, stop) {
+                        Ok(line) => line.iter().for_each(|line| say(line)),
+                        Err(error) => {
+                            say(&format!("launch: not started again: {error:#}"));
+                            return Ok(ended.outcome.code);
+                        }
+                    }
                 }
                 attempt = next;
             }
@@ -429,6 +443,7 @@ mod tests {
             dir: folder.path().join("run"),
             resumes: false,
             overwrites: false,
+            shrinks: false,
             trace: None,
             words: vec!["-c".into(), format!("cd {}; echo >>starts; {script}", folder.path().display())],
             resume_after: Box::new(|step| vec![format!("from {step}")]),

@@ -102,6 +102,10 @@ impl RunDir {
     }
 }
 
+/// Name of the host file of `mpiburn launch --restart N --shrink` in the run directory. It lists the machines
+/// that are left, while an attempt runs on them.
+pub const HOSTS: &str = ".hosts";
+
 /// Name of the step file in the run directory.
 pub(super) const STEP: &str = ".step";
 

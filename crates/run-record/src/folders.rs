@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use super::checkpoint::{FILES, STATE};
-use super::failed_attempt::STEP;
+use super::failed_attempt::{HOSTS, STEP};
 use super::run_dir::RUN_JSON;
 use super::{Manifest, RecordError, replaced};
 use crate::files;
@@ -191,7 +191,7 @@ pub(super) fn remove_leftovers(folder: &Path) {
 pub fn is_of_run(name: &str) -> bool {
     let number = name.strip_prefix("rank").and_then(|rank| rank.parse::<usize>().ok());
     let rank = number.is_some_and(|number| name == format!("rank{number}"));
-    [RUN_JSON, "epochs.csv", LOCK, STEP, "checkpoints", "tensorboard"].contains(&name) || rank
+    [RUN_JSON, "epochs.csv", LOCK, STEP, HOSTS, "checkpoints", "tensorboard"].contains(&name) || rank
 }
 
 /// Whether `path` belongs to a run or a sweep, so that other output must not replace it. This includes files

@@ -39,7 +39,7 @@ pub use curve_file::check_curves;
 pub use curve_file::{EpochRow, LEAST_RISE, overfits_after};
 pub use error::{RecordError, restore_or_train};
 pub use failed_attempt::StepFile;
-pub use failed_attempt::{FailedAttempt, RunDirState, set_aside};
+pub use failed_attempt::{FailedAttempt, HOSTS, RunDirState, set_aside};
 pub use files::lock;
 pub use folders::Intact;
 pub use folders::{is_of_run, is_own_file, run_around};

@@ -15,12 +15,13 @@ use crate::train::spec;
 /// their messages. `launch` reads both the file and the tags.
 const NOTE_STEPS: &str = "--note-steps";
 
-/// Returns the training that the arguments `program` start. Returns `None` if its options are invalid; the
+/// Returns the training that the arguments `program` start. If `shrinks` is true, later attempts may have
+/// fewer ranks, and so get `--reshard`. Returns `None` if its options are invalid; the
 /// ranks will report them.
 ///
 /// # Errors
 /// If `program` does not start a training, or names no run directory.
-pub fn from_program(program: &[String]) -> Result<Option<Training>, Refused> {
+pub fn from_program(program: &[String], shrinks: bool) -> Result<Option<Training>, Refused> {
     let words = std::iter::once("mpiburn").chain(program.iter().map(String::as_str));
     let Ok(cli) = Cli::read(words.map(OsString::from)) else { return Ok(None) };
     let (name, verbosity) = (cli.name.clone(), cli.verbosity());
@@ -41,26 +42,36 @@ pub fn from_program(program: &[String]) -> Result<Option<Training>, Refused> {
         dir: dir.clone(),
         resumes: args.resume.is_some(),
         overwrites: args.overwrite,
+        shrinks,
         trace: args.trace.trace.clone(),
         words: program.iter().cloned().chain([NOTE_STEPS.into()]).collect(),
-        resume_after: Box::new(move |step| resume_after(&args, &verbosity, &dir, step)),
+        resume_after: Box::new(move |step| resume_after(&args, &verbosity, &dir, step, shrinks)),
     }))
 }
 
 /// Returns the arguments that resume the training in `dir` from its checkpoint after `step` steps. If the
 /// first attempt was itself a `--resume`, its training options are kept. `--trace` is left out if
 /// `--trace-steps` begins at a step up to `step`, because this step is done already.
-fn resume_after(args: &TrainArgs, verbosity: &[String], dir: &Path, step: usize) -> Vec<String> {
+fn resume_after(
+    args: &TrainArgs,
+    verbosity: &[String],
+    dir: &Path,
+    step: usize,
+    shrinks: bool,
+) -> Vec<String> {
     let mut words = args.typed.clone();
     words.0.retain(|option, _| {
         (args.resume.is_some() && spec(option).is_some())
-            || ["stall-warning", "trace", "trace-steps"].contains(&option.as_str())
+            || ["stall-warning", "trace", "trace-steps", "reshard"].contains(&option.as_str())
     });
     if args.trace.trace_steps.as_ref().is_some_and(|range| *range.start() <= step) {
         words.0.retain(|option, _| !option.starts_with("trace"));
     }
     // Each option and its value are one word, because a path may begin with a dash.
     words.0.insert("resume".into(), Some(dir.into()));
+    if shrinks {
+        words.0.insert("reshard".into(), None);
+    }
     let typed = words.to_args().map(|word| word.to_string_lossy().into_owned());
     let begin = std::iter::once("train".to_owned()).chain(verbosity.iter().cloned());
     begin.chain(typed).chain([NOTE_STEPS.into()]).collect()
@@ -71,7 +82,11 @@ mod tests {
     use super::*;
 
     fn read(line: &str) -> Result<Option<Training>, Refused> {
-        from_program(&line.split(' ').map(ToString::to_string).collect::<Vec<_>>())
+        read_with(line, false)
+    }
+
+    fn read_with(line: &str, shrinks: bool) -> Result<Option<Training>, Refused> {
+        from_program(&line.split(' ').map(ToString::to_string).collect::<Vec<_>>(), shrinks)
     }
 
     #[test]
@@ -91,6 +106,10 @@ mod tests {
             (resumed.resume_after)(0).join(" "),
             "train -q --epochs=9 --lr=1e-4 --resume=runs/a --note-steps"
         );
+        let resharded = read("train --resume runs/a --reshard").unwrap().unwrap();
+        assert_eq!((resharded.resume_after)(0).join(" "), "train --reshard --resume=runs/a --note-steps");
+        let shrunk = read_with("train --out runs/a --epochs 3", true).unwrap().unwrap();
+        assert_eq!((shrunk.resume_after)(0).join(" "), "train --reshard --resume=runs/a --note-steps");
         assert_eq!(read("train --resume runs/a/run.json").unwrap().unwrap().dir, Path::new("runs/a"));
         assert!(read("train --out runs/a --overwrite").unwrap().unwrap().overwrites);
     }
