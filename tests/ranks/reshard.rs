@@ -46,6 +46,15 @@ fn losses(lab: &Lab, name: &str, ranks_at: impl Fn(usize) -> usize) -> Vec<f64> 
     sums.into_iter().map(|(sum, samples)| sum / samples as f64).collect()
 }
 
+/// The number of points of the training loss that TensorBoard shows for a rank.
+fn tensorboard_points(lab: &Lab, name: &str, rank: usize) -> usize {
+    let tag = b"train/loss";
+    let folder = lab.path(name).join(format!("tensorboard/rank{rank}"));
+    let count = |text: &[u8]| text.windows(tag.len()).filter(|found| found == tag).count();
+    let files = std::fs::read_dir(folder).expect("a folder");
+    files.map(|file| count(&std::fs::read(file.expect("a file").path()).expect("its bytes"))).sum()
+}
+
 fn is_near(values: &[f64], others: &[f64], slack: f64, what: &str) {
     assert_eq!(values.len(), others.len(), "{what}");
     for (at, (value, other)) in values.iter().zip(others).enumerate() {
@@ -111,6 +120,15 @@ fn other_numbers_of_ranks_go_on_with_the_samples_and_the_losses_of_the_first() {
         let accuracy = |run: &Value| run["test_accuracy"].as_f64().expect("a number");
         assert!((accuracy(&run) - accuracy(&expected)).abs() < 100.0 / 36.0, "at most one of 37 differs");
 
+        for rank in 0..6 {
+            let points = tensorboard_points(&lab, cut, rank);
+            assert_eq!(
+                points,
+                lab.curve(cut, rank, "train.loss").len(),
+                "TensorBoard's points of rank {rank}"
+            );
+        }
+
         let shown = shown(&lab, &[cut]);
         let line = format!("--world-size 4 → 2 from step {}", steps[0] + 1);
         assert!(shown.contains(&line) && shown.contains("--world-size 4 → 6 from "), "{shown}");
@@ -147,7 +165,8 @@ fn a_number_of_ranks_that_does_not_divide_the_batch_is_rejected_and_without_resh
 fn a_run_that_is_killed_before_its_first_checkpoint_on_other_ranks_goes_on_from_the_old_one() {
     let lab = Lab::new();
     let options = ["--train-batch-size=6", "--train-samples=100", "--test-samples=20", "--lr-scaling=sqrt"];
-    let options = [&options[..], &["--checkpoint-every=2", "--keep=99", "--batch-norm"]].concat();
+    let more = ["--checkpoint-every=2", "--keep=99", "--batch-norm", "--log-every=1"];
+    let options = [&options[..], &more].concat();
     lab.train(4, "run", &[&options[..], &["--epochs=1"]].concat());
     let old = lab.checkpoints("run");
     output_of(lab.resume(2, "run", &["--reshard", "--epochs=2"]));
@@ -160,6 +179,9 @@ fn a_run_that_is_killed_before_its_first_checkpoint_on_other_ranks_goes_on_from_
     let run = lab.completed("run");
     assert_eq!((&run["world_size"], &run["steps"]), (&3.into(), &10.into()));
     assert_eq!(lab.position("run")["first_ranks"], 4);
+    // The first 4 ranks had made 5 steps, but only 2 of them count.
+    assert_eq!((lab.curve("run", 3, "train.loss").len(), tensorboard_points(&lab, "run", 3)), (2, 2));
+    assert_eq!((lab.curve("run", 2, "train.loss").len(), tensorboard_points(&lab, "run", 2)), (10, 10));
     assert!(lab.column::<f64>("run", "learning_rate").iter().all(|rate| *rate == 2.0 * 0.0005));
     shown(&lab, &["run"]);
 

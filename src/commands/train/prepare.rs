@@ -149,8 +149,8 @@ pub(super) fn check_world_size(args: &TrainArgs, world: &World) -> Result<(), Co
             "this process was not started by an MPI launcher, so it cannot join other ranks; start all ranks \
              together: mpirun -n {n} --bind-to core {program} train …, or {program} launch 1x{n} -- train …"
         )
-    } else if args.resume.is_some() {
-        // A resumed run keeps its number of ranks, so starting another number of ranks is no remedy.
+    } else if args.resume.is_some() && !args.reshard {
+        // Without --reshard, a resumed run keeps its number of ranks, so starting another number of ranks is no remedy.
         format!("the job has {}: leave the option out", count(here, "rank"))
     } else {
         format!(
