@@ -38,7 +38,8 @@ fn divided(tallies: &[Tally], plan: &ShardPlan, steps: std::ops::Range<usize>) -
         return Vec::new();
     }
     let before = |rank: usize, step: usize| plan.shard_len(rank).min(step.saturating_mul(plan.batch_size));
-    let samples = (0..plan.world_size).map(|rank| before(rank, steps.end) - before(rank, steps.start));
+    let samples =
+        (0..plan.world_size).map(|rank| before(rank, steps.end).saturating_sub(before(rank, steps.start)));
     let all = Tally::total(tallies);
     let whole = samples.clone().sum::<usize>().max(1) as f64;
     // The sums of the first ranks are computed, and a rank has the difference of two of them: counts are
