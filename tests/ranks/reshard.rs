@@ -217,3 +217,11 @@ fn every_kind_of_state_goes_on_with_other_ranks() {
         output_of(lab.on(1, &["eval"], name));
     }
 }
+
+#[test]
+fn ranks_with_their_own_parameters_keep_their_number() {
+    let lab = Lab::new();
+    let options = ["--epochs=2", "--train-samples=64", "--test-samples=20", "--sync-every=2"];
+    lab.train(2, "run", &options);
+    refused(lab.resume(1, "run", &["--reshard", "--epochs=3"]), 2, &["--reshard: ", "--sync-every"]);
+}

@@ -191,6 +191,10 @@ impl Resumed {
 /// stay the same.
 fn resharded(record: &RunRecord, ranks: usize) -> Result<RunConfig, ConfigError> {
     let mut config = record.config.clone();
+    if config.communication.local.sync_every.is_some() && ranks != record.world_size {
+        let problem = "cannot continue a run with --sync-every: each of its ranks has its own parameters";
+        return Err(ConfigError::new("reshard", "", problem));
+    }
     let batch_size = &mut config.data.train_batch_size;
     let plan = ShardPlan { samples: 0, world_size: record.world_size, batch_size: batch_size.get() };
     let plan =
