@@ -69,6 +69,10 @@ fn waits_and_phases_fit_into_the_training_of_all_processes_of_a_run() {
     };
     // Epochs of one step, which takes less time than the start of the epoch.
     check(&lab.train(2, "run", &["--epochs", "20", "--train-samples", "64", "--test-samples", "20"]));
+    // With local updates, the ranks also communicate in tests and checkpoints, which are not in these times.
+    let local = ["--sync-every=2", "--sync-delay=1", "--reduce=ordered"];
+    let short = ["--epochs=20", "--train-samples=64", "--test-samples=20"];
+    check(&lab.train(2, "local", &[&short[..], &local].concat()));
     let mut command = on_ranks(2, binary());
     command.args(["train", "--epochs=40", "--resume"]).arg(lab.path("run"));
     assert!(run(command).status.success());

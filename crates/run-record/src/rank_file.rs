@@ -31,6 +31,8 @@ pub struct NewRankFile {
     file: BufWriter<File>,
     digest: Sha256,
     folder: TempDir,
+    /// The path in errors.
+    path: PathBuf,
 }
 
 /// A complete rank file, which the next checkpoint takes.
@@ -47,15 +49,16 @@ impl NewRankFile {
     /// # Errors
     /// If the file cannot be written, or `checkpoints` is a symbolic link.
     pub fn create(checkpoints: &Path, tensors: &[RankTensors]) -> Result<Self, RecordError> {
-        let failed = |e| RecordError::write(&checkpoints.join(RANKS), e);
+        let path = checkpoints.join(RANKS);
+        let failed = |e| RecordError::write(&path, e);
         files::refuse_link(checkpoints).map_err(failed)?;
         fs::create_dir_all(checkpoints).map_err(failed)?;
         // If the process is killed, the next start removes the folder, as it removes those of checkpoints.
         let folder =
             Builder::new().prefix(".step-").suffix(".tmp").tempdir_in(checkpoints).map_err(failed)?;
         let file = File::create_new(folder.path().join(RANKS)).map_err(failed)?;
-        let mut new = Self { file: BufWriter::new(file), digest: Sha256::new(), folder };
-        new.write(&header(tensors)).map_err(failed)?;
+        let mut new = Self { file: BufWriter::new(file), digest: Sha256::new(), folder, path };
+        new.write(&header(tensors))?;
         Ok(new)
     }
 
@@ -64,7 +67,7 @@ impl NewRankFile {
     /// # Errors
     /// If the file cannot be written.
     pub fn push(&mut self, values: &[f32]) -> Result<(), RecordError> {
-        self.write(bytemuck::cast_slice(values)).map_err(|e| RecordError::write(Path::new(RANKS), e))
+        self.write(bytemuck::cast_slice(values))
     }
 
     /// Ends the file after its last tensor.
@@ -73,13 +76,13 @@ impl NewRankFile {
     /// If the file cannot be written.
     pub fn finish(self) -> Result<FinishedRankFile, RecordError> {
         let written = self.file.into_inner().map_err(io::IntoInnerError::into_error);
-        written.and_then(|file| file.sync_all()).map_err(|e| RecordError::write(Path::new(RANKS), e))?;
+        written.and_then(|file| file.sync_all()).map_err(|e| RecordError::write(&self.path, e))?;
         Ok(FinishedRankFile { folder: self.folder, sha256: files::hex(self.digest.finalize()) })
     }
 
-    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+    fn write(&mut self, bytes: &[u8]) -> Result<(), RecordError> {
         self.digest.update(bytes);
-        self.file.write_all(bytes)
+        self.file.write_all(bytes).map_err(|e| RecordError::write(&self.path, e))
     }
 }
 

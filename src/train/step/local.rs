@@ -52,6 +52,8 @@ pub struct Local {
     earlier: CommTimes,
     /// Time in which this rank waited for the signals of other ranks.
     waited: Duration,
+    /// Communication times of tests and checkpoints, which are not part of steps.
+    outside: CommTimes,
 }
 
 impl Local {
@@ -68,13 +70,18 @@ impl Local {
 
     /// Returns the communication times of this process so far.
     pub(super) fn times(&self) -> CommTimes {
-        let (before, now) = (self.earlier, self.updates.times());
-        CommTimes {
-            copy: before.copy + now.copy,
-            compress: before.compress + now.compress,
-            hidden: before.hidden + now.hidden,
-            exposed: before.exposed + now.exposed + self.waited,
-        }
+        let steps = difference(self.updates.times(), self.outside);
+        let mut all = sum(self.earlier, steps);
+        all.exposed += self.waited;
+        all
+    }
+
+    /// Runs `call` outside of a step: its communication does not count.
+    fn outside_steps<T>(&mut self, call: impl FnOnce(&mut LocalUpdates) -> T) -> T {
+        let before = self.updates.times();
+        let result = call(&mut self.updates);
+        self.outside = sum(self.outside, difference(self.updates.times(), before));
+        result
     }
 
     /// Whether a fragment begins to synchronise in the current step.
@@ -128,6 +135,7 @@ impl Learner<'_> {
             synchronisations: 0,
             earlier,
             waited: Duration::ZERO,
+            outside: CommTimes::default(),
         }));
         Ok(())
     }
@@ -192,7 +200,7 @@ impl Learner<'_> {
     pub fn show_average(&mut self) -> Result<(), CommError> {
         let Some(local) = &mut self.local else { return Ok(()) };
         let own = self.params.clone();
-        local.updates.average(&mut self.params)?;
+        local.outside_steps(|updates| updates.average(&mut self.params))?;
         local.own = Some(own);
         self.publish();
         Ok(())
@@ -214,7 +222,7 @@ impl Learner<'_> {
     /// If the transport fails.
     pub fn local_position(&mut self) -> Result<Option<(LocalPosition, OwnTensors)>, CommError> {
         let Some(local) = &mut self.local else { return Ok(None) };
-        let LocalState { steps, fragments, samples } = local.updates.state()?;
+        let LocalState { steps, fragments, samples } = local.outside_steps(LocalUpdates::state)?;
         let ranks: Vec<(Vec<u64>, u64)> = self.world.gather(&(samples, self.optimizer.updates()))?;
         let (samples, updates) = ranks.into_iter().unzip();
         let totals = fragments.iter().map(|fragment| fragment.total).collect();
@@ -265,6 +273,24 @@ impl Learner<'_> {
         let params = own.map(|params| (PARAMS.to_owned(), params.as_mut_slice()));
         let moments = self.optimizer.moments.iter_mut();
         params.into_iter().chain(moments.map(|(name, values)| (moment(name), values.as_mut_slice())))
+    }
+}
+
+fn sum(a: CommTimes, b: CommTimes) -> CommTimes {
+    CommTimes {
+        copy: a.copy + b.copy,
+        compress: a.compress + b.compress,
+        hidden: a.hidden + b.hidden,
+        exposed: a.exposed + b.exposed,
+    }
+}
+
+fn difference(a: CommTimes, b: CommTimes) -> CommTimes {
+    CommTimes {
+        copy: a.copy - b.copy,
+        compress: a.compress - b.compress,
+        hidden: a.hidden - b.hidden,
+        exposed: a.exposed - b.exposed,
     }
 }
 
