@@ -93,9 +93,16 @@ fn machines(lab: &Lab) -> Command {
     command
 }
 
-/// Kills the last rank of the job in `name`, once the job has `ranks` ranks and a checkpoint after `step`
-/// steps or more. Returns the number of steps of the newest checkpoint.
-fn kill_last(job: &mut Child, lab: &Lab, name: &str, ranks: usize, step: usize) -> usize {
+/// Calls `before`, and kills the last rank of the job in `name`, once the job has `ranks` ranks and a
+/// checkpoint after `step` steps or more. Returns the number of steps of the newest checkpoint.
+fn kill_last(
+    job: &mut Child,
+    lab: &Lab,
+    name: &str,
+    ranks: usize,
+    step: usize,
+    before: impl FnOnce(),
+) -> usize {
     let newest = || {
         let last = lab.checkpoints(name).pop()?;
         last.file_name()?.to_str()?[5..].parse::<usize>().ok()
@@ -106,6 +113,7 @@ fn kill_last(job: &mut Child, lab: &Lab, name: &str, ranks: usize, step: usize) 
         places.last()?["pid"].as_u64().filter(|_| places.len() == ranks)
     };
     wait_until(job, "a checkpoint", || pid().is_some() && newest() >= Some(step));
+    before();
     signal(pid().unwrap(), "-KILL");
     newest().unwrap()
 }
@@ -120,52 +128,43 @@ fn about_machines(output: &Output) -> Vec<String> {
 #[test]
 fn machines_that_do_not_answer_are_left_out_until_they_answer_again() {
     let lab = Lab::new();
-    let options = [&OPTIONS[..], &["--train-batch-size=8", "--test-samples=100", "--epochs=40"]].concat();
+    let options = [&OPTIONS[..], &["--train-batch-size=8", "--test-samples=100", "--epochs=30"]].concat();
     let expected = lab.train(3, "whole", &options);
-    for backend in ["mpi", "gloo"] {
-        let mut command = machines(&lab);
-        command.args(["--shrink", "--", "train", "--backend", backend, "--data-root"]);
-        let mut job =
-            command.arg(digits()).arg("--out").arg(lab.path(backend)).args(&options).spawn().unwrap();
-        let down = |name: &str| lab.path(&format!("down-{name}.lan"));
-        wait_until(&mut job, "the job", || lab.path(backend).join("run.json").exists());
-        let mut from = kill_last(&mut job, &lab, backend, 3, 20);
-        fs::write(down("c"), "").unwrap();
-        from = kill_last(&mut job, &lab, backend, 2, from + 30);
-        fs::write(down("b"), "").unwrap();
-        kill_last(&mut job, &lab, backend, 1, from + 30);
-        fs::remove_file(down("b")).unwrap();
-        fs::remove_file(down("c")).unwrap();
-        let output = ended(job);
-        assert!(output.status.success(), "{}", text(&output));
-        let lines = about_machines(&output);
-        assert_eq!(lines.len(), 2, "{}", text(&output));
-        assert!(
-            lines[0].contains("c.lan does not answer (") && lines[0].contains("no route to c.lan"),
-            "{lines:?}"
-        );
-        assert!(lines[0].ends_with("continuing on 2x1 (2 ranks)"), "{lines:?}");
-        assert!(
-            lines[1].contains("b.lan does not answer (") && lines[1].contains("c.lan does not"),
-            "{lines:?}"
-        );
-        let record = lab.completed(backend);
-        assert_near(&record, &expected);
-        let changed: Vec<String> = record["history"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|attempt| {
-                let ranks = attempt["changed"]
-                    .as_array()
-                    .and_then(|all| all.iter().find(|c| c["field"] == "world_size"));
-                ranks.map_or_else(String::new, |change| format!("{}-{}", change["from"], change["to"]))
-            })
-            .collect();
-        assert_eq!(changed, ["", "3-2", "2-1", "1-3"]);
-        assert_eq!(record["failed_attempts"].as_array().map(Vec::len), Some(3));
-        assert!(!lab.path(backend).join(".hosts").exists());
-    }
+    let mut command = machines(&lab);
+    command.args(["--shrink", "--", "train", "--data-root"]);
+    let mut job = command.arg(digits()).arg("--out").arg(lab.path("cut")).args(&options).spawn().unwrap();
+    let down = |name: &str| lab.path(&format!("down-{name}.lan"));
+    wait_until(&mut job, "the job", || lab.path("cut").join("run.json").exists());
+    let lose = |name: &str| fs::write(down(name), "").unwrap();
+    let find = |name: &str| fs::remove_file(down(name)).unwrap();
+    let mut from = kill_last(&mut job, &lab, "cut", 3, 20, || lose("c"));
+    from = kill_last(&mut job, &lab, "cut", 2, from + 20, || lose("b"));
+    kill_last(&mut job, &lab, "cut", 1, from + 20, || ["b", "c"].into_iter().for_each(find));
+    let output = ended(job);
+    assert!(output.status.success(), "{}", text(&output));
+    let lines = about_machines(&output);
+    assert_eq!(lines.len(), 2, "{}", text(&output));
+    assert!(
+        lines[0].contains("c.lan does not answer (") && lines[0].contains("no route to c.lan"),
+        "{lines:?}"
+    );
+    assert!(lines[0].ends_with("continuing on 2x1 (2 ranks)"), "{lines:?}");
+    assert!(lines[1].contains("b.lan does not answer (") && lines[1].contains("c.lan does not"), "{lines:?}");
+    let record = lab.completed("cut");
+    assert_near(&record, &expected);
+    let changed: Vec<String> = record["history"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|attempt| {
+            let ranks =
+                attempt["changed"].as_array().and_then(|all| all.iter().find(|c| c["field"] == "world_size"));
+            ranks.map_or_else(String::new, |change| format!("{}-{}", change["from"], change["to"]))
+        })
+        .collect();
+    assert_eq!(changed, ["", "3-2", "2-1", "1-3"]);
+    assert_eq!(record["failed_attempts"].as_array().map(Vec::len), Some(3));
+    assert!(!lab.path("cut").join(".hosts").exists());
 }
 
 #[test]
