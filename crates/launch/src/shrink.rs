@@ -83,8 +83,9 @@ impl Shrinking {
         } else {
             format!(", because {most} cannot divide a batch of {} evenly", count(batch, "sample"))
         };
-        lost.push(format!("continuing on {part} ({}){uneven}", count(part.ranks(), "rank")));
-        Ok(Some(format!("launch: {}", lost.join("; "))))
+        let begin: String = lost.iter().map(|reason| format!("{reason}; ")).collect();
+        let ranks = count(part.ranks(), "rank");
+        Ok(Some(format!("launch: {begin}continuing on {part} ({ranks}){uneven}")))
     }
 }
 
