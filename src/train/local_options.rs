@@ -1,4 +1,4 @@
-//! Options of local updates: ranks train alone for some steps, and then average the changes of their parameters.
+//! Options of local updates: ranks train alone for some steps, and then average the changes of parameters.
 
 use burn_mpi::{LocalOptions, Outer};
 use clap::{Args, ValueEnum};
