@@ -160,6 +160,19 @@ impl RunConfig {
             }
             // A value that is below 1 as f64 may be 1 as f32.
             Err(LocalError::Merge(_)) => return refused("merge", &local.merge, "is too near to 1".into()),
+            // A number above 0 may be 0 or infinite as f32.
+            Err(LocalError::Outer { learning_rate, .. })
+                if learning_rate == 0.0 || learning_rate.is_infinite() =>
+            {
+                let rate = local.outer_lr.unwrap_or(OUTER_LR);
+                // As a decimal number, such a rate has hundreds of digits.
+                let rate = format!("{:e}", rate.get());
+                return refused("outer-lr", &rate, "is too small or too large for f32".into());
+            }
+            Err(LocalError::Outer { .. }) => {
+                let momentum = local.outer_momentum.unwrap_or(OUTER_MOMENTUM);
+                return refused("outer-momentum", &momentum, "is too near to 1".into());
+            }
             Err(error) => return refused("outer", &local.outer, error.to_string()),
             Ok(()) => {}
         }

@@ -18,7 +18,7 @@ use super::{MixedPrecision, Position, Recipe, Recorder, RunConfig, Schedule, Tal
 use crate::model::Network;
 use crate::quant::{Int8File, PostQuantizer, Quantizer};
 use crate::spans;
-use crate::values::{Percent, Positive};
+use crate::values::Positive;
 use burn_fused::memory::live_bytes;
 use burn_mpi::{Collective, CommError, Reached, ShardPlan, SharedError, TargetAccuracy, World};
 use data::shard::digest;
@@ -136,10 +136,6 @@ fn is_due(every: Option<Positive>, step: usize) -> bool {
     every.is_some_and(|every| step.is_multiple_of(every.get()))
 }
 
-fn target(accuracy: Percent) -> TargetAccuracy {
-    TargetAccuracy::new(accuracy.get())
-}
-
 /// The int8 model of an epoch, equal on all ranks, and its test results.
 struct TestedInt8 {
     file: Int8File,
@@ -169,7 +165,10 @@ impl<'w> Trainer<'w> {
             batches: Batches::new(options, source.description()),
             post_quantizer,
             schedule: options.rates(plan.steps(), world.size()),
-            position: Position { target: options.recipe.target_accuracy.map(target), ..Position::default() },
+            position: Position {
+                target: options.recipe.target_accuracy.map(|accuracy| TargetAccuracy::new(accuracy.get())),
+                ..Position::default()
+            },
             epoch_tally: Tally::default(),
             window_tally: Tally::default(),
             window_begin: 0,
@@ -306,7 +305,11 @@ impl<'w> Trainer<'w> {
                 break;
             }
         }
-        self.count_loop(started);
+        // A test that reaches the target is after the last step, so nothing was trained since. The training
+        // time then equals the time to the target.
+        if !self.stops_at_target() {
+            self.count_loop(started);
+        }
         let (in_epoch, log_every) = (self.position.step_in_epoch, self.learner.options.log_every.get());
         if self.stops_at_target() && in_epoch < log_every && self.window_tally.samples > 0.0 {
             // The incomplete epoch has one point too, unless it has points already.
