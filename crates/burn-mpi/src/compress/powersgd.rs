@@ -73,6 +73,14 @@ pub struct PowerSgd {
     pub seed: u64,
 }
 
+impl PowerSgd {
+    /// Returns the highest rank with which a parameter is compressed: it saves half of the values. 0 if no rank
+    /// does, for example for a bias.
+    pub fn highest_rank(parameter: &ParamSpec) -> usize {
+        shape_of(parameter).map_or(0, |(rows, width)| highest_rank(rows, width))
+    }
+}
+
 /// [`PowerSgd`] for the parameters of a module.
 pub(crate) struct LowRank {
     options: PowerSgd,
@@ -125,10 +133,9 @@ fn highest_rank(rows: usize, width: usize) -> usize {
 
 /// Checks that at least one parameter is compressed with `rank`.
 fn check(rank: usize, layout: &ParamLayout) -> Result<(), String> {
-    let highest = |spec: &ParamSpec| shape_of(spec).map_or(0, |(rows, width)| highest_rank(rows, width));
     // Of several parameters with the same highest rank, the first is named.
-    let largest = layout.specs().iter().rev().max_by_key(|spec| highest(spec));
-    match largest.map(|spec| (highest(spec), spec)) {
+    let largest = layout.specs().iter().rev().max_by_key(|spec| PowerSgd::highest_rank(spec));
+    match largest.map(|spec| (PowerSgd::highest_rank(spec), spec)) {
         _ if rank == 0 => Err("the rank of PowerSGD must be at least 1".to_owned()),
         Some((limit, _)) if rank <= limit => Ok(()),
         Some((limit, spec)) if limit > 0 => Err(format!(

@@ -13,6 +13,7 @@ use crate::compress::{Compression, GradientBucket};
 use crate::ddp::buckets::{Buckets, share_tolerance};
 use crate::ddp::buffers::{BucketPlan, CONTROL};
 use crate::ddp::options::WireType;
+use crate::ddp::report::SyncEvent;
 use crate::{CommError, Operation, Wire};
 
 /// A compression, and the values that it exchanges.
@@ -218,7 +219,9 @@ impl Buckets {
     fn compressing<T>(&mut self, body: impl FnOnce(&mut Self, &mut Compressor) -> Option<T>) -> Option<T> {
         let mut compressor = self.compressor.take()?;
         let began = self.clock.now();
+        self.notify(SyncEvent::CopyBegin);
         let result = body(self, &mut compressor);
+        self.notify(SyncEvent::CopyEnd);
         self.compressor = Some(compressor);
         self.times.compress += self.clock.now() - began;
         result

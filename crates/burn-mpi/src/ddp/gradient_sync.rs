@@ -483,6 +483,11 @@ impl GradientSync {
         self.buckets.as_ref().map_or_else(CommTimes::default, |buckets| buckets.times)
     }
 
+    /// Returns the bytes that this rank has passed to all-reduces so far, as [`SyncReport::sent`] has them.
+    pub fn bytes_sent(&self) -> u64 {
+        self.buckets.as_ref().map_or(0, |buckets| buckets.sent)
+    }
+
     /// Returns the buckets, the times so far, and whether buckets are reduced during backward.
     pub fn report(&self) -> SyncReport {
         let layout = self.layout.specs();
@@ -513,7 +518,7 @@ impl GradientSync {
             wire: self.options.wire,
             overlap,
             times: self.times(),
-            sent: self.buckets.as_ref().map_or(0, |buckets| buckets.sent),
+            sent: self.bytes_sent(),
             is_compressed: self.buckets.as_ref().is_some_and(|buckets| buckets.compressor.is_some()),
             late_steps: self.late_steps,
             incomplete_steps: self.incomplete_steps,

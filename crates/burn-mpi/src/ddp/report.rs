@@ -176,9 +176,10 @@ pub enum SyncEvent {
     BackwardEnd,
     /// All gradients are in buckets.
     CollectEnd,
-    /// This rank begins to copy gradients into buckets, or to convert them for sending or after receiving.
+    /// This rank begins to copy gradients into buckets, to convert them for sending or after receiving, to
+    /// compress them or to decompress them.
     CopyBegin,
-    /// The copy or the conversion has ended.
+    /// The work of the last [`CopyBegin`](Self::CopyBegin) has ended.
     CopyEnd,
     /// This thread begins a call that starts the all-reduce of a bucket or waits for it, or its reduce-scatter
     /// and all-gather with [`SyncOptions::shard`](crate::SyncOptions::shard). The number is the bucket's index
