@@ -15,7 +15,7 @@ use crate::options::{RunConfig, RunRecord, schema};
 use crate::train::{BackendKind, Learner, MixedPrecision, Tally, Trainer, best_epoch};
 use burn_fused::precision::bf16_products;
 use burn_fused::simd::Level;
-use burn_mpi::{Launcher, ParamLayout, Place, ShardPlan, World, oversubscribed};
+use burn_mpi::{Launcher, ParamLayout, Place, PowerSgd, ShardPlan, World, oversubscribed};
 use data::size_of_sample;
 use run_record::{
     ByClass, ClassRecord, DataRecord, EpochRow, Machine, RankPlace, RankRecord, Results, RunDir, Status,
@@ -235,6 +235,22 @@ fn rank_record(trainer: &Trainer<'_>) -> RankRecord {
         peak_rss_mb: peak_rss_mb(),
         live_mb: live_mb(&trainer.learner.options),
     }
+}
+
+/// Logs at level debug which parameters are compressed.
+pub fn print_compression(world: &World, config: &RunConfig, layout: &ParamLayout) {
+    let (true, Some(rank)) = (world.is_root(), config.communication.compression.compress_rank) else {
+        return;
+    };
+    let trainable = layout.specs().iter().filter(|spec| spec.trainable);
+    let (compressed, exact): (Vec<_>, Vec<_>) =
+        trainable.partition(|spec| PowerSgd::highest_rank(spec) >= rank.get());
+    let names: Vec<&str> = compressed.iter().map(|spec| spec.name.as_str()).collect();
+    log::debug!(
+        "  compressed with rank {rank}: {}; averaged exactly: {}",
+        names.join(", "),
+        count(exact.len(), "other parameter")
+    );
 }
 
 /// Prints the table of epochs, one line of totals and, if `is_own` is true, the test results by class.

@@ -8,6 +8,7 @@ use run_record::INT8_FILE;
 use run_record::checkpoint::weights_file;
 
 use super::checkpoint::Opened;
+use super::outcome::print_compression;
 use super::set_up;
 use crate::layout;
 use crate::model::Network;
@@ -62,6 +63,9 @@ pub fn int8_bytes(int8: &Quantized) -> anyhow::Result<usize> {
 
 /// Returns a learner for steps that are measured.
 pub fn learner<'w>(world: &'w World, config: &RunConfig, network: Network) -> anyhow::Result<Learner<'w>> {
+    let layout = network.parameters();
+    config.check_compression_of(&layout)?;
+    print_compression(world, config, &layout);
     let backend = config.communication.backend;
     let collective = backend.connect(world, &config.transport(), config.device.gpu())?;
     let quantizer = config.quantizer(&network)?;

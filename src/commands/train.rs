@@ -9,7 +9,7 @@ use anyhow::Context;
 
 use super::checkpoint::Noted;
 use super::memory;
-use super::outcome::{describe, print_header, print_results, summarize};
+use super::outcome::{describe, print_compression, print_header, print_results, summarize};
 use super::progress::{TrainingProgress, learning_rate};
 use super::trace::{self, Tracing};
 use super::{on_root, program};
@@ -55,6 +55,7 @@ fn phases(
     let quantizer = config.quantizer(&network)?;
     let layout = network.parameters();
     config.check_fragments(&layout)?;
+    config.check_compression_of(&layout)?;
     memory::check_step(world, &config, &network, plan.batch_len(0, 0), true)?;
 
     let mut record = describe(&config, &layout, world)?;
@@ -65,6 +66,7 @@ fn phases(
         trace::check_writable(world, &args.trace)?;
     }
     print_header(world, &record, &plan, dimensions);
+    print_compression(world, &config, &layout);
     (begin.complete, begin.samples) = world.broadcast(&(begin.complete, begin.samples))?;
     // Only rank 0 has weights; the trainer broadcasts them.
     let network = match begin.weights.take() {

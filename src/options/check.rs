@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt::Display;
 
-use burn_mpi::{LocalError, ParamLayout, ParamSpec};
+use burn_mpi::{LocalError, ParamLayout, ParamSpec, PowerSgd};
 use clap::ValueEnum;
 
 use super::{RunConfig, as_typed};
@@ -11,8 +11,8 @@ use crate::device::DeviceKind;
 use crate::model::{ModelKind, Network};
 use crate::quant::{QuantizeKind, Quantizer, groups};
 use crate::train::{
-    BackendKind, GAMMA, GLOO_ALGORITHMS, MixedPrecision, OPTIONS, OUTER_LR, OUTER_MOMENTUM, OptimizerKind,
-    OuterKind, ScheduleKind,
+    BackendKind, Compress, CompressionOptions, GAMMA, GLOO_ALGORITHMS, MixedPrecision, OPTIONS, OUTER_LR,
+    OUTER_MOMENTUM, OptimizerKind, OuterKind, ScheduleKind,
 };
 use crate::values;
 use run_record::Part;
@@ -106,6 +106,7 @@ impl RunConfig {
             return Err(ConfigError::new("backend", BackendKind::Nccl, problem));
         }
         self.check_local_updates()?;
+        self.check_compression()?;
         self.check_quantization()
     }
 
@@ -188,6 +189,33 @@ impl RunConfig {
             return Ok(());
         };
         refused("sync-every", &every, reason.into())
+    }
+
+    /// Checks the options of the compression of gradients against each other and the other options.
+    fn check_compression(&self) -> Result<(), ConfigError> {
+        let CompressionOptions { compress, compress_rank } = self.communication.compression;
+        let problem = match (compress, compress_rank) {
+            (Compress::None, None) => return Ok(()),
+            (Compress::None, Some(rank)) => {
+                let problem = "requires --compress powersgd: add it, or leave --compress-rank out";
+                return Err(ConfigError::new("compress-rank", rank, problem));
+            }
+            (Compress::PowerSgd, None) => {
+                "requires the number of columns to send of each matrix: add --compress-rank R".to_owned()
+            }
+            _ if self.precision.scales_loss() => {
+                "is not supported with --precision fp16, whose loss scale changes and whose skipped steps would lose \
+                 a part of the error memory: choose bf16"
+                    .to_owned()
+            }
+            _ => match self.communication.local.sync_every {
+                Some(every) => format!(
+                    "is not supported with --sync-every {every}, which sends no gradients: leave out one of them"
+                ),
+                None => return Ok(()),
+            },
+        };
+        Err(ConfigError::new("compress", compress, problem))
     }
 
     /// Rejects an option that has an effect only with a certain value of another option, if the other option
@@ -322,6 +350,25 @@ impl RunConfig {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Checks that the compression of gradients compresses a parameter of a network with `layout`.
+    ///
+    /// # Errors
+    /// If the rank is too high for all parameters.
+    pub fn check_compression_of(&self, layout: &ParamLayout) -> Result<(), ConfigError> {
+        let Some(rank) = self.communication.compression.compress_rank else { return Ok(()) };
+        let problem = match layout.specs().iter().max_by_key(|spec| PowerSgd::highest_rank(spec)) {
+            Some(spec) if PowerSgd::highest_rank(spec) >= rank.get() => return Ok(()),
+            Some(spec) if PowerSgd::highest_rank(spec) > 0 => format!(
+                "saves half of the values of no parameter: choose at most {}, the highest rank for {} {:?}",
+                PowerSgd::highest_rank(spec),
+                spec.name,
+                spec.shape
+            ),
+            _ => "all parameters are too small, even for rank 1: leave out --compress".to_owned(),
+        };
+        Err(ConfigError::new("compress-rank", rank, problem))
     }
 
     /// Checks that this build includes the device and the backend.

@@ -11,7 +11,10 @@ use burn_mpi::{LrScaling, Reduction, ShardPlan, SyncOptions, Transport, WireType
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
-use super::{BackendKind, LocalUpdatesOptions, MixedPrecision, OptimizerKind, Rate, Schedule, ScheduleKind};
+use super::{
+    BackendKind, CompressionOptions, LocalUpdatesOptions, MixedPrecision, OptimizerKind, Rate, Schedule,
+    ScheduleKind,
+};
 use crate::device::DeviceKind;
 use crate::model::{Dimensions, ModelKind, Network, NetworkOptions};
 use crate::quant::Quantization;
@@ -372,6 +375,9 @@ pub struct Communication {
     pub bucket_mb: Above0,
     #[command(flatten)]
     #[serde(flatten)]
+    pub compression: CompressionOptions,
+    #[command(flatten)]
+    #[serde(flatten)]
     pub local: LocalUpdatesOptions,
     /// Abort the job if a collective takes longer than this many seconds.
     ///
@@ -457,8 +463,8 @@ impl Communication {
         Duration::from_secs_f64(self.comm_timeout.get())
     }
 
-    /// Returns the options of gradient averaging.
-    pub fn sync_options(&self) -> SyncOptions {
+    /// Returns the options of gradient averaging. A compression begins with random numbers of `seed`.
+    pub fn sync_options(&self, seed: u64) -> SyncOptions {
         let mb = |size: f64| (size * f64::from(1 << 20)) as usize;
         SyncOptions {
             reduction: self.reduce,
@@ -466,6 +472,7 @@ impl Communication {
             overlap: self.overlap,
             bucket_bytes: mb(self.bucket_mb.get()),
             first_bucket_bytes: mb(self.bucket_mb.get().min(1.0)),
+            compression: self.compression.power_sgd(seed),
             ..SyncOptions::default()
         }
     }

@@ -5,6 +5,7 @@
 
 mod backend;
 mod batches;
+mod compress_options;
 mod config;
 mod error;
 mod evaluation;
@@ -23,6 +24,7 @@ mod trainer;
 
 pub use backend::BackendKind;
 pub use batches::LabelledBytes;
+pub use compress_options::{Compress, CompressionOptions};
 pub use config::{Communication, DataOptions, GAMMA, GLOO_ALGORITHMS, Recipe, RunConfig, SamplesIn, Threads};
 pub use error::TrainError;
 pub use evaluation::{Evaluation, Tested};

@@ -81,6 +81,7 @@ const SAMPLES: &str = "the checkpoint's position among the samples depends on it
 const PRECISION: &str = "the checkpoint was trained in the run's precision";
 const TARGET: &str = "the run's own target was compared with its tests so far";
 const LOCAL: &str = "the parameters of each rank in the checkpoint depend on the run's setting";
+const MEMORY: &str = "the error memory in the checkpoint depends on the run's compression";
 const QUANTIZATION: &str = "the checkpoint was trained with the run's setting";
 
 /// All options, in the order of the fields of `config`. Two options are not in `config`: `quantized` is
@@ -155,6 +156,8 @@ pub const OPTIONS: &[OptionSpec] = {
         new("grad_dtype", Communication, Step, Results),
         new("overlap", Communication, Step, Times),
         new("bucket_mb", Communication, Step, Results),
+        new("compress", Communication, Step, Results).fixed(MEMORY).technique(),
+        new("compress_rank", Communication, Step, Results).fixed(MEMORY).only_with("compress", "powersgd"),
         new("sync_every", Communication, Training, Results).fixed(LOCAL).technique(),
         new("outer", Communication, Training, Results).fixed(LOCAL),
         new("outer_lr", Communication, Training, Results).fixed(LOCAL),

@@ -76,8 +76,8 @@ pub struct Position {
     /// checkpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub local: Option<LocalPosition>,
-    /// Bytes of gradients, or of changes of parameters, that each rank has passed to the transport in the
-    /// steps so far. The number is equal on all ranks.
+    /// Bytes that each rank has passed to all-reduces of gradients, or of changes of parameters, in the steps
+    /// so far. The number is equal on all ranks.
     #[serde(default)]
     pub bytes_sent: u64,
     /// Inside an epoch: each rank's own running statistics of batch norm; the weights file has their

@@ -5,6 +5,7 @@
 //! and `Learner::update` then writes the trainable parameters into the network. Checkpoints save `params`,
 //! and ranks compare its digest.
 
+mod compression;
 mod local;
 mod own_gradients;
 
@@ -49,7 +50,7 @@ pub struct Learner<'w> {
     pub sync: GradientSync,
     /// Local updates; `None` while gradients are averaged.
     pub local: Option<Box<Local>>,
-    /// Bytes of gradients, or of changes of parameters, that this rank has passed to the transport in steps.
+    /// Bytes that this rank has passed to all-reduces of gradients, or of changes of parameters.
     pub bytes_sent: u64,
     world: &'w World,
     layout: ParamLayout,
@@ -78,7 +79,8 @@ impl<'w> Learner<'w> {
         let mut params = layout.read(&network);
         world.broadcast_f32(&mut params)?;
         let network = layout.write(network, &params);
-        let sync = GradientSync::new(world, collective, &layout, options.communication.sync_options());
+        let sync =
+            GradientSync::new(world, collective, &layout, options.communication.sync_options(options.seed));
         let mut learner = Self {
             optimizer: Optimizer::new(options, params.len()),
             rate: options.base_rate(),
@@ -107,10 +109,10 @@ impl<'w> Learner<'w> {
         &self.layout
     }
 
-    /// Time of each phase, summed over this process's steps.
+    /// Time of each phase, summed over this process's steps. The `copy` phase includes the compression.
     pub fn times(&self) -> StepTimes {
         let comm = self.local.as_ref().map_or_else(|| self.sync.times(), |local| local.times());
-        StepTimes { copy: comm.copy, exposed: comm.exposed, ..self.times }
+        StepTimes { copy: comm.copy + comm.compress, exposed: comm.exposed, ..self.times }
     }
 
     /// Adds `time` to the `data` phase, in which samples are read.
@@ -148,10 +150,7 @@ impl<'w> Learner<'w> {
         };
         let (sync, averaged) = self.averaged();
         let signals = sync.reduce_with(mine, averaged)?;
-        if self.world.size() > 1 {
-            let bytes = self.layout.trainable() * self.options.communication.grad_dtype.bytes();
-            self.bytes_sent += bytes as u64;
-        }
+        self.bytes_sent = sync.bytes_sent();
         if signals.not_finite == 0.0 {
             spans::span(&spans::OPTIMIZER, || {
                 self.quantizer.iter_mut().for_each(Quantizer::adopt_averages);
@@ -258,14 +257,14 @@ impl<'w> Learner<'w> {
             loss = loss.mul_scalar(scale);
         }
         let forwarded = Instant::now();
-        let copied = self.sync.times().copy;
+        let copied = self.times().copy;
         match &mut self.local {
             Some(local) => local.backward(&loss, &self.network, own as f32 / total as f32),
             None => self.sync.backward(&loss, &self.network, own, total, which)?,
         }
         self.times.data += loaded - began;
         self.times.forward += forwarded - loaded;
-        self.times.backward += forwarded.elapsed().saturating_sub(self.sync.times().copy - copied);
+        self.times.backward += forwarded.elapsed().saturating_sub(self.times().copy - copied);
         Ok(Tally::from_batch(value, correct, labels.len()))
     }
 

@@ -194,7 +194,7 @@ fn local_updates_after_an_epoch_begin_with_the_bits_of_averaged_gradients() {
     assert!(gradients[1] != local[1] && from_start[0] != local[0], "{gradients:?} {local:?} {from_start:?}");
 }
 
-/// Bytes of a step: the gradients, or every H steps the changes with 16 values of notes for each rank.
+/// Bytes of a step: the gradients with a few control values, or every H steps the changes with 16 values of notes for each rank.
 #[test]
 fn fewer_synchronisations_and_narrow_types_send_fewer_bytes() {
     let lab = Lab::new();
@@ -206,8 +206,10 @@ fn fewer_synchronisations_and_narrow_types_send_fewer_bytes() {
         (run["bytes_per_step"].as_f64().expect("a number"), params)
     };
     let (bytes, params) = train("gradients", &[]);
-    assert_eq!(bytes, 4.0 * params);
-    assert_eq!(train("narrow", &["--grad-dtype=bf16"]).0, 2.0 * params);
+    let control = |bytes: f64, width: f64| (width..=8.0 * width).contains(&(bytes - width * params));
+    assert!(control(bytes, 4.0), "{bytes}");
+    let narrow = train("narrow", &["--grad-dtype=bf16"]).0;
+    assert!(control(narrow, 2.0), "{narrow}");
     let message = params + 2.0 * 16.0;
     assert_eq!(train("local", &["--sync-every=3"]).0, 4.0 * message / 3.0);
     assert_eq!(train("local16", &["--sync-every=3", "--grad-dtype=bf16"]).0, 2.0 * message / 3.0);

@@ -5,6 +5,7 @@ mod bad_files;
 mod bad_input;
 mod bench;
 mod collectives;
+mod compress;
 mod data;
 mod disk;
 mod harness;

@@ -233,9 +233,9 @@ pub struct Results {
     /// Time of each phase of a step in milliseconds, mean over ranks and steps. The sum of the phases is
     /// `ms_per_step`.
     pub step_ms: StepMs,
-    /// Bytes of gradients, or with local updates of changes of parameters, that a rank passes to the transport
-    /// in a step: mean over steps and ranks. Excludes tests and checkpoints. `None` in files of older
-    /// versions.
+    /// Bytes of gradients, compressed or not, or with local updates of changes of parameters, that a rank
+    /// passes to all-reduces in a step: mean over steps and ranks. Includes control values, and excludes tests
+    /// and checkpoints. `None` in files of older versions.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub bytes_per_step: Option<f64>,
     /// Accuracy over all tested samples.

@@ -74,8 +74,10 @@ struct Measured {
     modes: Vec<TimedSteps>,
     /// Times of matrix products, some before the steps and some after them.
     products: Vec<Duration>,
-    /// Bytes of gradients that the rank contributes to a step's all-reduces.
+    /// Bytes of gradients that the rank contributes to a step's all-reduces, after compression.
     gradient_bytes: usize,
+    /// Bytes of gradients before compression; `None` if gradients are not compressed.
+    uncompressed_bytes: Option<usize>,
     /// The result of [`gather_ms`] for `gradient_bytes` bytes.
     gather_ms: Option<f64>,
 }
@@ -103,15 +105,22 @@ fn measure(world: &World, args: &StepArgs, config: &RunConfig, network: Network)
         }
     }
     products.extend(product_times(&device, args.products));
-    let gradient_bytes = learner.sync.report().bytes();
+    let sync = learner.sync.report();
+    let (gradient_bytes, uncompressed_bytes) = if sync.is_compressed {
+        (sync.sent_per_step() as usize, Some(sync.bytes()))
+    } else {
+        (sync.bytes(), None)
+    };
     let gather_ms = gather_ms(world, config, gradient_bytes)?;
-    Ok(Measured { modes, products, gradient_bytes, gather_ms })
+    Ok(Measured { modes, products, gradient_bytes, uncompressed_bytes, gather_ms })
 }
 
 /// Steps of one mode on this rank.
 struct TimedSteps {
     phases: Vec<[Duration; PHASES]>,
     times: Vec<Duration>,
+    /// Compressing and decompressing, which is part of a phase.
+    compress: Vec<Duration>,
     allocations: u64,
     page_faults: u64,
 }
@@ -120,8 +129,8 @@ impl TimedSteps {
     /// Allocates memory for all steps. A vector that grows would be copied between steps, and the page faults
     /// of the copy would count as page faults of the steps.
     fn with_capacity(steps: usize) -> Self {
-        let (phases, times) = (Vec::with_capacity(steps), Vec::with_capacity(steps));
-        Self { phases, times, allocations: 0, page_faults: 0 }
+        let [times, compress] = [(); 2].map(|()| Vec::with_capacity(steps));
+        Self { phases: Vec::with_capacity(steps), times, compress, allocations: 0, page_faults: 0 }
     }
 
     /// Measures `count` more steps. Their gradients are means over `global` samples.
@@ -136,8 +145,10 @@ impl TimedSteps {
         for _ in 0..count {
             let samples = batches.next()?;
             let (began, allocated) = (Instant::now(), allocations());
+            let compressed = learner.sync.times().compress;
             measured_step(learner, &samples, global)?;
             let took = began.elapsed();
+            self.compress.push(learner.sync.times().compress - compressed);
             self.allocations += allocations() - allocated;
             self.times.push(took);
             let after = learner.times().into_array();
@@ -254,8 +265,13 @@ pub struct StepReport {
     /// Floating-point operations per second of a large matrix product; `None` if no product was timed.
     pub product_flop_per_s: Option<f64>,
     /// Bytes of gradients that each rank contributes to a step's all-reduces, in the type in which they are
-    /// sent.
+    /// sent. With a compression, what is sent in their place, mean over steps.
     pub gradient_bytes: usize,
+    /// Bytes of gradients without compression; `None` if they are not compressed.
+    pub uncompressed_bytes: Option<usize>,
+    /// Compressing and decompressing with overlap, in milliseconds per step: median over steps. It is part of
+    /// the copy of gradients. `None` without a compression.
+    pub compress_ms: Option<f64>,
     /// Time of an all-gather that moves the same number of bytes as a ring all-reduce of the gradients;
     /// `None` with one rank.
     pub gather_ms: Option<f64>,
@@ -294,15 +310,17 @@ impl StepReport {
         let with_overlap = &measured.modes[0];
         let steps = with_overlap.times.len();
         let speed = product_flop_per_second(&measured.products);
-        let [allocations_per_step, page_faults_per_step, mean_speed, mean_gather] = mean_over_ranks(
-            world,
-            [
-                with_overlap.allocations as f64 / steps as f64,
-                with_overlap.page_faults as f64 / steps as f64,
-                speed.unwrap_or_default(),
-                measured.gather_ms.unwrap_or_default(),
-            ],
-        )?;
+        let [allocations_per_step, page_faults_per_step, mean_speed, mean_gather, compress] =
+            mean_over_ranks(
+                world,
+                [
+                    with_overlap.allocations as f64 / steps as f64,
+                    with_overlap.page_faults as f64 / steps as f64,
+                    speed.unwrap_or_default(),
+                    measured.gather_ms.unwrap_or_default(),
+                    median_ms(&with_overlap.compress),
+                ],
+            )?;
         let overlap_on = timing(world, with_overlap)?;
         let product_flop_per_s = speed.map(|_| mean_speed);
         Ok(Self {
@@ -327,6 +345,8 @@ impl StepReport {
             flop_per_step,
             product_flop_per_s,
             gradient_bytes: measured.gradient_bytes,
+            uncompressed_bytes: measured.uncompressed_bytes,
+            compress_ms: measured.uncompressed_bytes.map(|_| compress),
             gather_ms: measured.gather_ms.map(|_| mean_gather),
         })
     }
@@ -334,7 +354,7 @@ impl StepReport {
     /// Prints the table, and the lines below it.
     pub fn print(&self) {
         println!("{}", self.table());
-        for line in self.communication().into_iter().chain(self.bytes_alone()) {
+        for line in [self.communication(), self.bytes_alone(), self.compression()].into_iter().flatten() {
             println!("{line}");
         }
         println!(
@@ -398,6 +418,16 @@ impl StepReport {
              communication",
             1e-6 * self.gradient_bytes as f64,
             100.0 * gather / all.max(f64::MIN_POSITIVE)
+        ))
+    }
+
+    /// Describes what the compression costs and saves. `None` without a compression.
+    fn compression(&self) -> Option<String> {
+        let (all, ms) = (self.uncompressed_bytes?, self.compress_ms?);
+        Some(format!(
+            "compressing {:.3} MB of gradients to {:.1}% takes {ms:.3} ms, part of the copy of gradients",
+            1e-6 * all as f64,
+            100.0 * self.gradient_bytes as f64 / all.max(1) as f64
         ))
     }
 
@@ -481,6 +511,8 @@ mod step_report_tests {
             flop_per_step: 150_000_000,
             product_flop_per_s: Some(50e9),
             gradient_bytes: 10_512_040,
+            uncompressed_bytes: None,
+            compress_ms: None,
             gather_ms: (ranks > 1).then_some(6.0),
             share_of_product: Some(0.3),
         }
@@ -528,6 +560,14 @@ mod step_report_tests {
         for fact in ["10.512 MB", "6.000 ms", "75%"] {
             assert!(line.contains(fact), "{fact}: {line}");
         }
+        assert_eq!(report(None).compression(), None);
+        let report = StepReport {
+            uncompressed_bytes: Some(84_096_320),
+            compress_ms: Some(1.5),
+            ..report(Some(timing(8.0)))
+        };
+        let line = report.compression().unwrap();
+        assert!(line.contains("84.096 MB") && line.contains("12.5%") && line.contains("1.500 ms"), "{line}");
     }
 }
 

@@ -159,7 +159,8 @@ pub(super) fn computed(rank: &RankTrace) -> Vec<(String, &str, &Logged)> {
         bucket.calls.iter().enumerate().map(|(at, call)| {
             let what = match (at, bucket.calls.len()) {
                 (_, 1) => "all-reduce of",
-                (0, _) => "start of",
+                // A compressed bucket is started again for each round.
+                (at, _) if at % 2 == 0 => "start of",
                 _ => "wait for",
             };
             (format!("{what} bucket {}", bucket.index + 1), COMMUNICATION, call)

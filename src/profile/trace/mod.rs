@@ -94,7 +94,8 @@ impl RankTrace {
         let in_flight: BTreeMap<(usize, usize), (Logged, bool)> = log.in_flight.iter().map(key).collect();
         for ((step, index), calls) in calls {
             let (flight, logged) = (in_flight.get(&(step, calls[0].row)), log.bucket(step, index));
-            let complete = flight.filter(|(_, complete)| *complete);
+            // A compressed bucket has further rounds after the one that backward may hide.
+            let complete = flight.filter(|(_, complete)| *complete && calls.len() <= 2);
             let complete = complete.map(|(span, _)| clock.on_root(span.end_ns));
             trace.buckets.push(Bucket {
                 step,

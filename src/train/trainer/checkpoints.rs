@@ -3,7 +3,7 @@
 //! Rank 0 writes the files, so each rank's part (tallies, times, running statistics) is gathered first. On
 //! resume, rank 0 sends the checkpoint to all ranks, and each rank takes its own part. With local updates,
 //! the weights file has the mean of the ranks' parameters, and another file has the parameters and moments of
-//! each rank.
+//! each rank. With a compression of gradients, that file has the error memory of each rank.
 
 use super::Trainer;
 use crate::quant::Int8File;
@@ -51,6 +51,8 @@ impl Trainer<'_> {
             if !self.is_done() {
                 self.learner.hide_average();
             }
+        } else {
+            self.learner.restore_compression(own)?;
         }
         let buffers = std::mem::take(&mut self.position.buffers);
         if let Some(own) = buffers.get(rank) {
@@ -123,15 +125,20 @@ impl Trainer<'_> {
         Ok(())
     }
 
-    /// With local updates, writes the parameters and moments of each rank into a file, which rank 0 returns.
+    /// Writes what differs between ranks into a file, which rank 0 returns: parameters and moments with local
+    /// updates, and the state of a compression.
     fn rank_file(
         &mut self,
         recorder: &Recorder<'_>,
     ) -> Result<Option<Result<FinishedRankFile, RecordError>>, TrainError> {
-        let Some((position, mut tensors)) = self.learner.local_position()? else { return Ok(None) };
+        let Some((position, mut shared)) = self.learner.local_position()? else {
+            return match self.learner.compression_tensors() {
+                Some(mut tensors) => Ok(ranks::write(self.world, recorder, slices(&mut tensors))?),
+                None => Ok(None),
+            };
+        };
         self.position.local = Some(position);
-        let shared = tensors.iter_mut().map(|(name, values)| (name.clone(), values.as_mut_slice()));
-        Ok(ranks::write(self.world, recorder, self.learner.own_tensors().chain(shared))?)
+        Ok(ranks::write(self.world, recorder, self.learner.own_tensors().chain(slices(&mut shared)))?)
     }
 
     /// Writes a checkpoint, with each rank's part of the position. A checkpoint that cannot be written ends
@@ -180,4 +187,8 @@ impl Trainer<'_> {
             Ok(())
         })
     }
+}
+
+fn slices(tensors: &mut OwnTensors) -> impl Iterator<Item = (String, &mut [f32])> {
+    tensors.iter_mut().map(|(name, values)| (name.clone(), values.as_mut_slice()))
 }

@@ -74,8 +74,8 @@ pub struct PowerSgd {
 }
 
 impl PowerSgd {
-    /// Returns the highest rank with which a parameter is compressed: it saves half of the values. 0 if no rank
-    /// does, for example for a bias.
+    /// Returns the highest rank with which a parameter is compressed: it saves half of the values. 0 if no
+    /// rank does, for example for a bias.
     pub fn highest_rank(parameter: &ParamSpec) -> usize {
         shape_of(parameter).map_or(0, |(rows, width)| highest_rank(rows, width))
     }
