@@ -165,7 +165,8 @@ fn every_option_has_its_row_and_every_field_its_schema() {
         if let Some((other, value)) = &row.only_with {
             let known = [(other.clone(), value.as_str().into())].into_iter().collect();
             let problem = RunConfig::from_fields(known).err().map(|error| error.to_string());
-            let lacks = |problem: String| ["--max-lr", "--compress-rank"].iter().any(|name| problem.contains(name));
+            let lacks =
+                |problem: String| ["--max-lr", "--compress-rank"].iter().any(|name| problem.contains(name));
             assert!(problem.is_none_or(lacks), "{field}");
         }
     }

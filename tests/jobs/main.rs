@@ -4,6 +4,7 @@ mod bad_files;
 mod bad_input;
 mod bench;
 mod collectives;
+mod compress;
 mod disk;
 mod failures;
 mod foreign_traffic;
