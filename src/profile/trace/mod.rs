@@ -234,6 +234,37 @@ mod tests {
         assert!(second_exposed >= pause && ends[0] < ends[1], "{found:?} {ends:?}");
     }
 
+    /// The first round of a compressed bucket completes during backward. The bucket lasts until the second
+    /// round is over.
+    #[test]
+    fn a_compressed_bucket_lasts_until_its_last_round() {
+        let mut recorder = SpanRecorder::new(Some(Log::new(Instant::now(), 1..=1)));
+        let backward = recorder.register(Operator::new("a", "linear"), Phase::Backward);
+        recorder.start();
+        begin_batch();
+        follow(backward);
+        let call = || [SyncEvent::BucketBegin(0), SyncEvent::BucketEnd(0)].into_iter().for_each(on_sync);
+        call();
+        on_sync(SyncEvent::InFlight(0));
+        on_sync(SyncEvent::BackwardEnd);
+        on_sync(SyncEvent::CollectEnd);
+        for _ in 0..3 {
+            sleep(PAUSE);
+            call();
+        }
+        end_batch();
+        let recorder = SpanRecorder::stop().expect("it was started");
+        let same = ClockOffset::default();
+        let trace = RankTrace::new(&recorder, &Clock { start: same, end: same });
+        let [bucket] = &trace.buckets[..] else { panic!("{:?}", trace.buckets) };
+        assert_eq!(bucket.end, bucket.calls[3].end_ns);
+        let computed = computed(&trace);
+        let calls = computed.iter().map(|(name, ..)| name.as_str()).filter(|name| name.ends_with("bucket 1"));
+        let expected =
+            ["start of", "wait for", "start of", "wait for"].map(|what| format!("{what} bucket 1"));
+        assert_eq!(calls.collect::<Vec<_>>(), expected);
+    }
+
     #[test]
     fn drift_is_corrected_linearly() {
         let at = |at_ns, offset_ns, error_ns| ClockOffset { at_ns, offset_ns, error_ns };
