@@ -33,7 +33,6 @@ fn compressed_gradients_have_the_same_bits_over_every_transport() {
 
 #[test]
 fn a_verbose_run_names_the_compressed_parameters_and_shows_the_time() {
-    let lab = Lab::new();
     for (model, rank, expected) in [
         (
             "convnet",
@@ -51,5 +50,6 @@ fn a_verbose_run_names_the_compressed_parameters_and_shows_the_time() {
         let output = run(command.args(["--compress-rank", rank]));
         let printed = text(&output);
         assert!(output.status.success() && printed.contains(expected), "{printed}");
+        assert!(printed.contains("part of the copy of gradients"), "{printed}");
     }
 }
