@@ -24,7 +24,7 @@ use mpiburn::options::RunConfig;
 use mpiburn::quant::Int8File;
 use mpiburn::train::Position;
 use run_record::checkpoint::load_weights;
-use run_record::{Checkpoint, Layout, Manifest, RunDir, SaveOptions, Takes};
+use run_record::{Checkpoint, Layout, Manifest, NewMomentsFile, RunDir, SaveOptions, Takes};
 use run_report::link::Link;
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
@@ -196,18 +196,19 @@ fn layout() -> Layout {
 fn checkpoint(folder: &Path) -> PathBuf {
     let path = folder.join(run_record::checkpoint::folder_name(STEP));
     if !path.join("model.safetensors").exists() {
-        let values = vec![0.5; 6];
         let written = Checkpoint {
             model: "convnet".into(),
             world_size: 2,
-            params: values.clone(),
-            moments: vec![("first".into(), values.clone()), ("second".into(), values)],
+            params: vec![0.5; 6],
+            moments: vec!["first".into(), "second".into()],
             updates: STEP as u64,
             position: Position { step: STEP, ..Position::default() },
         };
-        written
-            .save(folder, &layout(), &SaveOptions { step: STEP, ..SaveOptions::default() })
-            .expect("a checkpoint in the folder");
+        let file =
+            NewMomentsFile::create(folder, &layout(), &written.moments).and_then(NewMomentsFile::finish);
+        let moments = &file.expect("a file of moments in the folder");
+        let options = SaveOptions { moments: Some(moments), step: STEP, ..SaveOptions::default() };
+        written.save(folder, &layout(), &options).expect("a checkpoint in the folder");
     }
     path
 }

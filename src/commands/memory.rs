@@ -28,7 +28,7 @@ pub fn check_step(
 ) -> anyhow::Result<()> {
     let layout = network.parameters();
     let largest = layout.specs().iter().map(|spec| spec.range.len()).max().unwrap_or(0);
-    let least = Least::for_weights(config, layout.trainable() as u64, largest as u64);
+    let least = Least::for_weights(config, world.size(), layout.trainable() as u64, largest as u64);
     check(world, config, &least, saves)?;
     let batch = batch.min(config.data.train_batch_size.get());
     let outputs = Least { working: least.working.max(outputs(network, config.precision, batch)), ..least };
@@ -42,7 +42,7 @@ pub fn check_step(
 /// Returns the errors of [`check_step`].
 pub fn check_weights(world: &World, config: &RunConfig, dimensions: Dimensions) -> anyhow::Result<()> {
     let weights = config.model.unbounded_weights(&config.network, dimensions);
-    check(world, config, &Least::for_weights(config, weights, 0), true)
+    check(world, config, &Least::for_weights(config, world.size(), weights, 0), true)
 }
 
 /// Lower bounds on the number of 32-bit values that a rank has in memory.
@@ -57,9 +57,9 @@ struct Least {
 }
 
 impl Least {
-    /// Computes the bounds for a network of `weights` weights. The largest tensor has `largest` values: its
+    /// Computes the bounds for a network of `weights` weights, on `world_size` ranks. The largest tensor has `largest` values: its
     /// gradient is in memory at the same time as the copy in a bucket, the buffer that the ranks sum.
-    fn for_weights(config: &RunConfig, weights: u64, largest: u64) -> Self {
+    fn for_weights(config: &RunConfig, world_size: usize, weights: u64, largest: u64) -> Self {
         let moments = config.recipe.optimizer.moments(config.base_rate().momentum > 0.0).len() as u64;
         // With any device, host memory holds weights and gradients as flat buffers, and the moments. With a
         // CPU device, it also holds the network's copy of the weights.
@@ -68,11 +68,12 @@ impl Least {
         let local = &config.communication.local;
         let outer = u64::from(local.outer != OuterKind::None);
         let synchronised = local.sync_every.map_or(0, |_| 1 + outer);
-        let copies = 2 + moments + synchronised + u64::from(config.device.is_cpu());
+        let copies = 2 + synchronised + u64::from(config.device.is_cpu());
+        let shards = if config.communication.shard_optimizer { world_size as u64 } else { 1 };
         Self {
-            held: weights.saturating_mul(copies),
+            held: weights.saturating_mul(copies).saturating_add(weights.saturating_mul(moments) / shards),
             working: if config.device.is_cpu() { largest } else { 0 },
-            file: weights.saturating_mul(moments.max(1)),
+            file: weights,
         }
     }
 
@@ -154,24 +155,24 @@ mod tests {
     /// weights with adam, 7.3 times with sgd.
     #[test]
     fn moments_are_counted_and_the_file_of_a_checkpoint_on_rank_0_alone() {
-        for (optimizer, each, writer) in [
-            (&["--optimizer=adam"][..], 5, 2),
-            (&["--optimizer=sgd"], 3, 1),
-            (&["--optimizer=sgd", "--momentum=0.9"], 4, 1),
-            (&["--optimizer=sgd", "--schedule=onecycle", "--max-lr=1"], 4, 1),
-            (&["--optimizer=rmsprop", "--momentum=0.9"], 5, 2),
-            (&["--optimizer=sgd", "--sync-every=2"], 4, 1),
-            (&["--optimizer=sgd", "--sync-every=2", "--outer=nesterov"], 5, 1),
+        for (optimizer, each) in [
+            (&["--optimizer=adam"][..], 5),
+            (&["--optimizer=sgd"], 3),
+            (&["--optimizer=sgd", "--momentum=0.9"], 4),
+            (&["--optimizer=sgd", "--schedule=onecycle", "--max-lr=1"], 4),
+            (&["--optimizer=rmsprop", "--momentum=0.9"], 5),
+            (&["--optimizer=sgd", "--sync-every=2"], 4),
+            (&["--optimizer=sgd", "--sync-every=2", "--outer=nesterov"], 5),
+            (&["--shard-optimizer"], 4),
         ] {
             let words = optimizer.iter().chain(&["--data-root=d"]);
             let config = RunConfig::read(words).unwrap();
-            let least = Least::for_weights(&config, 100, 40);
+            let least = Least::for_weights(&config, 2, 100, 40);
             let bytes = [(1, false), (1, true), (3, true)].map(|(ranks, saves)| least.bytes(ranks, saves));
-            let expected =
-                [100 * each + 40, 100 * (each + writer), 3 * (100 * each + 40) + 100 * writer - 40];
+            let expected = [100 * each + 40, 100 * (each + 1), 3 * (100 * each + 40) + 100 - 40];
             assert_eq!(bytes, expected.map(|floats| 4 * floats), "{optimizer:?}");
         }
         let config = RunConfig::read(["--data-root=d"]).unwrap();
-        assert_eq!(Least::for_weights(&config, u64::MAX, 1).bytes(2, true), u64::MAX);
+        assert_eq!(Least::for_weights(&config, 2, u64::MAX, 1).bytes(2, true), u64::MAX);
     }
 }

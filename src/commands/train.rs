@@ -75,7 +75,7 @@ fn phases(
     };
     let collective = connect(world, &config)?;
     record.connection = collective.connection();
-    let checkpoint = prepare::share(world, begin.checkpoint.take(), layout.len())?;
+    let checkpoint = world.broadcast(&begin.checkpoint.take())?;
     let done = checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.position.step);
     let traced = trace::steps(&args.trace, done, total)?;
     if let Some(Noted { data: noted, .. }) = &noted {
@@ -93,7 +93,7 @@ fn phases(
     let mut trainer = Trainer::new(world, &config, setup)?;
     if let Some(checkpoint) = checkpoint {
         let own = read_rank_tensors(world, begin.ranks.take().as_ref())?;
-        trainer.restore(checkpoint, own)?;
+        trainer.restore(checkpoint, own, begin.moments.take().as_ref())?;
     }
     record.data = data_record(&trainer);
     // Replace the old run as late as possible. The checks of options, data and memory have passed, and the

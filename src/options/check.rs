@@ -105,9 +105,25 @@ impl RunConfig {
             );
             return Err(ConfigError::new("backend", BackendKind::Nccl, problem));
         }
+        self.check_shares()?;
         self.check_local_updates()?;
         self.check_compression()?;
         self.check_quantization()
+    }
+
+    /// Checks that the optimizer and the averaging of gradients support shares.
+    fn check_shares(&self) -> Result<(), ConfigError> {
+        if !self.communication.shard_optimizer {
+            return Ok(());
+        }
+        let problem = if self.recipe.optimizer == OptimizerKind::Lamb {
+            "is not supported with --optimizer lamb, which needs the norms of whole parameters: choose adamw"
+        } else if self.communication.local.sync_every.is_some() {
+            "is not supported with --sync-every, where each rank updates all of its parameters: leave out one of them"
+        } else {
+            return Ok(());
+        };
+        Err(ConfigError::new("shard-optimizer", "", problem))
     }
 
     /// Checks the options of local updates against each other and against options that require gradients

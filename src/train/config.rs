@@ -373,6 +373,17 @@ pub struct Communication {
     /// maximum is an eighth of the gradients' size, but at least 1 MB: small models have several buckets too.
     #[arg(long, value_name = "SIZE", default_value = "25")]
     pub bucket_mb: Above0,
+    /// Divide the optimizer's moments among ranks (ZeRO-1): each rank updates its share of the parameters.
+    /// Without a value, on.
+    #[arg(
+        long,
+        value_name = "on|off",
+        num_args = 0..=1,
+        default_value = "off",
+        default_missing_value = "on",
+        value_parser = on_off()
+    )]
+    pub shard_optimizer: Switch,
     #[command(flatten)]
     #[serde(flatten)]
     pub compression: CompressionOptions,
@@ -473,6 +484,7 @@ impl Communication {
             bucket_bytes: mb(self.bucket_mb.get()),
             first_bucket_bytes: mb(self.bucket_mb.get().min(1.0)),
             compression: self.compression.power_sgd(seed),
+            shard: self.shard_optimizer,
             ..SyncOptions::default()
         }
     }

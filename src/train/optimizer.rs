@@ -1,15 +1,14 @@
 //! The weight update: penalties, clipping and optimizer, applied to averaged gradients.
 //!
-//! Every rank does the same computation on the same bits, so weights stay equal on all ranks without
-//! communication.
+//! A rank updates its share of the parameters, and has the moments of this share alone. Unless the optimizer
+//! is sharded, the share is all parameters: every rank does the same computation on the same bits, so weights
+//! stay equal on all ranks without communication.
 
 #[cfg(test)]
 mod tests;
 
-use std::ops::Range;
-
 use burn_fused::optim::flat::{self, AdamOptions, Decay, LambOptions, RmspropOptions, SgdOptions};
-use burn_mpi::{CommError, GradientSync, ParamLayout};
+use burn_mpi::{CommError, GradientSync, Piece};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
@@ -70,19 +69,40 @@ pub struct Rate {
     pub momentum: f64,
 }
 
-/// The averaged gradients of all parameters, which the weight update reads and overwrites.
+/// The averaged gradients of this rank's share of the parameters, which the weight update reads and
+/// overwrites.
 pub trait AveragedGradients {
-    /// Returns the gradient of the parameter with index `param` in visit order: the order in which Burn
-    /// visits the parameters of a module.
+    /// Returns the number of values in the share.
     ///
     /// # Errors
-    /// If the parameter has no gradient; the error names it.
-    fn gradient_mut(&mut self, param: usize) -> Result<&mut [f32], CommError>;
+    /// If the share is not known yet.
+    fn share_length(&self) -> Result<usize, CommError>;
+
+    /// Returns the gradients of the share in visit order: the order in which Burn visits the parameters of a
+    /// module.
+    ///
+    /// # Errors
+    /// If there are no gradients.
+    fn pieces(&mut self) -> Result<Vec<Piece<'_>>, CommError>;
+
+    /// Clips the gradients by the norm over the shares of all ranks that have different shares.
+    ///
+    /// # Errors
+    /// If there are no gradients, or the transport fails.
+    fn clip_norm(&mut self, max: f64) -> Result<(), CommError>;
 }
 
 impl AveragedGradients for GradientSync {
-    fn gradient_mut(&mut self, param: usize) -> Result<&mut [f32], CommError> {
-        Self::gradient_mut(self, param)
+    fn share_length(&self) -> Result<usize, CommError> {
+        Ok(self.share()?.iter().map(|(_, range)| range.len()).sum())
+    }
+
+    fn pieces(&mut self) -> Result<Vec<Piece<'_>>, CommError> {
+        Self::pieces(self)
+    }
+
+    fn clip_norm(&mut self, max: f64) -> Result<(), CommError> {
+        Self::clip_norm(self, max).map(drop)
     }
 }
 
@@ -97,18 +117,17 @@ pub struct Optimizer {
     l1: f32,
     l2: f32,
     clip_norm: Option<f64>,
-    /// Name and values of each moment. A moment has one value for each value of the flat vector of all
-    /// parameters, in the same order.
+    /// Name and values of each moment. A moment has one value for each value of this rank's share, in visit
+    /// order. Before the first update, when ranks do not know their shares yet, it has no values.
     pub(super) moments: Vec<(String, Vec<f32>)>,
     updates: u64,
 }
 
 impl Optimizer {
-    /// Returns the optimizer of a run, with moments of zeros. `length` is the number of values in all
-    /// parameters and buffers.
-    pub fn new(options: &RunConfig, length: usize) -> Self {
+    /// Returns the optimizer of a run. Its moments are zero.
+    pub fn new(options: &RunConfig) -> Self {
         let recipe = &options.recipe;
-        let zeros = |&name: &&str| (name.to_owned(), vec![0.0; length]);
+        let empty = |&name: &&str| (name.to_owned(), Vec::new());
         let names = recipe.optimizer.moments(options.base_rate().momentum > 0.0);
         Self {
             kind: recipe.optimizer,
@@ -116,16 +135,9 @@ impl Optimizer {
             l1: recipe.l1.get() as f32,
             l2: recipe.l2.get() as f32,
             clip_norm: recipe.clip_norm.map(Above0::get),
-            moments: names.iter().map(zeros).collect(),
+            moments: names.iter().map(empty).collect(),
             updates: 0,
         }
-    }
-
-    /// Returns the parameters to update: index in visit order, and range in the flat vector of all
-    /// parameters.
-    pub fn places(layout: &ParamLayout) -> Vec<(usize, Range<usize>)> {
-        let specs = layout.specs().iter().enumerate().filter(|(_, spec)| spec.trainable);
-        specs.map(|(index, spec)| (index, spec.range.clone())).collect()
     }
 
     /// Number of updates so far.
@@ -133,16 +145,36 @@ impl Optimizer {
         self.updates
     }
 
+    /// Sets the length of the moments, the number of values in this rank's share, before the first update.
+    pub fn begin(&mut self, length: usize) {
+        self.moments.iter_mut().for_each(|(_, moment)| moment.resize(length, 0.0));
+    }
+
+    /// Names of the moments.
+    pub fn names(&self) -> Vec<String> {
+        self.moments.iter().map(|(name, _)| name.clone()).collect()
+    }
+
     /// Sets the moments, and the number of updates that led to them.
     ///
     /// # Errors
     /// If `moments` belong to a different optimizer.
     pub fn restore(&mut self, moments: Vec<(String, Vec<f32>)>, updates: u64) -> Result<(), TrainError> {
+        self.check(&moments)?;
+        (self.moments, self.updates) = (moments, updates);
+        Ok(())
+    }
+
+    /// Checks that `moments` have the names of this optimizer's moments.
+    ///
+    /// # Errors
+    /// If they belong to a different optimizer.
+    pub fn check(&self, moments: &[(String, Vec<f32>)]) -> Result<(), TrainError> {
         let names = |moments: &[(String, Vec<f32>)]| {
             let names: Vec<_> = moments.iter().map(|(name, _)| name.as_str()).collect();
             if names.is_empty() { "none".into() } else { names.join(", ") }
         };
-        let (found, expected) = (names(&moments), names(&self.moments));
+        let (found, expected) = (names(moments), names(&self.moments));
         if found != expected {
             return Err(TrainError::Ends(format!(
                 "the checkpoint's moments are {found}, but {} (the optimizer in run.json) requires {expected}: restore \
@@ -150,51 +182,42 @@ impl Optimizer {
                 self.kind
             )));
         }
-        (self.moments, self.updates) = (moments, updates);
         Ok(())
     }
 
-    /// Updates `params` at `places` from `gradients`, which are overwritten.
+    /// Updates this rank's share of `params` from `gradients`, which are overwritten. `params` are all
+    /// parameters and buffers in visit order.
     ///
     /// # Errors
-    /// If a parameter has no gradient; the error names it. `params` must not be used after an error.
+    /// If there are no gradients, or the transport fails. `params` must not be used after an error.
     pub fn update(
         &mut self,
-        places: &[(usize, Range<usize>)],
         params: &mut [f32],
         gradients: &mut impl AveragedGradients,
         rate: Rate,
     ) -> Result<(), CommError> {
+        if self.updates == 0 {
+            self.begin(gradients.share_length()?);
+        }
         if self.l1 > 0.0 || self.l2 > 0.0 {
-            for (param, range) in places {
-                let grads = gradients.gradient_mut(*param)?;
-                flat::add_penalties(self.l1, self.l2, &params[range.clone()], grads);
+            for Piece { range, gradient, .. } in gradients.pieces()? {
+                flat::add_penalties(self.l1, self.l2, &params[range], gradient);
             }
         }
         if let Some(most) = self.clip_norm {
-            // The sum has a fixed order, so that all ranks get the same bits.
-            let mut squares = 0.0;
-            for (param, _) in places {
-                squares += flat::square_sum(gradients.gradient_mut(*param)?);
-            }
-            let factor = most / (f64::sqrt(squares) + 1e-6);
-            if factor < 1.0 {
-                for (param, _) in places {
-                    flat::scale(gradients.gradient_mut(*param)?, factor as f32);
-                }
-            }
+            gradients.clip_norm(most)?;
         }
         self.updates += 1;
-        for (param, range) in places {
-            self.apply(rate, range.clone(), params, gradients.gradient_mut(*param)?);
+        for piece in gradients.pieces()? {
+            self.apply(rate, &mut params[piece.range], piece.start, piece.gradient);
         }
         Ok(())
     }
 
-    /// Updates the parameter at `range` of `params`.
-    fn apply(&mut self, rate: Rate, range: Range<usize>, params: &mut [f32], grads: &mut [f32]) {
+    /// Updates `weights`, whose first moments have the index `start`.
+    fn apply(&mut self, rate: Rate, weights: &mut [f32], start: usize, grads: &mut [f32]) {
         let Rate { lr, momentum } = rate;
-        let (weights, weight_decay) = (&mut params[range.clone()], self.weight_decay);
+        let (range, weight_decay) = (start..start + weights.len(), self.weight_decay);
         let adam = |decay| AdamOptions { lr, beta_1: momentum, decay, ..AdamOptions::default() };
         let sgd = SgdOptions { lr, momentum, weight_decay, ..SgdOptions::default() };
         let rmsprop = RmspropOptions { lr, momentum, weight_decay, ..RmspropOptions::default() };

@@ -7,15 +7,12 @@
 //! all gradients, by a large factor. It divides the averaged gradients by the same factor. If a gradient
 //! overflows, the step is skipped and the factor is halved.
 
-use std::ops::Range;
-
 use burn::tensor::DType;
 use burn_fused::optim::flat;
-use burn_mpi::CommError;
+use burn_mpi::Piece;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-use super::AveragedGradients;
 use crate::values::display_names;
 
 /// Type of activations, of their gradients and of the factors of products.
@@ -79,26 +76,21 @@ impl Default for LossScale {
 }
 
 impl LossScale {
-    /// Divides the averaged gradients at `places` by the scale, and updates the scale. Returns whether all
-    /// gradients are finite; if not, the step must be skipped.
-    ///
-    /// # Errors
-    /// If a parameter has no gradient; the error names it.
-    pub fn unscale(
-        &mut self,
-        places: &[(usize, Range<usize>)],
-        gradients: &mut impl AveragedGradients,
-    ) -> Result<bool, CommError> {
-        let mut finite = true;
-        for (param, _) in places {
-            finite &= flat::scale(gradients.gradient_mut(*param)?, 1.0 / self.scale);
-        }
+    /// Divides averaged gradients by the scale. Returns whether all of them are finite.
+    pub fn unscale(&self, gradients: Vec<Piece<'_>>) -> bool {
+        let scaled = gradients.into_iter().map(|piece| flat::scale(piece.gradient, 1.0 / self.scale));
+        scaled.fold(true, |finite, is_finite| finite & is_finite)
+    }
+
+    /// Updates the scale after a step. `finite` is whether the averaged gradients of all ranks are finite; if
+    /// not, the step must be skipped.
+    pub fn count(&mut self, finite: bool) {
         if !finite {
             self.skipped_steps += 1;
             self.good_steps = 0;
             // If the scale were lower than this, its inverse could be infinite.
             self.scale = (self.scale * BACKOFF).max(f32::MIN_POSITIVE);
-            return Ok(false);
+            return;
         }
         self.good_steps += 1;
         if self.good_steps >= GOOD {
@@ -106,7 +98,6 @@ impl LossScale {
             let grown = self.scale / BACKOFF;
             self.scale = if grown.is_finite() { grown } else { self.scale };
         }
-        Ok(true)
     }
 }
 
@@ -221,18 +212,16 @@ mod tests {
 mod loss_scale_tests {
     use super::*;
 
-    struct Given(Vec<Vec<f32>>);
-
-    impl AveragedGradients for Given {
-        fn gradient_mut(&mut self, param: usize) -> Result<&mut [f32], CommError> {
-            Ok(&mut self.0[param])
-        }
-    }
-
     fn step(scale: &mut LossScale, values: [f32; 2]) -> (bool, Vec<Vec<f32>>) {
-        let mut given = Given(values.map(|value| vec![1.0, value]).to_vec());
-        let fits = scale.unscale(&[(0, 0..2), (1, 2..4)], &mut given).expect("every gradient exists");
-        (fits, given.0)
+        let mut given = values.map(|value| vec![1.0, value]).to_vec();
+        let pieces = given.iter_mut().enumerate();
+        let pieces = pieces.map(|(param, gradient)| {
+            let start = 2 * param;
+            Piece { param, range: start..start + 2, start, gradient }
+        });
+        let fits = scale.unscale(pieces.collect());
+        scale.count(fits);
+        (fits, given)
     }
 
     #[test]

@@ -9,7 +9,18 @@ use super::{Position, TrainError};
 use crate::layout::stored;
 use crate::quant::Int8File;
 use burn_mpi::{CommError, ParamLayout, SharedError, World};
-use run_record::{Checkpoint, FinishedRankFile, INT8_FILE, RecordError, RunDir, RunWriter, Start};
+use run_record::{
+    Checkpoint, FinishedMomentsFile, FinishedRankFile, INT8_FILE, RecordError, RunDir, RunWriter, Start,
+};
+
+/// The files of a checkpoint that are written before the others; `None` except on rank 0.
+#[derive(Default)]
+pub struct Streamed {
+    /// The optimizer's moments.
+    pub moments: Option<Result<FinishedMomentsFile, RecordError>>,
+    /// The tensors that differ between ranks; `None` if there are none.
+    pub ranks: Option<Result<FinishedRankFile, RecordError>>,
+}
 
 /// Writes a run's curves, epochs and checkpoints. Every rank has a recorder.
 pub struct Recorder<'w> {
@@ -27,8 +38,7 @@ impl<'w> Recorder<'w> {
         Ok(Self { world, writer: dir.map(|dir| RunWriter::open(dir, world.size(), start)).transpose()? })
     }
 
-    /// Writes a checkpoint, with the int8 model of its weights and the file of tensors that differ between
-    /// ranks, if there are any. No rank continues before the checkpoint is complete. Returns whether the
+    /// Writes a checkpoint, with the int8 model of its weights, if there is one, and `streamed` files. No rank continues before the checkpoint is complete. Returns whether the
     /// checkpoint is written.
     ///
     /// If a checkpoint cannot be written, the run goes on, unless the checkpoint is the `last` one. A warning
@@ -39,7 +49,7 @@ impl<'w> Recorder<'w> {
     pub fn checkpoint(
         &mut self,
         layout: &ParamLayout,
-        (int8, ranks): (Option<&Int8File>, Option<Result<FinishedRankFile, RecordError>>),
+        (int8, streamed): (Option<&Int8File>, Streamed),
         last: bool,
         checkpoint: &Checkpoint<Position>,
     ) -> Result<bool, TrainError> {
@@ -48,10 +58,12 @@ impl<'w> Recorder<'w> {
         // have arrived.
         let saved = self.write(|writer| {
             let int8 = int8.map(|int8| int8.encode(Path::new(INT8_FILE))).transpose()?;
-            let ranks = ranks.transpose()?;
+            let Streamed { moments, ranks } = streamed;
+            let (moments, ranks) = (moments.transpose()?, ranks.transpose()?);
             let Position { best_step, most_accurate_step, .. } = checkpoint.position;
             let kept = [best_step, most_accurate_step];
-            writer.checkpoint(&stored(layout), (int8.as_deref(), ranks.as_ref()), checkpoint, step, kept)
+            let files = (int8.as_deref(), moments.as_ref(), ranks.as_ref());
+            writer.checkpoint(&stored(layout), files, checkpoint, step, kept)
         });
         match saved {
             Ok(()) => Ok(true),

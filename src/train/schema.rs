@@ -158,6 +158,7 @@ pub const OPTIONS: &[OptionSpec] = {
         new("bucket_mb", Communication, Step, Results),
         new("compress", Communication, Step, Results).fixed(MEMORY).technique(),
         new("compress_rank", Communication, Step, Results).fixed(MEMORY).only_with("compress", "powersgd"),
+        new("shard_optimizer", Communication, Step, Results),
         new("sync_every", Communication, Training, Results).fixed(LOCAL).technique(),
         new("outer", Communication, Training, Results).fixed(LOCAL),
         new("outer_lr", Communication, Training, Results).fixed(LOCAL),

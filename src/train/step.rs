@@ -7,6 +7,7 @@
 
 mod compression;
 mod local;
+mod moments;
 mod own_gradients;
 
 use std::ops::Range;
@@ -17,7 +18,7 @@ use burn_fused::loss::{Score, weighted_cross_entropy};
 use burn_fused::nn::BatchPlace;
 
 use super::optimizer::{Optimizer, Rate};
-use super::{LabelledBytes, LossScale, RunConfig, Tally};
+use super::{Communication, LabelledBytes, LossScale, RunConfig, Tally};
 use crate::model::Network;
 use crate::quant::Quantizer;
 use crate::spans;
@@ -54,7 +55,6 @@ pub struct Learner<'w> {
     pub bytes_sent: u64,
     world: &'w World,
     layout: ParamLayout,
-    places: Vec<(usize, Range<usize>)>,
     /// Options of the training.
     pub options: RunConfig,
     /// Weight of each class in the training loss; `None` if all classes count the same.
@@ -82,10 +82,9 @@ impl<'w> Learner<'w> {
         let sync =
             GradientSync::new(world, collective, &layout, options.communication.sync_options(options.seed));
         let mut learner = Self {
-            optimizer: Optimizer::new(options, params.len()),
+            optimizer: Optimizer::new(options),
             rate: options.base_rate(),
             loss_scale: options.precision.scales_loss().then(LossScale::default),
-            places: Optimizer::places(&layout),
             options: options.clone(),
             class_weights: None,
             device: options.device.device().autodiff(),
@@ -269,16 +268,29 @@ impl<'w> Learner<'w> {
     }
 
     fn update(&mut self) -> Result<(), CommError> {
-        let began = Instant::now();
-        let fits = match &mut self.loss_scale {
-            Some(scale) => scale.unscale(&self.places, &mut self.sync)?,
-            None => true,
-        };
-        if fits {
-            self.optimizer.update(&self.places, &mut self.params, &mut self.sync, self.rate)?;
+        let (began, exposed) = (Instant::now(), self.sync.times().exposed);
+        if self.unscale()? {
+            self.optimizer.update(&mut self.params, &mut self.sync, self.rate)?;
+            self.sync.gather_params(&mut self.params)?;
             self.network = self.layout.write_trainable(self.network.clone(), &self.params);
         }
-        self.times.optimizer += began.elapsed();
+        let waited = self.sync.times().exposed - exposed;
+        self.times.optimizer += began.elapsed().saturating_sub(waited);
         Ok(())
+    }
+
+    /// With loss scaling, divides the averaged gradients by the scale and updates the scale. Returns whether
+    /// the gradients are finite, and thus whether the step changes weights; equal on all ranks.
+    fn unscale(&mut self) -> Result<bool, CommError> {
+        let Some(scale) = &mut self.loss_scale else { return Ok(true) };
+        let mut finite = scale.unscale(self.sync.pieces()?);
+        if self.options.communication.shard_optimizer {
+            // A rank has seen only its share.
+            let mut overflown = [f64::from(u8::from(!finite))];
+            self.world.sum_f64(&mut overflown)?;
+            finite = overflown == [0.0];
+        }
+        scale.count(finite);
+        Ok(finite)
     }
 }

@@ -26,6 +26,7 @@ mod report_profiles;
 mod reshard;
 mod resume;
 mod run_json;
+mod shard;
 mod start_up;
 mod state;
 mod sweep;

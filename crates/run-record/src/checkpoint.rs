@@ -12,19 +12,19 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use super::folders::{folder_name, list};
+use super::moments_file::{FinishedMomentsFile, OPTIMIZER};
 use super::rank_file::{FinishedRankFile, RANKS};
-use super::tensor_file::{check_values, decode, decode_weights, encode};
+use super::tensor_file::{check_values, decode_weights, encode};
 use super::{INT8_FILE, Layout, RecordError, folders, json_problem};
 use crate::files;
 use crate::files::NO_DIGEST;
 
 /// File of the float weights in a checkpoint.
 pub const MODEL: &str = "model.safetensors";
-const OPTIMIZER: &str = "optimizer.safetensors";
 pub(super) const STATE: &str = "state.json";
 /// The files of a checkpoint.
 pub(super) const FILES: [&str; 6] = [MODEL, OPTIMIZER, STATE, MANIFEST, INT8_FILE, RANKS];
@@ -34,6 +34,8 @@ pub(super) const FILES: [&str; 6] = [MODEL, OPTIMIZER, STATE, MANIFEST, INT8_FIL
 pub struct SaveOptions<'a> {
     /// The bytes of the int8 model made from these weights; `None` if the run makes no int8 model.
     pub int8: Option<&'a [u8]>,
+    /// The optimizer's moments; `None` if the optimizer has none.
+    pub moments: Option<&'a FinishedMomentsFile>,
     /// The tensors that differ between ranks; `None` if no tensor does.
     pub ranks: Option<&'a FinishedRankFile>,
     /// What the manifest records about the run.
@@ -48,9 +50,8 @@ pub struct SaveOptions<'a> {
     pub kept: Vec<usize>,
 }
 
-/// A checkpoint in memory. All weights together form one flat buffer of values, in Burn's order. Each of the
-/// optimizer's moments forms another buffer. `state.json` contains every field except the values of the
-/// buffers.
+/// A checkpoint in memory, without the optimizer's moments. All weights together form one flat buffer of
+/// values, in Burn's order. `state.json` contains every field except the weights.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Checkpoint<P> {
     /// Name of the network.
@@ -59,22 +60,14 @@ pub struct Checkpoint<P> {
     pub world_size: usize,
     /// Updates that the optimizer has made.
     pub updates: u64,
-    /// Name and values of each of the optimizer's moments. A moment has one value for each value in `params`.
-    #[serde(serialize_with = "names", deserialize_with = "without_values")]
-    pub moments: Vec<(String, Vec<f32>)>,
+    /// Names of the optimizer's moments. [`MomentsFile`](crate::MomentsFile) reads their values: a moment has
+    /// one value for each value in `params`.
+    pub moments: Vec<String>,
     /// Position of the run in its training, such as epoch and step.
     pub position: P,
     /// Weights, in the order of the tensors in [`Layout`].
     #[serde(skip)]
     pub params: Vec<f32>,
-}
-
-fn names<S: Serializer>(moments: &[(String, Vec<f32>)], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_seq(moments.iter().map(|(name, _)| name))
-}
-
-fn without_values<'de, D: Deserializer<'de>>(names: D) -> Result<Vec<(String, Vec<f32>)>, D::Error> {
-    Ok(Vec::<String>::deserialize(names)?.into_iter().map(|name| (name, Vec::new())).collect())
 }
 
 impl<P: Serialize + DeserializeOwned> Checkpoint<P> {
@@ -124,15 +117,19 @@ impl<P: Serialize + DeserializeOwned> Checkpoint<P> {
             let written = files::write_synced(&temporary.join(name), bytes);
             written.map_err(|e| RecordError::write(&path.join(name), e))
         };
-        let moments: Vec<_> =
-            self.moments.iter().map(|(name, values)| (format!("{name}."), values)).collect();
         let mut sha256 = BTreeMap::new();
-        for (file, bytes) in [
-            (MODEL, encode(&path.join(MODEL), layout, &[(String::new(), &self.params)], Some(self.updates))?),
-            (OPTIMIZER, encode(&path.join(OPTIMIZER), layout, &moments, None)?),
-        ] {
-            write(file, &bytes)?;
-            sha256.insert(file.to_owned(), files::sha256(&bytes));
+        let weights = [(String::new(), &self.params)];
+        let bytes = encode(&path.join(MODEL), layout, &weights, Some(self.updates))?;
+        write(MODEL, &bytes)?;
+        sha256.insert(MODEL.to_owned(), files::sha256(&bytes));
+        drop(bytes);
+        if let Some(moments) = options.moments {
+            moments.move_to(temporary).map_err(|e| RecordError::write(&path.join(OPTIMIZER), e))?;
+            sha256.insert(OPTIMIZER.to_owned(), moments.sha256.clone());
+        } else {
+            let bytes = encode(&path.join(OPTIMIZER), layout, &[], None)?;
+            write(OPTIMIZER, &bytes)?;
+            sha256.insert(OPTIMIZER.to_owned(), files::sha256(&bytes));
         }
         if let Some(int8) = options.int8 {
             // The manifest has no digest of the int8 model, because another int8 model may replace it later.
@@ -151,22 +148,20 @@ impl<P: Serialize + DeserializeOwned> Checkpoint<P> {
         write(MANIFEST, &manifest.encode(&path.join(MANIFEST))?)
     }
 
-    /// Reads the checkpoint in the folder `path`.
+    /// Reads the checkpoint in the folder `path`, except the values of its moments, which are only checked
+    /// against their digest.
     ///
     /// # Errors
     /// If a file is missing, damaged or unreadable; if the name of the folder and `state.json` have different
     /// steps; if the manifest has a newer version; or if the weights belong to a different network.
     pub fn load(path: &Path, layout: &Layout) -> Result<Self, RecordError> {
-        let (_, [state, model, optimizer]) = read_verified(path)?;
+        let (manifest, [state, model]) = read_verified(path)?;
         let damaged = |e: serde_json::Error| RecordError::damaged(&path.join(STATE), json_problem(&e));
         let mut checkpoint: Self = serde_json::from_slice(&state).map_err(damaged)?;
         checkpoint.params = decode_weights(&path.join(MODEL), &model, layout)?;
-        if optimizer.is_empty() {
+        if !manifest.has_moments() {
             // `reduce` removed the moments.
             checkpoint.moments.clear();
-        }
-        for (name, values) in &mut checkpoint.moments {
-            *values = decode(&path.join(OPTIMIZER), &optimizer, layout, &format!("{name}."))?;
         }
         Ok(checkpoint)
     }
@@ -241,9 +236,8 @@ pub fn weights_file(layout: &Layout, weights: &[f32]) -> Result<Vec<u8>, RecordE
 }
 
 /// Reads the checkpoint `path` and checks its files against the digests in its manifest. Returns the
-/// manifest, and the bytes of state, model and optimizer. After [`reduce`], the bytes of the optimizer are
-/// empty.
-fn read_verified(path: &Path) -> Result<(Manifest, [Vec<u8>; 3]), RecordError> {
+/// manifest, and the bytes of state and model.
+fn read_verified(path: &Path) -> Result<(Manifest, [Vec<u8>; 2]), RecordError> {
     let manifest = Manifest::read(&path.join(MANIFEST))?;
     let compare = |name: &str, found: &str| match manifest.files.get(name) {
         Some(expected) if expected == found => Ok(()),
@@ -259,14 +253,13 @@ fn read_verified(path: &Path) -> Result<(Manifest, [Vec<u8>; 3]), RecordError> {
     };
     let state = read(STATE)?;
     folders::check_name(path, &state)?;
-    let optimizer = if manifest.has_moments() { read(OPTIMIZER)? } else { Vec::new() };
-    if manifest.files.contains_key(RANKS) {
-        // The file has the tensors of all ranks, so it is not read into memory.
-        let file = path.join(RANKS);
+    for name in [OPTIMIZER, RANKS].into_iter().filter(|name| manifest.files.contains_key(*name)) {
+        // The files may have more values than fit into the memory of one rank.
+        let file = path.join(name);
         let digest = files::open_regular(&file).and_then(|open| files::sha256_with(&[], open));
-        compare(RANKS, &digest.map_err(|e| RecordError::read(&file, e))?)?;
+        compare(name, &digest.map_err(|e| RecordError::read(&file, e))?)?;
     }
-    let files = [state, read(MODEL)?, optimizer];
+    let files = [state, read(MODEL)?];
     Ok((manifest, files))
 }
 

@@ -43,7 +43,7 @@ impl Layout {
 
 impl TensorSpec {
     /// Returns the shape of the tensor in files.
-    fn file_shape(&self) -> Vec<usize> {
+    pub(super) fn file_shape(&self) -> Vec<usize> {
         let mut shape = self.shape.clone();
         if self.transposed {
             shape.reverse();
@@ -53,7 +53,7 @@ impl TensorSpec {
 
     /// Calls `each` with every value, and converts between the two orders: if `values` are in the order of
     /// flat buffers, the calls are in the order of files, and vice versa. `from` is the shape of `values`.
-    fn for_each(&self, values: &[f32], from: &[usize], mut each: impl FnMut(f32)) {
+    pub(super) fn for_each(&self, values: &[f32], from: &[usize], mut each: impl FnMut(f32)) {
         match (self.transposed, from) {
             (true, &[rows, columns]) => {
                 (0..columns).for_each(|column| (0..rows).for_each(|row| each(values[row * columns + column])))

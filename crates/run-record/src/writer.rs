@@ -12,8 +12,8 @@ use super::checkpoint::{Curves, Origin};
 use super::curve_file::CurveFile;
 use super::tensorboard::TensorBoard;
 use super::{
-    Checkpoint, EpochRow, FailedCheckpoint, FinishedRankFile, Layout, NewRankFile, RankTensors, RecordError,
-    RunDir, SaveOptions, files, folders,
+    Checkpoint, EpochRow, FailedCheckpoint, FinishedMomentsFile, FinishedRankFile, Layout, NewMomentsFile,
+    NewRankFile, RankTensors, RecordError, RunDir, SaveOptions, files, folders,
 };
 
 /// Loss and accuracy at one step.
@@ -158,8 +158,18 @@ impl RunWriter {
         NewRankFile::create(&self.dir.checkpoints(), tensors)
     }
 
+    /// Begins the file of the optimizer's `moments`, by name, each with the tensors of `layout`. The next
+    /// checkpoint takes it.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn moments_file(&self, layout: &Layout, moments: &[String]) -> Result<NewMomentsFile, RecordError> {
+        NewMomentsFile::create(&self.dir.checkpoints(), layout, moments)
+    }
+
     /// Writes a checkpoint after `step` steps of the run. `int8` is the content of the int8 model's file,
-    /// made from the same weights. `ranks` are the tensors that differ between ranks.
+    /// made from the same weights. `moments` are the optimizer's moments, and `ranks` the tensors that differ
+    /// between ranks.
     ///
     /// Then removes older checkpoints, except the newest ones, the checkpoint of the step `best` (lowest test
     /// loss, for early stopping) and, with `--keep`, the checkpoint of the step `most_accurate`.
@@ -169,15 +179,15 @@ impl RunWriter {
     pub fn checkpoint<P: Serialize + DeserializeOwned>(
         &self,
         layout: &Layout,
-        (int8, ranks): (Option<&[u8]>, Option<&FinishedRankFile>),
+        (int8, moments, ranks): (Option<&[u8]>, Option<&FinishedMomentsFile>, Option<&FinishedRankFile>),
         checkpoint: &Checkpoint<P>,
         step: usize,
         [best, most_accurate]: [Option<usize>; 2],
     ) -> Result<(), RecordError> {
         let curves = self.curves.iter().map(|(name, curve)| (name.clone(), curve.digest())).collect();
         let kept = best.into_iter().chain(self.keep.and(most_accurate)).collect();
-        let options =
-            SaveOptions { int8, ranks, origin: self.origin.clone(), curves, step, keep: self.keep, kept };
+        let (origin, keep) = (self.origin.clone(), self.keep);
+        let options = SaveOptions { int8, moments, ranks, origin, curves, step, keep, kept };
         let path = checkpoint.save(&self.dir.checkpoints(), layout, &options)?;
         log::debug!("checkpoint {}", path.display());
         Ok(())

@@ -7,7 +7,8 @@ use anyhow::Context;
 use burn_mpi::{Launcher, ParamLayout, ShardPlan, World};
 use run_record::checkpoint::load_weights;
 use run_record::{
-    Attempt, Checkpoint, Curves, RankFile, RunDir, RunDirState, Status, count, is_of_run, now, quoted,
+    Attempt, Checkpoint, Curves, MomentsFile, RankFile, RunDir, RunDirState, Status, count, is_of_run, now,
+    quoted,
 };
 
 use super::resume::Resumed;
@@ -26,6 +27,8 @@ pub struct Begin {
     /// The weights of `--init` or of the checkpoint.
     pub weights: Option<Vec<f32>>,
     pub checkpoint: Option<Checkpoint<Position>>,
+    /// The checkpoint's moments.
+    pub moments: Option<MomentsFile>,
     /// The checkpoint's tensors that differ between ranks; `None` if it has none.
     pub ranks: Option<RankFile>,
     /// The curves up to the checkpoint.
@@ -99,23 +102,6 @@ pub fn note_failure(dir: &RunDir, error: &anyhow::Error) {
     if let Err(error) = noted.and_then(|()| dir.note("ended_at", &now())) {
         log::debug!("{error}");
     }
-}
-
-/// Sends rank 0's checkpoint to every rank: moments as floats, the rest as JSON. The weights are left out:
-/// rank 0's network has them, and the trainer sends them to all ranks. `values` is the length of each moment:
-/// the number of values in all parameters and buffers.
-pub fn share(
-    world: &World,
-    checkpoint: Option<Checkpoint<Position>>,
-    values: usize,
-) -> anyhow::Result<Option<Checkpoint<Position>>> {
-    let Some(shared) = world.broadcast(&checkpoint)? else { return Ok(None) };
-    let mut checkpoint = checkpoint.unwrap_or(shared);
-    for (_, moment) in &mut checkpoint.moments {
-        moment.resize(values, 0.0);
-        world.broadcast_f32(moment)?;
-    }
-    Ok(Some(checkpoint))
 }
 
 /// Warns if a limit (`--train-samples` or `--test-samples`) exceeds the number of available samples. If

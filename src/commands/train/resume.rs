@@ -22,7 +22,8 @@ use burn_mpi::{ParamLayout, ShardPlan, World};
 use run_record::checkpoint::{MODEL, verify};
 use run_record::files::same_file;
 use run_record::{
-    Attempt, Change, Checkpoint, Intact, NamedRun, RankFile, RunDir, Status, WORLD_SIZE, check_curves, count,
+    Attempt, Change, Checkpoint, Intact, MomentsFile, NamedRun, RankFile, RunDir, Status, WORLD_SIZE,
+    check_curves, count,
 };
 
 /// A run that can be resumed.
@@ -114,11 +115,12 @@ impl Resumed {
         record.history = old.history;
         record.failed_attempts = old.failed_attempts;
         let ranks = RankFile::open(&intact.path, old.world_size)?;
+        let moments = Some(MomentsFile::open(&intact.path, &stored(layout), &checkpoint.moments)?);
         let complete = completed == Some(step) && changed.is_empty();
         record.history.push(Attempt { started_at: record.started_at.clone(), step, changed });
         let weights = Some(std::mem::take(&mut checkpoint.params));
         let (dir, checkpoint) = (Some(dir), Some(checkpoint));
-        Ok(Begin { dir, weights, checkpoint, ranks, curves, samples, complete, ..Begin::default() })
+        Ok(Begin { dir, weights, checkpoint, moments, ranks, curves, samples, complete, ..Begin::default() })
     }
 
     /// Returns the number of steps of the run, or `None` if earlier attempts did not complete the run.

@@ -1,31 +1,53 @@
 //! Checks the updates of each optimizer against values computed by hand.
 
+use std::ops::Range;
+
 use super::*;
 use crate::train::RunConfig;
 
-struct Given(Vec<Vec<f32>>);
+/// Gradients of a share, each with the index of its first value in the flat vector of parameters.
+struct Given(Vec<(usize, Vec<f32>)>);
 
 impl AveragedGradients for Given {
-    fn gradient_mut(&mut self, param: usize) -> Result<&mut [f32], CommError> {
-        Ok(&mut self.0[param])
+    fn share_length(&self) -> Result<usize, CommError> {
+        Ok(self.0.iter().map(|(_, gradient)| gradient.len()).sum())
+    }
+
+    fn pieces(&mut self) -> Result<Vec<Piece<'_>>, CommError> {
+        let mut start = 0;
+        let piece = |(param, (first, gradient)): (usize, &'_ mut (usize, Vec<f32>))| {
+            start += gradient.len();
+            (param, *first..*first + gradient.len(), start - gradient.len())
+        };
+        let places: Vec<_> = self.0.iter_mut().enumerate().map(piece).collect();
+        let pieces = places.into_iter().zip(&mut self.0);
+        Ok(pieces
+            .map(|((param, range, start), (_, gradient))| Piece { param, range, start, gradient })
+            .collect())
+    }
+
+    fn clip_norm(&mut self, max: f64) -> Result<(), CommError> {
+        let norm = self.0.iter().map(|(_, gradient)| flat::square_sum(gradient)).sum::<f64>().sqrt();
+        if max < norm {
+            self.0.iter_mut().for_each(|(_, gradient)| _ = flat::scale(gradient, (max / norm) as f32));
+        }
+        Ok(())
     }
 }
 
 /// Returns the optimizer of a run with these options, and its initial rate.
-fn optimizer(options: &str, length: usize) -> (Optimizer, Rate) {
+fn optimizer(options: &str) -> (Optimizer, Rate) {
     let words: Vec<String> = options.split_whitespace().map(str::to_owned).collect();
     let config = RunConfig::read(&words).unwrap();
-    (Optimizer::new(&config, length), config.base_rate())
+    (Optimizer::new(&config), config.base_rate())
 }
 
 /// Returns the weights after one step with each gradient in `steps`.
 fn updated<const N: usize>(options: &str, mut params: [f32; N], steps: &[[f32; N]]) -> [f32; N] {
-    let (mut optimizer, rate) = optimizer(options, N);
+    let (mut optimizer, rate) = optimizer(options);
     for gradients in steps {
-        let mut given = Given(vec![gradients[..1].to_vec(), vec![9.0; 3], gradients[1..].to_vec()]);
-        // Parameter 1 is a buffer, which gets no gradient.
-        optimizer.update(&[(0, 0..1), (2, 1..N)], &mut params, &mut given, rate).unwrap();
-        assert_eq!(given.0[1], [9.0; 3], "untouched");
+        let mut given = Given(vec![(0, gradients[..1].to_vec()), (1, gradients[1..].to_vec())]);
+        optimizer.update(&mut params, &mut given, rate).unwrap();
     }
     assert_eq!(optimizer.updates(), steps.len() as u64);
     params
@@ -68,13 +90,13 @@ fn an_optimizer_goes_on_from_its_moments_alone() {
         ["--optimizer adam", "--optimizer sgd --momentum 0.5", "--optimizer rmsprop --momentum 0.5"]
     {
         let update = |optimizer: &mut Optimizer, rate, params: &mut [f32], gradients: [f32; 2]| {
-            let mut given = Given(vec![gradients.to_vec()]);
-            optimizer.update(&[(0, 0..2)], params, &mut given, rate).unwrap();
+            let mut given = Given(vec![(0, gradients.to_vec())]);
+            optimizer.update(params, &mut given, rate).unwrap();
         };
         let options = format!("{options} --weight-decay 0.01");
-        let (mut whole, (mut first, rate)) = ([1.0f32, -1.0], optimizer(&options, 2));
+        let (mut whole, (mut first, rate)) = ([1.0f32, -1.0], optimizer(&options));
         update(&mut first, rate, &mut whole, [0.25, 0.5]);
-        let (mut cut, (mut second, _)) = (whole, optimizer(&options, 2));
+        let (mut cut, (mut second, _)) = (whole, optimizer(&options));
         second.restore(first.moments.clone(), first.updates()).unwrap();
         update(&mut first, rate, &mut whole, [0.5, -0.5]);
         update(&mut second, rate, &mut cut, [0.5, -0.5]);
@@ -82,10 +104,38 @@ fn an_optimizer_goes_on_from_its_moments_alone() {
     }
 }
 
+/// Two ranks with shares of uneven lengths, which cut a parameter, have together the bits of one rank.
+#[test]
+fn shares_of_the_parameters_are_updated_alone() {
+    for options in ["adam", "adamw", "sgd", "sgd --momentum 0.5", "rmsprop", "rmsprop --momentum 0.5"] {
+        let options = format!("--optimizer {options} --weight-decay 0.01 --l1 0.1 --l2 0.2");
+        let start = [1.0, -2.0, 0.5, 3.0, -0.25];
+        let steps = [[0.25, 0.5, -0.5, 1.0, 2.0], [0.5, -0.25, 0.125, -1.0, 0.75]];
+        let update = |shares: &[&[Range<usize>]]| {
+            let mut whole = start;
+            for pieces in shares {
+                let ((mut optimizer, rate), mut params) = (optimizer(&options), start);
+                for gradients in steps {
+                    let piece = |range: &Range<usize>| (range.start, gradients[range.clone()].to_vec());
+                    let mut given = Given(pieces.iter().map(piece).collect());
+                    optimizer.update(&mut params, &mut given, rate).unwrap();
+                }
+                let length = pieces.iter().map(|range| range.len()).sum::<usize>();
+                assert!(optimizer.moments.iter().all(|(_, moment)| moment.len() == length), "{options}");
+                for range in *pieces {
+                    whole[range.clone()].copy_from_slice(&params[range.clone()]);
+                }
+            }
+            whole
+        };
+        assert_eq!(update(&[&[0..2, 4..5], &[2..4]]), update(&[&[0..3, 3..5]]), "{options}");
+    }
+}
+
 #[test]
 fn moments_of_another_optimizer_are_refused_and_both_named() {
-    let (adam, _) = optimizer("--optimizer adam", 2);
-    let (mut sgd, _) = optimizer("--optimizer sgd --momentum 0.5", 2);
+    let (adam, _) = optimizer("--optimizer adam");
+    let (mut sgd, _) = optimizer("--optimizer sgd --momentum 0.5");
     let message = sgd.restore(adam.moments, 1).unwrap_err().to_string();
     assert!(message.contains("first, second") && message.contains("velocity"), "{message}");
 }

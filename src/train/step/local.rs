@@ -18,8 +18,7 @@ use crate::model::Network;
 use crate::spans;
 use crate::train::{LabelledBytes, OwnTensors, Tally, TrainError};
 use burn_mpi::{
-    CommError, CommTimes, FragmentState, LocalOptions, LocalState, LocalUpdates, MicroBatch, ParamLayout,
-    Signals, World,
+    CommError, CommTimes, FragmentState, LocalOptions, LocalState, LocalUpdates, MicroBatch, Signals, World,
 };
 
 /// What a checkpoint stores about local updates, in addition to tensors. All fields are equal on all ranks.
@@ -124,6 +123,8 @@ impl Learner<'_> {
     pub fn begin_local(&mut self, steps: usize) -> Result<(), CommError> {
         let Some(options) = self.options.communication.local_options() else { return Ok(()) };
         let earlier = self.sync.times();
+        // A rank without samples makes no update, and checkpoints have its moments too.
+        self.optimizer.begin(self.layout.trainable());
         let collective = self.sync.take_collective()?;
         self.local = Some(Box::new(Local {
             updates: LocalUpdates::new(self.world, collective, &self.layout, &self.params, options)?,
@@ -161,7 +162,7 @@ impl Learner<'_> {
             let range = from..(from + micro_batch).min(count);
             tally.add(&self.backward(samples, range, count, MicroBatch::More)?);
         }
-        let Self { local, optimizer, params, places, rate, .. } = self;
+        let Self { local, optimizer, params, rate, .. } = self;
         let Some(local) = local else { return Ok((tally, Signals::default())) };
         if !tally.loss.is_finite() {
             let step = local.steps_of_run() + 1;
@@ -170,7 +171,7 @@ impl Learner<'_> {
         let trains = count > 0 && local.failed.is_none();
         let began = Instant::now();
         if trains {
-            spans::span(&spans::OPTIMIZER, || optimizer.update(places, params, &mut local.gradients, *rate))?;
+            spans::span(&spans::OPTIMIZER, || optimizer.update(params, &mut local.gradients, *rate))?;
         }
         self.times.optimizer += began.elapsed();
         let signals =
@@ -251,10 +252,11 @@ impl Learner<'_> {
     ) -> Result<(), TrainError> {
         self.begin_local(step.saturating_sub(saved.steps))?;
         let state = shared_state(self.world, saved, &mut tensors)?;
-        let names: Vec<String> = self.optimizer.moments.iter().map(|(name, _)| name.clone()).collect();
-        let mut own = |name: &str| take(&mut tensors, name, &self.layout);
-        let read = own(PARAMS).and_then(|params| {
-            let moments = names.into_iter().map(|name| Ok((name.clone(), own(&moment(&name))?)));
+        let (values, length) = (self.layout.len(), self.layout.trainable());
+        let names = self.optimizer.names();
+        let mut own = |name: &str, length| take(&mut tensors, name, length);
+        let read = own(PARAMS, values).and_then(|params| {
+            let moments = names.into_iter().map(|name| Ok((name.clone(), own(&moment(&name), length)?)));
             Ok((params, moments.collect::<Result<Vec<_>, String>>()?))
         });
         let (params, moments) = self.world.agree(read)?;
@@ -307,11 +309,10 @@ fn tensor(fragment: usize, part: &str) -> String {
     format!("local.{fragment}.{part}")
 }
 
-/// Removes a tensor of the network's size from `tensors`.
-fn take(tensors: &mut OwnTensors, name: &str, layout: &ParamLayout) -> Result<Vec<f32>, String> {
-    let found = tensors.remove(name).filter(|values| values.len() == layout.len());
-    found
-        .ok_or_else(|| format!("the checkpoint has no tensor {name} of {} values of this rank", layout.len()))
+/// Removes a tensor of `length` values from `tensors`.
+fn take(tensors: &mut OwnTensors, name: &str, length: usize) -> Result<Vec<f32>, String> {
+    let found = tensors.remove(name).filter(|values| values.len() == length);
+    found.ok_or_else(|| format!("the checkpoint has no tensor {name} of {length} values of this rank"))
 }
 
 /// Sends the tensors of fragments from rank 0 to all ranks, and returns the state of this rank.

@@ -6,20 +6,24 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{DType, Gradients, Tensor};
 
 use crate::train::AveragedGradients;
-use burn_mpi::{CommError, ParamLayout};
+use burn_fused::optim::flat;
+use burn_mpi::{CommError, ParamLayout, Piece};
 
 /// One gradient for each parameter, in the layout of the network. A parameter without a gradient has zeros.
 pub struct OwnGradients {
     values: Vec<f32>,
     /// Range of each parameter in `values`, in visit order.
     ranges: Vec<Range<usize>>,
+    /// Indices of the trainable parameters in `ranges`.
+    trainable: Vec<usize>,
 }
 
 impl OwnGradients {
     /// Returns zeros for the parameters of `layout`.
     pub fn new(layout: &ParamLayout) -> Self {
         let ranges = layout.specs().iter().map(|spec| spec.range.clone()).collect();
-        Self { values: vec![0.0; layout.len()], ranges }
+        let trainable = (0..layout.specs().len()).filter(|&param| layout.specs()[param].trainable).collect();
+        Self { values: vec![0.0; layout.len()], ranges, trainable }
     }
 
     /// Sets all gradients to zero.
@@ -34,8 +38,31 @@ impl OwnGradients {
 }
 
 impl AveragedGradients for OwnGradients {
-    fn gradient_mut(&mut self, param: usize) -> Result<&mut [f32], CommError> {
-        Ok(&mut self.values[self.ranges[param].clone()])
+    fn share_length(&self) -> Result<usize, CommError> {
+        Ok(self.trainable.iter().map(|&param| self.ranges[param].len()).sum())
+    }
+
+    fn pieces(&mut self) -> Result<Vec<Piece<'_>>, CommError> {
+        let (mut pieces, mut start) = (Vec::new(), 0);
+        let (mut rest, mut end) = (self.values.as_mut_slice(), 0);
+        for &param in &self.trainable {
+            let range = self.ranges[param].clone();
+            let (gradient, after) = rest[range.start - end..].split_at_mut(range.len());
+            (rest, end) = (after, range.end);
+            let length = range.len();
+            pieces.push(Piece { param, range, start, gradient });
+            start += length;
+        }
+        Ok(pieces)
+    }
+
+    fn clip_norm(&mut self, max: f64) -> Result<(), CommError> {
+        let squares: f64 = self.pieces()?.iter().map(|piece| flat::square_sum(piece.gradient)).sum();
+        let factor = max / (squares.sqrt() + 1e-6);
+        if factor < 1.0 {
+            self.pieces()?.into_iter().for_each(|piece| _ = flat::scale(piece.gradient, factor as f32));
+        }
+        Ok(())
     }
 }
 
@@ -83,6 +110,14 @@ mod tests {
             }
         }
         assert_eq!(own.values, [2.0, 4.0, 0.0, 0.0, 10.0, 14.0]);
-        assert_eq!(own.gradient_mut(2).unwrap(), [10.0, 14.0]);
+        let pieces = own.pieces().unwrap();
+        let found: Vec<_> =
+            pieces.iter().map(|piece| (piece.param, piece.range.clone(), piece.start)).collect();
+        assert_eq!(found, [(0, 0..2, 0), (2, 4..6, 2)]);
+        assert_eq!(pieces[1].gradient, [10.0, 14.0]);
+        assert_eq!(own.share_length().unwrap(), 4);
+        own.clip_norm(1.0).unwrap();
+        let norm = own.values.iter().map(|value| value * value).sum::<f32>().sqrt();
+        assert!((norm - 1.0).abs() < 1e-5, "{norm}");
     }
 }

@@ -8,22 +8,28 @@
 use super::Trainer;
 use crate::quant::Int8File;
 use crate::spans;
+use crate::train::recorder::Streamed;
 use crate::train::step::Learner;
 use crate::train::{OwnTensors, Position, Recorder, Tally, TrainError, ranks};
 use data::Split;
-use run_record::{Checkpoint, Curve, FinishedRankFile, Phases, RecordError, StepMs};
+use run_record::{Checkpoint, Curve, FinishedRankFile, MomentsFile, Phases, RecordError, StepMs};
 
 impl Trainer<'_> {
     /// Restores the position and the optimizer of `checkpoint`. The network must already have the
-    /// checkpoint's weights. `own` are the tensors that the checkpoint has for this rank alone. If another
-    /// number of ranks wrote the checkpoint, divides its lists among the ranks of this job.
+    /// checkpoint's weights. `own` are the tensors that the checkpoint has for this rank alone. Rank 0 has the
+    /// checkpoint's moments open in `file`. If another number of ranks wrote the checkpoint, divides its lists
+    /// among the ranks of this job.
     ///
     /// # Errors
     /// If the shard of the checkpoint's epoch cannot be read, if the moments belong to a different optimizer,
     /// or if the order of gradients does not fit the network.
-    pub fn restore(&mut self, checkpoint: Checkpoint<Position>, own: OwnTensors) -> Result<(), TrainError> {
+    pub fn restore(
+        &mut self,
+        checkpoint: Checkpoint<Position>,
+        own: OwnTensors,
+        file: Option<&MomentsFile>,
+    ) -> Result<(), TrainError> {
         let rank = self.world.rank();
-        self.learner.optimizer.restore(checkpoint.moments, checkpoint.updates)?;
         self.position = checkpoint.position;
         if checkpoint.world_size != self.world.size() {
             let test = self.learner.options.plan(&self.source, Split::Test, self.world.size());
@@ -38,7 +44,14 @@ impl Trainer<'_> {
             let damaged =
                 |error| TrainError::Ends(format!("the checkpoint's state.json is damaged: {error}"));
             adopted.map_err(damaged)?;
+        } else if self.learner.options.communication.shard_optimizer {
+            return Err(TrainError::Ends(
+                "the checkpoint is from an older version, without the order of gradients that determines the shares \
+                 of --shard-optimizer: resume it with --shard-optimizer off"
+                    .into(),
+            ));
         }
+        self.learner.restore_moments(&checkpoint.moments, checkpoint.updates, file)?;
         if let (Some(scale), Some(saved)) = (&mut self.learner.loss_scale, self.position.loss_scale) {
             *scale = saved;
         }
@@ -166,21 +179,22 @@ impl Trainer<'_> {
             self.position.ranges =
                 self.learner.quantizer.as_ref().map(|quantizer| quantizer.ranges().clone());
             self.position.bytes_sent = self.bytes_before + self.learner.bytes_sent;
-            let rank_file = self.rank_file(recorder)?;
+            let ranks = self.rank_file(recorder)?;
+            let moments = self.learner.write_moments(recorder)?;
             let last = self.stopping || self.is_done();
-            // Move weights and moments into the checkpoint and back: copies would need their memory twice.
+            // Move the weights into the checkpoint and back: a copy would need their memory twice.
             let Learner { params, optimizer, .. } = &mut self.learner;
             let checkpoint = Checkpoint {
                 params: std::mem::take(params),
-                moments: std::mem::take(&mut optimizer.moments),
+                moments: optimizer.names(),
                 updates: optimizer.updates(),
                 model: self.learner.options.model.to_string(),
                 world_size: self.world.size(),
                 position: self.position.clone(),
             };
-            let written = recorder.checkpoint(self.learner.layout(), (int8, rank_file), last, &checkpoint);
-            let Learner { params, optimizer, .. } = &mut self.learner;
-            (*params, optimizer.moments) = (checkpoint.params, checkpoint.moments);
+            let files = (int8, Streamed { moments, ranks });
+            let written = recorder.checkpoint(self.learner.layout(), files, last, &checkpoint);
+            self.learner.params = checkpoint.params;
             if written? {
                 self.checkpoint_step = Some(self.position.step);
             }

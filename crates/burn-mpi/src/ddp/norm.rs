@@ -157,7 +157,10 @@ impl GradientSync {
         self.reduced()?.gradients_of_parts().into_iter().for_each(|(_, gradient)| squares.add(gradient));
         if self.options.shard && self.world.size() > 1 {
             let mut numbers = Wire::F64(squares.take_numbers());
-            let summed = self.reduced()?.collective.all_reduce(&mut numbers, Reduction::Native);
+            let buckets = self.reduced()?;
+            let began = buckets.clock.now();
+            let summed = buckets.collective.all_reduce(&mut numbers, Reduction::Native);
+            buckets.times.exposed += buckets.clock.now() - began;
             summed.inspect_err(|error| self.broken = Some(error.clone()))?;
             if let Wire::F64(sums) = numbers {
                 squares.set_numbers(&sums);
