@@ -21,6 +21,7 @@ mod reshard;
 mod restart;
 mod resume;
 mod run_json;
+mod shard;
 mod stalls;
 mod start_up;
 mod sweep;
