@@ -157,8 +157,10 @@ fn every_option_has_its_row_and_every_field_its_schema() {
     assert!(schema.keys().eq(DEFAULTS.keys()));
     for (field, row) in &schema {
         let kind = match DEFAULTS[field] {
-            Value::Bool(false) => Takes::Flag,
             Value::Bool(true) => Takes::Switch,
+            // A resumed run can turn the option off, so it takes a value.
+            Value::Bool(false) if field == "shard_optimizer" => Takes::Switch,
+            Value::Bool(false) => Takes::Flag,
             _ => Takes::Value,
         };
         assert_eq!(row.takes, kind, "{field}");

@@ -99,6 +99,7 @@ fn an_overflow_on_one_rank_skips_the_step_on_all() {
     let initial = |name: &str, at| if (name, at) == ("linear.bias", unlikely) { -100.0 } else { 0.0 };
     let init = lab.changed_weights("any", |name, at, _| initial(name, at));
     let options = ["--train-samples=3", "--train-batch-size=1", "--precision=fp16", "--init", &init];
+    let options = [&options[..], &["--reduce=ordered"]].concat();
     let once = lab.train(3, "once", &[&options[..], &["--epochs=1"]].concat());
     assert_eq!((&once["skipped_steps"], &once["loss_scale"]), (&1.into(), &32768.0.into()));
     for (name, values) in lab.weights("once") {
@@ -109,6 +110,8 @@ fn an_overflow_on_one_rank_skips_the_step_on_all() {
     let found = (&run["steps"], &run["skipped_steps"], &run["loss_scale"]);
     assert_eq!(found, (&2.into(), &1.into(), &32768.0.into()));
     assert_ne!(run["weights_sha256"], once["weights_sha256"]);
+    lab.train(3, "shares", &[&options[..], &["--epochs=2", "--shard-optimizer"]].concat());
+    lab.assert_same("shares", "twice");
 }
 
 #[test]

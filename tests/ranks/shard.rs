@@ -120,20 +120,6 @@ fn a_run_that_is_stopped_after_every_step_has_the_bits_of_an_unsharded_one() {
     }
 }
 
-/// With fp16, gradients of the first steps overflow in the share of some rank.
-#[test]
-fn an_overflow_in_one_share_skips_the_step_on_all_ranks() {
-    let lab = Lab::new();
-    let options = options(3, 4, "--precision=fp16 --lr=0.05 --optimizer=sgd");
-    let options = words(&options);
-    lab.train(3, "whole", &options);
-    lab.train(3, "shares", &[&options[..], &["--shard-optimizer"]].concat());
-    let scale = |name: &str| lab.position(name)["loss_scale"].clone();
-    assert_eq!(scale("shares"), scale("whole"));
-    assert!(scale("whole")["skipped_steps"].as_u64() > Some(0), "{}", scale("whole"));
-    lab.assert_same_checkpoints("shares", "whole");
-}
-
 #[test]
 fn options_that_exclude_shares_are_rejected_with_one_line() {
     let lab = Lab::new();
