@@ -205,7 +205,7 @@ fn checkpoint(folder: &Path) -> PathBuf {
             position: Position { step: STEP, ..Position::default() },
         };
         let file =
-            NewMomentsFile::create(folder, &layout(), &written.moments).and_then(NewMomentsFile::finish);
+            NewMomentsFile::create(&path, &layout(), &written.moments).and_then(NewMomentsFile::finish);
         let moments = &file.expect("a file of moments in the folder");
         let options = SaveOptions { moments: Some(moments), step: STEP, ..SaveOptions::default() };
         written.save(folder, &layout(), &options).expect("a checkpoint in the folder");

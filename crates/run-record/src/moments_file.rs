@@ -1,8 +1,8 @@
 //! `optimizer.safetensors`: the optimizer's moments in a checkpoint.
 //!
-//! Ranks may have a share of the moments each. So rank 0 writes the file one parameter after the other, in any
-//! order, before the rest of the checkpoint, and reads it in the same way. It never needs memory for a whole
-//! moment.
+//! Ranks may have a share of the moments each. So rank 0 writes the file one parameter after the other, in
+//! any order, before the rest of the checkpoint, and reads it in the same way. It never needs memory for a
+//! whole moment.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -24,6 +24,8 @@ type Offsets = Vec<Vec<u64>>;
 /// removed if no checkpoint takes the file.
 #[derive(Debug)]
 pub struct NewMomentsFile {
+    /// Path of the file in the checkpoint's folder, for errors.
+    path: PathBuf,
     file: File,
     layout: Layout,
     offsets: Offsets,
@@ -39,23 +41,23 @@ pub struct FinishedMomentsFile {
 }
 
 impl NewMomentsFile {
-    /// Creates a file in `checkpoints` for moments with the names `moments`, of which each has the tensors of
-    /// `layout`. All values are 0.
+    /// Creates the file of the checkpoint in the folder `checkpoint`, for moments with the names `moments`,
+    /// of which each has the tensors of `layout`. All values are 0.
     ///
     /// # Errors
-    /// If the file cannot be written, or `checkpoints` is a symbolic link.
-    pub fn create(checkpoints: &Path, layout: &Layout, moments: &[String]) -> Result<Self, RecordError> {
-        let failed = |e| RecordError::write(&checkpoints.join(OPTIMIZER), e);
+    /// If the file cannot be written, or the folder of checkpoints is a symbolic link.
+    pub fn create(checkpoint: &Path, layout: &Layout, moments: &[String]) -> Result<Self, RecordError> {
+        let (path, checkpoints) = (checkpoint.join(OPTIMIZER), checkpoint.parent().unwrap_or(checkpoint));
+        let failed = |e| RecordError::write(&path, e);
         files::refuse_link(checkpoints).map_err(failed)?;
         fs::create_dir_all(checkpoints).map_err(failed)?;
         let (header, offsets, end) = header(layout, moments).map_err(failed)?;
         // If the process is killed, the next start removes the folder, as it removes those of checkpoints.
         let folder =
             Builder::new().prefix(".step-").suffix(".tmp").tempdir_in(checkpoints).map_err(failed)?;
-        let path = folder.path().join(OPTIMIZER);
-        let file = File::options().read(true).write(true).create_new(true).open(path).map_err(failed)?;
+        let file = File::create_new(folder.path().join(OPTIMIZER)).map_err(failed)?;
         file.write_all_at(&header, 0).and_then(|()| file.set_len(end)).map_err(failed)?;
-        Ok(Self { file, layout: layout.clone(), offsets, folder })
+        Ok(Self { path, file, layout: layout.clone(), offsets, folder })
     }
 
     /// Writes the values of tensor `tensor` of the layout of moment `moment`, both by index.
@@ -67,7 +69,7 @@ impl NewMomentsFile {
         let mut bytes = Vec::with_capacity(size_of_val(values));
         spec.for_each(values, &spec.shape, |value| bytes.extend(value.to_le_bytes()));
         let written = self.file.write_all_at(&bytes, self.offsets[moment][tensor]);
-        written.map_err(|e| RecordError::write(Path::new(OPTIMIZER), e))
+        written.map_err(|e| RecordError::write(&self.path, e))
     }
 
     /// Ends the file.
@@ -75,10 +77,10 @@ impl NewMomentsFile {
     /// # Errors
     /// If the file cannot be written.
     pub fn finish(self) -> Result<FinishedMomentsFile, RecordError> {
-        let Self { file, folder, .. } = self;
-        let path = folder.path().join(OPTIMIZER);
-        let digest = file.sync_all().and_then(|()| files::sha256_with(&[], File::open(path)?));
-        let sha256 = digest.map_err(|e| RecordError::write(Path::new(OPTIMIZER), e))?;
+        let Self { path, file, folder, .. } = self;
+        let written = folder.path().join(OPTIMIZER);
+        let digest = file.sync_all().and_then(|()| files::sha256_with(&[], File::open(written)?));
+        let sha256 = digest.map_err(|e| RecordError::write(&path, e))?;
         Ok(FinishedMomentsFile { folder, sha256 })
     }
 }
@@ -216,7 +218,8 @@ mod tests {
         let moments = ["second", "first"].map(str::to_owned);
         let values =
             [1.0, 2.0].map(|first: f32| (0..9).map(|at| first + at as f32 / 8.0).collect::<Vec<_>>());
-        let mut new = NewMomentsFile::create(&root.path().join("checkpoints"), &layout, &moments).unwrap();
+        let mut new =
+            NewMomentsFile::create(&root.path().join("a/step-00000001"), &layout, &moments).unwrap();
         // The last tensor of the first moment is never written: it has zeros.
         for (moment, tensor) in [(1, 2), (0, 0), (1, 0), (1, 1)] {
             new.write(moment, tensor, &values[moment][layout.0[tensor].range.clone()]).unwrap();

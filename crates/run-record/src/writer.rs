@@ -158,13 +158,18 @@ impl RunWriter {
         NewRankFile::create(&self.dir.checkpoints(), tensors)
     }
 
-    /// Begins the file of the optimizer's `moments`, by name, each with the tensors of `layout`. The next
-    /// checkpoint takes it.
+    /// Begins the file of the optimizer's `moments`, by name, each with the tensors of `layout`. The
+    /// checkpoint after `step` steps of the run takes it.
     ///
     /// # Errors
     /// If the file cannot be written.
-    pub fn moments_file(&self, layout: &Layout, moments: &[String]) -> Result<NewMomentsFile, RecordError> {
-        NewMomentsFile::create(&self.dir.checkpoints(), layout, moments)
+    pub fn moments_file(
+        &self,
+        step: usize,
+        layout: &Layout,
+        moments: &[String],
+    ) -> Result<NewMomentsFile, RecordError> {
+        NewMomentsFile::create(&self.dir.checkpoints().join(folders::folder_name(step)), layout, moments)
     }
 
     /// Writes a checkpoint after `step` steps of the run. `int8` is the content of the int8 model's file,

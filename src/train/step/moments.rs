@@ -1,5 +1,5 @@
-//! The optimizer's moments in checkpoints. Ranks may have a share of the moments each: rank 0 gathers them into
-//! the file, and sends them to the ranks, one parameter after the other.
+//! The optimizer's moments in checkpoints. Ranks may have a share of the moments each: rank 0 gathers them
+//! into the file, and sends them to the ranks, one parameter after the other.
 
 use super::Learner;
 use crate::layout::stored;
@@ -8,20 +8,21 @@ use burn_mpi::CommError;
 use run_record::{FinishedMomentsFile, MomentsFile, NewMomentsFile, RecordError};
 
 impl Learner<'_> {
-    /// Writes the moments of all parameters into a file that the next checkpoint takes, with local updates
-    /// those of rank 0. Returns the file on rank 0 and `None` on other ranks. If rank 0 cannot write, the other
-    /// ranks send their moments nevertheless, and rank 0 returns the error inside the result. All ranks must
-    /// call it after the same step.
+    /// Writes the moments of all parameters into a file that the checkpoint after `step` steps takes, with
+    /// local updates those of rank 0. Returns the file on rank 0 and `None` on other ranks. If rank 0 cannot
+    /// write, the other ranks send their moments nevertheless, and rank 0 returns the error inside the
+    /// result. All ranks must call it after the same step.
     ///
     /// # Errors
     /// If the transport fails.
     pub fn write_moments(
         &self,
         recorder: &Recorder<'_>,
+        step: usize,
     ) -> Result<Option<Result<FinishedMomentsFile, RecordError>>, CommError> {
         let (layout, names) = (stored(&self.layout), self.optimizer.names());
         let writer = recorder.writer.as_ref();
-        let mut file = writer.map(|writer| writer.moments_file(&layout, &names));
+        let mut file = writer.map(|writer| writer.moments_file(step, &layout, &names));
         let mut write = |moment, param, values: &[f32]| {
             if let Some(Ok(new)) = &mut file
                 && let Err(error) = new.write(moment, param, values)
@@ -49,8 +50,8 @@ impl Learner<'_> {
     }
 
     /// Sets the number of updates, and this rank's moments from the `file` of a checkpoint, which rank 0 has
-    /// open. `names` are the moments in the file. Ranks must know their shares. With local updates, the moments
-    /// of each rank are in another file. All ranks must call it.
+    /// open. `names` are the moments in the file. Ranks must know their shares. With local updates, the
+    /// moments of each rank are in another file. All ranks must call it.
     ///
     /// # Errors
     /// If the moments belong to a different optimizer, the file cannot be read, or the transport fails.

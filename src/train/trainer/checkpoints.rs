@@ -180,7 +180,7 @@ impl Trainer<'_> {
                 self.learner.quantizer.as_ref().map(|quantizer| quantizer.ranges().clone());
             self.position.bytes_sent = self.bytes_before + self.learner.bytes_sent;
             let ranks = self.rank_file(recorder)?;
-            let moments = self.learner.write_moments(recorder)?;
+            let moments = self.learner.write_moments(recorder, self.position.step)?;
             let last = self.stopping || self.is_done();
             // Move the weights into the checkpoint and back: a copy would need their memory twice.
             let Learner { params, optimizer, .. } = &mut self.learner;
