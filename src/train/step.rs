@@ -18,7 +18,7 @@ use burn_fused::loss::{Score, weighted_cross_entropy};
 use burn_fused::nn::BatchPlace;
 
 use super::optimizer::{Optimizer, Rate};
-use super::{Communication, LabelledBytes, LossScale, RunConfig, Tally};
+use super::{LabelledBytes, LossScale, RunConfig, Tally};
 use crate::model::Network;
 use crate::quant::Quantizer;
 use crate::spans;
