@@ -13,17 +13,8 @@ use burn::tensor::{Device, Tensor, TensorData};
 use safetensors::SafeTensors;
 
 use burn_fused::loss::smoothed_cross_entropy;
-use burn_mpi::CommError;
 use mpiburn::options::RunConfig;
-use mpiburn::train::{AveragedGradients, Optimizer};
-
-struct Given(Vec<Vec<f32>>);
-
-impl AveragedGradients for Given {
-    fn gradient_mut(&mut self, param: usize) -> Result<&mut [f32], CommError> {
-        Ok(&mut self.0[param])
-    }
-}
+use mpiburn::train::{Optimizer, OwnGradients};
 
 /// Reads the tensors `prefix.0`, `prefix.1`, …
 fn tensors(file: &SafeTensors<'_>, prefix: &str) -> Vec<Vec<f32>> {
@@ -49,21 +40,18 @@ fn main() -> anyhow::Result<()> {
 
     let weights = tensors(&file, "weight");
     let mut params = weights.concat();
-    let mut places = Vec::new();
-    let mut at = 0;
-    for (param, values) in weights.iter().enumerate() {
-        places.push((param, at..at + values.len()));
-        at += values.len();
-    }
-    let apart = |params: &[f32]| places.iter().map(|(_, range)| params[range.clone()].to_vec()).collect();
-    let mut optimizer = Optimizer::new(&config, params.len());
+    let apart = |mut params: &[f32]| {
+        let lengths = weights.iter().map(Vec::len);
+        lengths.map(|length| params.split_off(..length).unwrap_or_default().to_vec()).collect()
+    };
+    let mut optimizer = Optimizer::new(&config);
     let mut states: Vec<Vec<Vec<f32>>> = Vec::new();
     for step in 0.. {
         let gradients = tensors(&file, &format!("gradient.{step}"));
         if gradients.is_empty() {
             break;
         }
-        optimizer.update(&places, &mut params, &mut Given(gradients), rate(step))?;
+        optimizer.update(&mut params, &mut OwnGradients::from_values(&gradients), rate(step))?;
         states.push(apart(&params));
     }
 

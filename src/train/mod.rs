@@ -37,6 +37,6 @@ pub use recorder::Recorder;
 pub use schedule::{Schedule, ScheduleKind};
 pub use schema::{OPTIONS, OptionSpec, Scope, spec};
 pub use state::{Position, best_epoch};
-pub use step::{Learner, LocalPosition, StepTimes};
+pub use step::{Learner, LocalPosition, OwnGradients, StepTimes};
 pub use tally::Tally;
 pub use trainer::{Setup, Trainer, Watch};

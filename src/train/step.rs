@@ -25,6 +25,7 @@ use crate::spans;
 use burn_mpi::{Collective, CommError, GradientSync, MicroBatch, ParamLayout, Signals, World};
 use local::Local;
 pub use local::LocalPosition;
+pub use own_gradients::OwnGradients;
 use run_record::Phases;
 
 /// Time of each phase of a step, summed over steps.

@@ -109,6 +109,8 @@ fn options_of_the_compression_that_do_not_fit_are_rejected_with_one_line() {
         let job = lab.resume(2, "run", &["--epochs=2", &format!("--{option}={value}")]);
         refused(job, 2, &[&format!("--{option} {value}: cannot change in a resumed run")]);
     }
+    let job = lab.resume(1, "run", &["--epochs=2", "--reshard"]);
+    refused(job, 2, &["--reshard: cannot continue a run with --compress", "error memory"]);
 }
 
 #[test]

@@ -91,12 +91,13 @@ fn changed_run(lab: &Lab, name: &str, numbers: &[usize], more: &[&str]) -> Vec<u
     steps
 }
 
-/// The stops are inside epochs. Adam and SGD with momentum have moments. With `--lr-scaling`, the rate stays
-/// that of 4 ranks.
+/// The stops are inside epochs. Adam and SGD with momentum have moments; Adam's are divided among the ranks.
+/// With `--lr-scaling`, the rate stays that of 4 ranks.
 #[test]
 fn other_numbers_of_ranks_go_on_with_the_samples_and_the_losses_of_the_first() {
     let lab = Lab::new();
-    let adam = ["--lr=1e-4", "--lr-scaling=linear", "--schedule=cosine", "--warmup-epochs=1"];
+    let adam =
+        ["--lr=1e-4", "--lr-scaling=linear", "--schedule=cosine", "--warmup-epochs=1", "--shard-optimizer"];
     let sgd = ["--optimizer=sgd", "--momentum=0.9", "--lr=2e-3", "--accumulate=1"];
     for (name, more) in [("adam", &adam[..]), ("sgd", &sgd[..])] {
         let (whole, cut) = (&format!("{name}-whole"), &format!("{name}-cut"));

@@ -16,7 +16,7 @@ use crate::commands::progress::learning_rate;
 use crate::layout::stored;
 use crate::model::{HIDDEN, ModelKind};
 use crate::options::{ConfigError, RunConfig, RunRecord, TrainArgs, Words, as_typed};
-use crate::train::{Position, Schedule, ScheduleKind};
+use crate::train::{Communication, Position, Schedule, ScheduleKind};
 use crate::values::Positive;
 use burn_mpi::{ParamLayout, ShardPlan, World};
 use run_record::checkpoint::{MODEL, verify};
@@ -193,8 +193,13 @@ impl Resumed {
 /// stay the same.
 fn resharded(record: &RunRecord, ranks: usize) -> Result<RunConfig, ConfigError> {
     let mut config = record.config.clone();
-    if config.communication.local.sync_every.is_some() && ranks != record.world_size {
-        let problem = "cannot continue a run with --sync-every: each of its ranks has its own parameters";
+    let Communication { local, compression, .. } = &config.communication;
+    let own = [
+        ("--sync-every", local.sync_every.is_some(), "parameters"),
+        ("--compress", compression.compress_rank.is_some(), "error memory"),
+    ];
+    if let Some((option, _, what)) = own.into_iter().find(|own| own.1 && ranks != record.world_size) {
+        let problem = format!("cannot continue a run with {option}: each of its ranks has its own {what}");
         return Err(ConfigError::new("reshard", "", problem));
     }
     let batch_size = &mut config.data.train_batch_size;

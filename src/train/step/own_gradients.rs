@@ -26,6 +26,17 @@ impl OwnGradients {
         Self { values: vec![0.0; layout.len()], ranges, trainable }
     }
 
+    /// Returns the gradients of trainable parameters, of which each begins where the one before ends.
+    pub fn from_values(gradients: &[Vec<f32>]) -> Self {
+        let mut end = 0;
+        let range = |gradient: &Vec<f32>| {
+            end += gradient.len();
+            end - gradient.len()..end
+        };
+        let ranges: Vec<_> = gradients.iter().map(range).collect();
+        Self { values: gradients.concat(), trainable: (0..ranges.len()).collect(), ranges }
+    }
+
     /// Sets all gradients to zero.
     pub fn clear(&mut self) {
         self.values.fill(0.0);
