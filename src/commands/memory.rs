@@ -57,8 +57,9 @@ struct Least {
 }
 
 impl Least {
-    /// Computes the bounds for a network of `weights` weights, on `world_size` ranks. The largest tensor has `largest` values: its
-    /// gradient is in memory at the same time as the copy in a bucket, the buffer that the ranks sum.
+    /// Computes the bounds for a network of `weights` weights, on `world_size` ranks. The largest tensor has
+    /// `largest` values: its gradient is in memory at the same time as the copy in a bucket, the buffer that
+    /// the ranks sum.
     fn for_weights(config: &RunConfig, world_size: usize, weights: u64, largest: u64) -> Self {
         let moments = config.recipe.optimizer.moments(config.base_rate().momentum > 0.0).len() as u64;
         // With any device, host memory holds weights and gradients as flat buffers, and the moments. With a

@@ -111,7 +111,7 @@ impl RunConfig {
         self.check_quantization()
     }
 
-    /// Checks that the optimizer and the averaging of gradients support shares.
+    /// Checks that the other options support shares of the optimizer's moments.
     fn check_shares(&self) -> Result<(), ConfigError> {
         if !self.communication.shard_optimizer {
             return Ok(());
@@ -120,6 +120,8 @@ impl RunConfig {
             "is not supported with --optimizer lamb, which needs the norms of whole parameters: choose adamw"
         } else if self.communication.local.sync_every.is_some() {
             "is not supported with --sync-every, where each rank updates all of its parameters: leave out one of them"
+        } else if self.communication.compression.compress != Compress::None {
+            "is not supported with --compress, which averages whole gradients: leave out one of them"
         } else {
             return Ok(());
         };

@@ -38,8 +38,8 @@ impl<'w> Recorder<'w> {
         Ok(Self { world, writer: dir.map(|dir| RunWriter::open(dir, world.size(), start)).transpose()? })
     }
 
-    /// Writes a checkpoint, with the int8 model of its weights, if there is one, and `streamed` files. No rank continues before the checkpoint is complete. Returns whether the
-    /// checkpoint is written.
+    /// Writes a checkpoint, with the int8 model of its weights, if there is one, and the `streamed` files. No
+    /// rank continues before the checkpoint is complete. Returns whether the checkpoint is written.
     ///
     /// If a checkpoint cannot be written, the run goes on, unless the checkpoint is the `last` one. A warning
     /// and `run.json` report the failure.

@@ -150,13 +150,13 @@ impl<'w> Learner<'w> {
         };
         let (sync, averaged) = self.averaged();
         let signals = sync.reduce_with(mine, averaged)?;
-        self.bytes_sent = sync.bytes_sent();
         if signals.not_finite == 0.0 {
             spans::span(&spans::OPTIMIZER, || {
                 self.quantizer.iter_mut().for_each(Quantizer::adopt_averages);
                 self.update()
             })?;
         }
+        self.bytes_sent = self.sync.bytes_sent();
         Ok((tally, signals))
     }
 

@@ -57,8 +57,10 @@ fn a_sharded_run_has_the_weights_and_checkpoints_of_an_unsharded_one() {
         lab.train(ranks, "shares", &[&options[..], &["--overwrite", "--shard-optimizer"]].concat());
         lab.assert_same("shares", "whole");
         lab.assert_same_checkpoints("shares", "whole");
-        let [whole, shares] = ["whole", "shares"].map(|name| lab.run_json(name)["bytes_per_step"].clone());
-        assert_eq!(shares, whole, "{recipe}");
+        let [whole, shares] = ["whole", "shares"].map(|name| lab.run_json(name)["bytes_per_step"].as_f64());
+        let [whole, shares] = [whole, shares].map(|bytes| bytes.expect("a number"));
+        // The control values have a separate all-reduce.
+        assert!((shares - whole).abs() < 100.0, "{recipe}: {shares} instead of {whole} bytes");
         let keys = ["weights_sha256", "test_loss", "train_loss"];
         lab.trains_the_same(ranks, "shares", &[&options[..], &["--shard-optimizer"]].concat(), &keys);
     }
@@ -126,6 +128,10 @@ fn options_that_exclude_shares_are_rejected_with_one_line() {
     for (options, words) in [
         ("--shard-optimizer --optimizer=lamb", &["--shard-optimizer: ", "--optimizer lamb", "norms"][..]),
         ("--shard-optimizer --sync-every=4", &["--shard-optimizer: ", "--sync-every"]),
+        (
+            "--shard-optimizer --compress=powersgd --compress-rank=2",
+            &["--shard-optimizer: ", "--compress"],
+        ),
         ("--shard-optimizer=maybe", &["--shard-optimizer maybe: ", "on, off"]),
     ] {
         let options: Vec<&str> = options.split(' ').collect();

@@ -4,12 +4,12 @@
 //! ```text
 //! mpirun -n 2 --bind-to core char_gpt [--text FILE] [--backend gloo] [--steps 100] [--rate 1e-3]
 //!     [--width 256] [--layers 4] [--heads 4] [--batch 16] [--tokens 32] [--dropout 0] [--network gpt|lstm]
-//!     [--modules fused|stock] [--precision f32|bf16]
+//!     [--modules fused|stock] [--precision f32|bf16] [--optimizer whole|shares]
 //! ```
 //!
 //! network.rs is compiled twice: with the modules of `burn_fused::nn`, and with those of `burn::nn` for
 //! `--modules stock`. A step has `--batch` windows of `--tokens` characters on each rank. Without `--text`,
-//! the program generates the text.
+//! the program generates the text. With `--optimizer shares`, each rank has a share of the optimizer's state.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -18,12 +18,12 @@ use std::time::{Duration, Instant};
 
 use burn::data::dataset::{Dataset, DatasetError};
 use burn::module::Module;
-use burn::optim::ModuleOptimizer;
+use burn::optim::{ModuleOptimizer, Optimizer};
 use burn::tensor::{Device, Tensor};
 use burn_fused::precision::{MatmulPrecision, bf16_products};
 use burn_mpi::{
-    Backend, GradientSync, Mean, MicroBatch, ShardedDataset, SyncOptions, Transport, World, average_metrics,
-    broadcast_module, check_equal_weights, connect, run,
+    Backend, GradientSync, Mean, MicroBatch, ShardedDataset, ShardedOptimizer, Signals, SyncOptions,
+    Transport, World, average_metrics, broadcast_module, check_equal_weights, connect, run,
 };
 
 /// Number of different characters: a character is a byte.
@@ -51,6 +51,8 @@ pub struct Options {
     pub precision: MatmulPrecision,
     pub stock: bool,
     pub lstm: bool,
+    /// Whether the optimizer's state is divided among the ranks.
+    pub shares: bool,
     pub steps: usize,
     pub rate: f64,
     pub backend: Backend,
@@ -69,6 +71,7 @@ impl Default for Options {
             precision: MatmulPrecision::F32,
             stock: false,
             lstm: false,
+            shares: false,
             steps: 100,
             rate: 1e-3,
             backend: Backend::Mpi,
@@ -105,6 +108,7 @@ impl Options {
                 "--precision" if is_second(["f32", "bf16"])? => options.precision = MatmulPrecision::Bf16,
                 "--precision" => options.precision = MatmulPrecision::F32,
                 "--network" => options.lstm = is_second(["gpt", "lstm"])?,
+                "--optimizer" => options.shares = is_second(["whole", "shares"])?,
                 "--modules" => options.stock = is_second(["fused", "stock"])?,
                 "--rate" => match value.parse() {
                     Ok(rate) if rate > 0.0 && rate <= 1.0 => options.rate = rate,
@@ -167,7 +171,15 @@ pub trait Network: Module {
     /// Computes the mean cross entropy of the next character, over all positions of these windows.
     fn loss(&self, windows: &[Vec<u8>], device: &Device) -> Tensor<1>;
 
-    fn optimizer() -> ModuleOptimizer;
+    type Optimizer: Optimizer + 'static;
+
+    fn optimizer() -> Self::Optimizer;
+}
+
+/// The optimizer of a rank.
+enum Updates<N: Network> {
+    Whole(ModuleOptimizer),
+    Share(ShardedOptimizer<N::Optimizer>),
 }
 
 /// The network with Burn's modules.
@@ -248,14 +260,19 @@ pub fn train<N: Network>(
     device.seed(1);
     let mut model = broadcast_module(world, N::new(options, &device))?;
     let collective = connect(world, options.backend, &Transport::default())?;
-    let mut sync = GradientSync::of_module(world, collective, &model, SyncOptions::default());
-    let mut optimizer = N::optimizer();
+    let sync_options = SyncOptions { shard: options.shares, ..SyncOptions::default() };
+    let mut sync = GradientSync::of_module(world, collective, &model, sync_options);
+    let mut optimizer: Updates<N> = if options.shares {
+        Updates::Share(ShardedOptimizer::new(N::optimizer())?)
+    } else {
+        Updates::Whole(N::optimizer().into())
+    };
     let mut data = ShardedDataset::new(world, windows, options.batch)?;
     if world.is_root() {
         println!("{} parameters, {} steps per epoch", model.num_params(), data.steps());
     }
 
-    let mut times: Vec<Duration> = Vec::new();
+    let (mut times, mut updates): (Vec<Duration>, Vec<Duration>) = (Vec::new(), Vec::new());
     for epoch in 0.. {
         data.shuffle(world, 1, epoch)?;
         let mut mean = Mean::default();
@@ -266,8 +283,20 @@ pub fn train<N: Network>(
                 sync.backward(&loss, &model, batch.len(), batch.total, MicroBatch::Last)?;
                 mean.add(loss.into_scalar::<f32>(), batch.len());
             }
-            let gradients = sync.finish(&model)?;
-            model = optimizer.step(options.rate, model, gradients);
+            let (averaged, waited);
+            match &mut optimizer {
+                Updates::Whole(optimizer) => {
+                    let gradients = sync.finish(&model)?;
+                    (averaged, waited) = (Instant::now(), sync.times().exposed);
+                    model = optimizer.step(options.rate, model, gradients);
+                }
+                Updates::Share(optimizer) => {
+                    sync.reduce(Signals::default())?;
+                    (averaged, waited) = (Instant::now(), sync.times().exposed);
+                    model = optimizer.step(options.rate, model, &mut sync)?;
+                }
+            }
+            updates.push(averaged.elapsed().saturating_sub(sync.times().exposed - waited));
             times.push(began.elapsed());
         }
         let loss = average_metrics(world, &[("loss", mean)])?[0];
@@ -286,18 +315,28 @@ pub fn train<N: Network>(
     check_equal_weights(world, &model)?;
     if world.is_root() {
         println!("gradients: {}", sync.report());
-        let mut timed = times.split_off(WARM_UP.min(times.len() - 1));
-        timed.sort();
-        let median = 1e3 * timed[timed.len() / 2].as_secs_f64();
-        println!("{median:.2} ms per step, median of {}", timed.len());
+        let [step, update] = [times, updates].map(|mut times| {
+            let mut timed = times.split_off(WARM_UP.min(times.len() - 1));
+            timed.sort();
+            1e3 * timed[timed.len() / 2].as_secs_f64()
+        });
+        println!("{step:.2} ms per step, {update:.2} ms of them to update parameters; medians");
+        println!("peak memory of this rank: {}", peak_memory());
     }
     Ok(model)
+}
+
+/// Returns the peak resident memory of this process, as Linux gives it.
+fn peak_memory() -> String {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    peak.map_or("unknown", str::trim).to_owned()
 }
 
 const USAGE: &str = "\
 char_gpt [--text FILE] [--backend mpi|gloo] [--steps 100] [--rate 1e-3] [--width 256] [--layers 4]
          [--heads 4] [--batch 16] [--tokens 32] [--dropout 0] [--network gpt|lstm]
-         [--modules fused|stock] [--precision f32|bf16]";
+         [--modules fused|stock] [--precision f32|bf16] [--optimizer whole|shares]";
 
 fn main() -> ExitCode {
     if std::env::args().skip(1).any(|word| ["-h", "--help"].contains(&word.as_str())) {

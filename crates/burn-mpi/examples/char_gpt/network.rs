@@ -7,7 +7,7 @@ use nn::attention::generate_autoregressive_mask;
 use nn::loss::CrossEntropyLossConfig;
 use nn::transformer::{TransformerEncoder, TransformerEncoderConfig, TransformerEncoderInput};
 use nn::{Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig};
-use optim::{AdamWConfig, ModuleOptimizer};
+use optim::{AdamW, AdamWConfig};
 
 use super::{CHARACTERS, Network, Options};
 
@@ -33,6 +33,8 @@ pub struct Characters {
 }
 
 impl Network for Characters {
+    type Optimizer = AdamW;
+
     fn new(options: &Options, device: &Device) -> Self {
         let &Options { width, layers, heads, tokens, dropout, .. } = options;
         let layers = if options.lstm {
@@ -76,7 +78,7 @@ impl Network for Characters {
             .forward(logits.reshape([batch * length, CHARACTERS]), characters(1).reshape([batch * length]))
     }
 
-    fn optimizer() -> ModuleOptimizer {
-        AdamWConfig::new().with_epsilon(1e-8).init()
+    fn optimizer() -> AdamW {
+        AdamWConfig::new().with_epsilon(1e-8).build()
     }
 }

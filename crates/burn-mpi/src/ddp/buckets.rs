@@ -28,6 +28,7 @@ use burn::backend::flex::FlexTensor;
 
 pub(crate) use self::late::Irregular;
 use crate::clock::Clock;
+use crate::collective::operation::Call;
 use crate::ddp::buffers::{BucketPlan, Buffers, CONTROL, Part};
 use crate::ddp::compressed::Compressor;
 use crate::ddp::options::{SyncOptions, WireType};
@@ -358,7 +359,9 @@ impl Buckets {
     }
 
     pub(super) fn start(&mut self, bucket: usize, operation: Operation, wire: Wire) -> Result<(), CommError> {
-        self.sent += wire.bytes().len() as u64;
+        let bytes = (wire.bytes().len() / wire.len().max(1) * operation.length) as u64;
+        // A reduce-scatter and an all-gather together are an all-reduce.
+        self.sent += if operation.call == Call::AllReduce { bytes } else { bytes / 2 };
         self.notify(SyncEvent::BucketBegin(bucket));
         self.collective.start(operation, wire)?;
         self.notify(SyncEvent::BucketEnd(bucket));

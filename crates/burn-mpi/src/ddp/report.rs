@@ -96,8 +96,9 @@ pub struct SyncReport {
     /// Times, summed over steps.
     pub times: CommTimes,
     /// Bytes that this rank has passed to all-reduces, summed over steps: gradients or what a compression
-    /// sends in their place, control values, and second all-reduces. 0 with one rank. A transport may send
-    /// more or fewer bytes than the length of a buffer.
+    /// sends in their place, control values, and second all-reduces. 0 with one rank. A reduce-scatter counts
+    /// as half an all-reduce, and so does an all-gather. A transport may send more or fewer bytes than the
+    /// length of a buffer.
     pub sent: u64,
     /// Whether gradients are compressed.
     pub is_compressed: bool,
