@@ -70,6 +70,8 @@ pub(crate) struct Buckets {
     rank: usize,
     /// The values that this rank updates: its chunk of each bucket if the state is sharded, otherwise all.
     parts: Vec<Part>,
+    /// Indices of `parts` in the order of their buckets and slots.
+    parts_by_slot: Vec<usize>,
     pub(super) buffers: Buffers,
     /// The step in progress, or the last one.
     pub step: Step,
@@ -121,6 +123,7 @@ impl Buckets {
             collective,
             rank,
             parts: Vec::new(),
+            parts_by_slot: Vec::new(),
             buffers: Buffers::new(&plan, options.wire),
             options,
             plan,

@@ -154,7 +154,7 @@ impl GradientSync {
     /// again.
     pub fn clip_norm(&mut self, max: f64) -> Result<f64, CommError> {
         let mut squares = SquareSum::new();
-        self.reduced()?.gradients_of_parts().into_iter().for_each(|(_, gradient)| squares.add(gradient));
+        self.reduced()?.gradients_of_parts().into_iter().for_each(|(.., gradient)| squares.add(gradient));
         if self.options.shard && self.world.size() > 1 {
             let mut numbers = Wire::F64(squares.take_numbers());
             let buckets = self.reduced()?;
@@ -169,7 +169,7 @@ impl GradientSync {
         let norm = squares.total().sqrt();
         let factor = max / (norm + 1e-6);
         if max < f64::INFINITY && (factor < 1.0 || factor.is_nan()) {
-            for (_, gradient) in self.reduced()?.gradients_of_parts() {
+            for (.., gradient) in self.reduced()?.gradients_of_parts() {
                 gradient.iter_mut().for_each(|value| *value *= factor as f32);
             }
         }

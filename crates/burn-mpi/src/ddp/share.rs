@@ -52,18 +52,12 @@ impl GradientSync {
     /// # Errors
     /// [`CommError::NoGradient`] if no step has ended since the last [`gather_params`](Self::gather_params).
     pub fn pieces(&mut self) -> Result<Vec<Piece<'_>>, CommError> {
-        let offsets: Vec<usize> = self.layout.specs().iter().map(|spec| spec.range.start).collect();
-        let buckets = self.reduced()?;
-        let mut starts = vec![0; offsets.len()];
-        buckets.parts().iter().fold(0, |start, part| {
-            starts[part.param] = start;
-            start + part.range.len()
-        });
-        let piece = |(part, gradient): (&Part, _)| Piece {
-            param: part.param,
-            range: offsets[part.param] + part.range.start..offsets[part.param] + part.range.end,
-            start: starts[part.param],
-            gradient,
+        self.reduced()?;
+        let (specs, buckets) = (self.layout.specs(), self.buckets.as_deref_mut().ok_or(PANICKED)?);
+        let piece = |(start, part, gradient): (usize, &Part, _)| {
+            let offset = specs[part.param].range.start;
+            let range = offset + part.range.start..offset + part.range.end;
+            Piece { param: part.param, range, start, gradient }
         };
         Ok(buckets.gradients_of_parts().into_iter().map(piece).collect())
     }
@@ -81,14 +75,14 @@ impl GradientSync {
     /// # Panics
     /// If `params` is shorter than the layout's flat buffer.
     pub fn gather_params(&mut self, params: &mut [f32]) -> Result<(), CommError> {
-        let specs = self.layout.specs();
         assert!(params.len() >= self.layout.len(), "params must have the values of the whole layout");
+        if !self.options.shard {
+            return self.reduced().map(drop);
+        }
+        let specs = self.layout.specs();
         let offsets: Vec<usize> = specs.iter().map(|spec| spec.range.start).collect();
         let buckets = self.reduced()?;
-        if !buckets.options.shard {
-            return Ok(());
-        }
-        for (part, slots) in buckets.gradients_of_parts() {
+        for (_, part, slots) in buckets.gradients_of_parts() {
             slots.copy_from_slice(&params[offsets[part.param]..][part.range.clone()]);
         }
         let mut all = 0..buckets.plan.buckets().len();

@@ -30,6 +30,8 @@ impl Buckets {
         } else {
             self.plan.parts(1, 0)
         };
+        self.parts_by_slot = (0..self.parts.len()).collect();
+        self.parts_by_slot.sort_by_key(|&index| (self.parts[index].bucket, self.parts[index].slots.start));
     }
 
     /// Returns the values that this rank updates, in visit order.
@@ -37,23 +39,28 @@ impl Buckets {
         &self.parts
     }
 
-    /// Returns this rank's parts with their averaged gradients. Leaves out parameters without a gradient on
-    /// any rank.
-    pub fn gradients_of_parts(&mut self) -> Vec<(&Part, &mut [f32])> {
-        let mut parts: Vec<&Part> = self.parts.iter().filter(|part| !self.absent[part.param]).collect();
-        parts.sort_by_key(|part| (part.bucket, part.slots.start));
-        let mut found = Vec::with_capacity(parts.len());
-        let mut parts = parts.into_iter().peekable();
+    /// Returns this rank's parts with their averaged gradients. Before each part is the number of values in
+    /// the parts before it. Leaves out parameters without a gradient on any rank.
+    pub fn gradients_of_parts(&mut self) -> Vec<(usize, &Part, &mut [f32])> {
+        let mut found: Vec<Option<&mut [f32]>> = Vec::new();
+        found.resize_with(self.parts.len(), || None);
+        let mut order = self.parts_by_slot.iter().peekable();
         for (bucket, slots) in self.buffers.all_slots().enumerate() {
             let Some((mut at, mut rest)) = slots else { continue };
-            while let Some(part) = parts.next_if(|part| part.bucket == bucket) {
-                let (gradient, after) = rest[part.slots.start - at..].split_at_mut(part.slots.len());
-                (at, rest) = (part.slots.end, after);
-                found.push((part, gradient));
+            while let Some(&index) = order.next_if(|&&index| self.parts[index].bucket == bucket) {
+                let slots = &self.parts[index].slots;
+                let (gradient, after) = rest[slots.start - at..].split_at_mut(slots.len());
+                (at, rest) = (slots.end, after);
+                found[index] = Some(gradient);
             }
         }
-        found.sort_by_key(|(part, _)| part.param);
-        found
+        let mut end = 0;
+        let parts = self.parts.iter().zip(found).map(|(part, gradient)| {
+            end += part.range.len();
+            (end - part.range.len(), part, gradient)
+        });
+        let parts = parts.filter(|(_, part, _)| !self.absent[part.param]);
+        parts.filter_map(|(start, part, gradient)| Some((start, part, gradient?))).collect()
     }
 
     /// Returns the values of `part` in its bucket, mutable; `None` as for [`gradient`](Self::gradient).
