@@ -128,10 +128,7 @@ fn options_that_exclude_shares_are_rejected_with_one_line() {
     for (options, words) in [
         ("--shard-optimizer --optimizer=lamb", &["--shard-optimizer: ", "--optimizer lamb", "norms"][..]),
         ("--shard-optimizer --sync-every=4", &["--shard-optimizer: ", "--sync-every"]),
-        (
-            "--shard-optimizer --compress=powersgd --compress-rank=2",
-            &["--shard-optimizer: ", "--compress"],
-        ),
+        ("--shard-optimizer --compress=powersgd --compress-rank=2", &["--shard-optimizer: ", "--compress"]),
         ("--shard-optimizer=maybe", &["--shard-optimizer maybe: ", "on, off"]),
     ] {
         let options: Vec<&str> = options.split(' ').collect();
