@@ -9,6 +9,7 @@ mod compression;
 mod local;
 mod moments;
 mod own_gradients;
+mod signals;
 
 use std::ops::Range;
 use std::time::{Duration, Instant};

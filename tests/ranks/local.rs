@@ -93,15 +93,15 @@ fn a_run_that_is_stopped_after_every_step_has_the_bits_of_an_uninterrupted_one()
     }
 }
 
-/// Ranks learn of a stop when a fragment begins to synchronise, and at the end of an epoch.
+/// A rank learns of another rank's stop request two steps later, or at once before a test inside an epoch.
 #[test]
-fn a_stop_takes_effect_at_the_next_exchange() {
+fn a_stop_takes_effect_two_steps_later() {
     let lab = Lab::new();
     for (ranks, recipe, step) in [
-        (1, "--sync-every=4", 4),
-        (2, "--sync-every=4 --fragments=2", 2),
-        (3, "--sync-every=100", 5),
-        (3, "--sync-every=100 --eval-every=3", 3),
+        (1, "--sync-every=4", 3),
+        (2, "--sync-every=4 --fragments=2 --sync-delay=2", 3),
+        (3, "--sync-every=100", 3),
+        (4, "--sync-every=100 --eval-every=2", 2),
     ] {
         let options = options(ranks, 5, recipe);
         let options = words(&options);

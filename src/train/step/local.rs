@@ -1,11 +1,10 @@
 //! Training steps with local updates: each rank updates its own parameters by its own gradients, and
 //! `LocalUpdates` averages the changes every `--sync-every` steps.
 //!
-//! A step has no collective. Therefore ranks exchange their signals (NaN or infinite loss, stop request) only
-//! in the steps in which a fragment begins to synchronise, in the last step of an epoch, and before tests and
-//! checkpoints inside an epoch. All ranks know these steps in advance. A stop may therefore take up to
-//! `--sync-every` / `--fragments` steps. A rank whose loss is NaN or infinite makes no update until then, so
-//! that its parameters stay finite; then all ranks end.
+//! A rank does not wait for other ranks in a step. It learns of their signals (NaN or infinite loss, stop
+//! request) two steps later, see [`LateSignals`]; and at once in the last step of an epoch, and before tests
+//! and checkpoints inside an epoch. A rank whose loss is NaN or infinite makes no update until then, so that
+//! its parameters stay finite; then all ranks end.
 
 use std::time::{Duration, Instant};
 
@@ -14,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Learner;
 use super::own_gradients::OwnGradients;
+use super::signals::LateSignals;
 use crate::model::Network;
 use crate::spans;
 use crate::train::{LabelledBytes, OwnTensors, Tally, TrainError};
@@ -38,6 +38,7 @@ pub struct LocalPosition {
 pub struct Local {
     updates: LocalUpdates,
     options: LocalOptions,
+    signals: LateSignals,
     gradients: OwnGradients,
     /// Number of steps of the run before the first local step.
     first_step: usize,
@@ -49,8 +50,6 @@ pub struct Local {
     synchronisations: usize,
     /// Communication times of the averaged gradients before the first local step.
     earlier: CommTimes,
-    /// Time in which this rank waited for the signals of other ranks.
-    waited: Duration,
     /// Communication times of tests and checkpoints, which are not part of steps.
     outside: CommTimes,
 }
@@ -71,7 +70,7 @@ impl Local {
     pub(super) fn times(&self) -> CommTimes {
         let steps = difference(self.updates.times(), self.outside);
         let mut all = sum(self.earlier, steps);
-        all.exposed += self.waited;
+        all.exposed += self.signals.waited;
         all
     }
 
@@ -81,20 +80,6 @@ impl Local {
         let result = call(&mut self.updates);
         self.outside = sum(self.outside, difference(self.updates.times(), before));
         result
-    }
-
-    /// Whether a fragment begins to synchronise in the current step.
-    fn starts(&self) -> bool {
-        (self.updates.steps() + 1).is_multiple_of(self.options.every / self.options.fragments)
-    }
-
-    /// Returns the sum over ranks of the signals: losses that are NaN or infinite, and stop requests.
-    fn exchange(&mut self, world: &World, stop: bool) -> Result<Signals, CommError> {
-        let began = Instant::now();
-        let mut sums = [self.failed.is_some(), stop].map(|is_set| f64::from(u8::from(is_set)));
-        world.sum_f64(&mut sums)?;
-        self.waited += began.elapsed();
-        Ok(Signals { not_finite: sums[0] as f32, stop: sums[1] as f32 })
     }
 
     /// Describes the synchronisations of this process in one line.
@@ -129,21 +114,20 @@ impl Learner<'_> {
         self.local = Some(Box::new(Local {
             updates: LocalUpdates::new(self.world, collective, &self.layout, &self.params, options)?,
             options,
+            signals: LateSignals::new(self.world, &self.options.transport())?,
             gradients: OwnGradients::new(&self.layout),
             first_step: steps,
             own: None,
             failed: None,
             synchronisations: 0,
             earlier,
-            waited: Duration::ZERO,
             outside: CommTimes::default(),
         }));
         Ok(())
     }
 
-    /// Trains this rank on its own samples of a step. If `agrees` is true, or a fragment begins to
-    /// synchronise, returns the signals summed over ranks; otherwise, the signals are 0. `agrees` must be
-    /// equal on all ranks.
+    /// Trains this rank on its own samples of a step. Returns the signals of the step two steps before, summed
+    /// over ranks; of all steps so far if `agrees` is true, which must be equal on all ranks.
     ///
     /// A rank without samples, and a rank whose loss is NaN or infinite, makes no update.
     ///
@@ -174,8 +158,8 @@ impl Learner<'_> {
             spans::span(&spans::OPTIMIZER, || optimizer.update(params, &mut local.gradients, *rate))?;
         }
         self.times.optimizer += began.elapsed();
-        let signals =
-            if agrees || local.starts() { local.exchange(self.world, stop)? } else { Signals::default() };
+        let [not_finite, stop] = [local.failed.is_some(), stop].map(|is_set| f32::from(u8::from(is_set)));
+        let signals = local.signals.exchange(Signals { not_finite, stop }, agrees)?;
         if signals.not_finite > 0.0 {
             // The training ends. Do not average parameters of which some lack updates.
             return Ok((tally, signals));
