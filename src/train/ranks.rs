@@ -10,8 +10,8 @@ use run_record::{FinishedRankFile, NewRankFile, RankFile, RankTensors, RecordErr
 /// Tensors of one rank, by name.
 pub type OwnTensors = BTreeMap<String, Vec<f32>>;
 
-/// Writes `own`, the tensors of each rank, into a file that the next checkpoint takes. Returns the file on
-/// rank 0 and `None` on other ranks. If rank 0 cannot write, the other ranks send their tensors nevertheless,
+/// Writes `own`, the tensors of each rank, into a file that the checkpoint after `step` steps takes. Returns
+/// the file on rank 0 and `None` on other ranks. If rank 0 cannot write, the other ranks send their tensors nevertheless,
 /// and rank 0 returns the error inside the result, so that all ranks make the same calls.
 ///
 /// # Errors
@@ -19,12 +19,13 @@ pub type OwnTensors = BTreeMap<String, Vec<f32>>;
 pub fn write<'a>(
     world: &World,
     recorder: &Recorder<'_>,
+    step: usize,
     own: impl Iterator<Item = (String, &'a mut [f32])>,
 ) -> Result<Option<Result<FinishedRankFile, RecordError>>, CommError> {
     let mut own: Vec<(String, &mut [f32])> = own.collect();
     let lengths: RankTensors = own.iter().map(|(name, values)| (name.clone(), values.len())).collect();
     let all: Vec<RankTensors> = world.gather(&lengths)?;
-    let mut file = recorder.writer.as_ref().map(|writer| writer.rank_file(&all));
+    let mut file = recorder.writer.as_ref().map(|writer| writer.rank_file(step, &all));
     let mut received = Vec::new();
     for (rank, tensors) in all.iter().enumerate() {
         for (at, (_, length)) in tensors.iter().enumerate() {

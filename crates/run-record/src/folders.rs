@@ -1,8 +1,10 @@
 //! Folders of checkpoints: their names, which checkpoint is the newest intact one, and which are kept.
 
-use std::fs;
-use std::io::ErrorKind;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
+
+use tempfile::{Builder, TempDir};
 
 use super::checkpoint::{FILES, STATE};
 use super::failed_attempt::{HOSTS, STEP};
@@ -19,6 +21,21 @@ const DAMAGED: &str = "damaged";
 /// Returns the name of the folder of the checkpoint after `step` steps.
 pub fn folder_name(step: usize) -> String {
     format!("step-{step:08}")
+}
+
+/// Creates the file `name`, which the checkpoint in the folder `checkpoint` takes when it is written, in a
+/// temporary folder beside it. The folder is removed with its [`TempDir`]. If the process is killed, the next
+/// start removes it, as it removes those of checkpoints.
+///
+/// # Errors
+/// If the folder of checkpoints is a symbolic link, or the file cannot be created.
+pub(super) fn file_before(checkpoint: &Path, name: &str) -> io::Result<(TempDir, File)> {
+    let checkpoints = checkpoint.parent().unwrap_or(checkpoint);
+    files::refuse_link(checkpoints)?;
+    fs::create_dir_all(checkpoints)?;
+    let folder = Builder::new().prefix(".step-").suffix(".tmp").tempdir_in(checkpoints)?;
+    let file = File::create_new(folder.path().join(name))?;
+    Ok((folder, file))
 }
 
 /// Checks that the folder `path` is named after the step in its `state`. Without this check, an old
@@ -225,8 +242,6 @@ pub fn run_around(path: &Path) -> Option<PathBuf> {
 
 #[cfg(test)]
 mod tests {
-    use std::io;
-
     use rustix::io::Errno;
 
     use super::*;

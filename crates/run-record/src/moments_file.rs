@@ -10,9 +10,9 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
-use tempfile::{Builder, TempDir};
+use tempfile::TempDir;
 
-use super::{Layout, RecordError, files};
+use super::{Layout, RecordError, files, folders};
 
 /// Name of the file in a checkpoint's folder.
 pub const OPTIMIZER: &str = "optimizer.safetensors";
@@ -47,15 +47,10 @@ impl NewMomentsFile {
     /// # Errors
     /// If the file cannot be written, or the folder of checkpoints is a symbolic link.
     pub fn create(checkpoint: &Path, layout: &Layout, moments: &[String]) -> Result<Self, RecordError> {
-        let (path, checkpoints) = (checkpoint.join(OPTIMIZER), checkpoint.parent().unwrap_or(checkpoint));
+        let path = checkpoint.join(OPTIMIZER);
         let failed = |e| RecordError::write(&path, e);
-        files::refuse_link(checkpoints).map_err(failed)?;
-        fs::create_dir_all(checkpoints).map_err(failed)?;
         let (header, offsets, end) = header(layout, moments).map_err(failed)?;
-        // If the process is killed, the next start removes the folder, as it removes those of checkpoints.
-        let folder =
-            Builder::new().prefix(".step-").suffix(".tmp").tempdir_in(checkpoints).map_err(failed)?;
-        let file = File::create_new(folder.path().join(OPTIMIZER)).map_err(failed)?;
+        let (folder, file) = folders::file_before(checkpoint, OPTIMIZER).map_err(failed)?;
         file.write_all_at(&header, 0).and_then(|()| file.set_len(end)).map_err(failed)?;
         Ok(Self { path, file, layout: layout.clone(), offsets, folder })
     }

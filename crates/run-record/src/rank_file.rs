@@ -14,9 +14,9 @@ use std::path::{Path, PathBuf};
 use safetensors::tensor::Metadata;
 use serde_json::json;
 use sha2::{Digest, Sha256};
-use tempfile::{Builder, TempDir};
+use tempfile::TempDir;
 
-use super::{RecordError, files};
+use super::{RecordError, files, folders};
 
 /// Name of the file in a checkpoint's folder.
 pub const RANKS: &str = "ranks.safetensors";
@@ -44,19 +44,15 @@ pub struct FinishedRankFile {
 }
 
 impl NewRankFile {
-    /// Creates a file in `checkpoints` for the `tensors` of all ranks, in rank order.
+    /// Creates the file of the checkpoint in the folder `checkpoint`, for the `tensors` of all ranks, in rank
+    /// order.
     ///
     /// # Errors
-    /// If the file cannot be written, or `checkpoints` is a symbolic link.
-    pub fn create(checkpoints: &Path, tensors: &[RankTensors]) -> Result<Self, RecordError> {
-        let path = checkpoints.join(RANKS);
-        let failed = |e| RecordError::write(&path, e);
-        files::refuse_link(checkpoints).map_err(failed)?;
-        fs::create_dir_all(checkpoints).map_err(failed)?;
-        // If the process is killed, the next start removes the folder, as it removes those of checkpoints.
-        let folder =
-            Builder::new().prefix(".step-").suffix(".tmp").tempdir_in(checkpoints).map_err(failed)?;
-        let file = File::create_new(folder.path().join(RANKS)).map_err(failed)?;
+    /// If the file cannot be written, or the folder of checkpoints is a symbolic link.
+    pub fn create(checkpoint: &Path, tensors: &[RankTensors]) -> Result<Self, RecordError> {
+        let path = checkpoint.join(RANKS);
+        let (folder, file) =
+            folders::file_before(checkpoint, RANKS).map_err(|e| RecordError::write(&path, e))?;
         let mut new = Self { file: BufWriter::new(file), digest: Sha256::new(), folder, path };
         new.write(&header(tensors))?;
         Ok(new)
@@ -192,7 +188,7 @@ mod tests {
     }
 
     fn written(checkpoints: &Path, tensors: &[RankTensors]) -> FinishedRankFile {
-        let mut new = NewRankFile::create(checkpoints, tensors).unwrap();
+        let mut new = NewRankFile::create(&checkpoints.join("step-00000001"), tensors).unwrap();
         let mut next = 0.5;
         for (_, length) in tensors.iter().flatten() {
             let values: Vec<f32> = (0..*length).map(|at| next + at as f32).collect();
@@ -270,7 +266,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let tensors = tensors(&[&[("a", 3)]]);
         drop(written(root.path(), &tensors));
-        drop(NewRankFile::create(root.path(), &tensors).unwrap());
+        drop(NewRankFile::create(&root.path().join("step-00000001"), &tensors).unwrap());
         assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0);
     }
 }

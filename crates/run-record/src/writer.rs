@@ -149,13 +149,13 @@ impl RunWriter {
         points.iter().try_for_each(|point| self.write_point(curve, point))
     }
 
-    /// Begins the file of the `tensors` that differ between ranks, in rank order. The next checkpoint takes
-    /// it.
+    /// Begins the file of the `tensors` that differ between ranks, in rank order. The checkpoint after `step`
+    /// steps of the run takes it.
     ///
     /// # Errors
     /// If the file cannot be written.
-    pub fn rank_file(&self, tensors: &[RankTensors]) -> Result<NewRankFile, RecordError> {
-        NewRankFile::create(&self.dir.checkpoints(), tensors)
+    pub fn rank_file(&self, step: usize, tensors: &[RankTensors]) -> Result<NewRankFile, RecordError> {
+        NewRankFile::create(&self.dir.checkpoints().join(folders::folder_name(step)), tensors)
     }
 
     /// Begins the file of the optimizer's `moments`, by name, each with the tensors of `layout`. The

@@ -144,14 +144,15 @@ impl Trainer<'_> {
         &mut self,
         recorder: &Recorder<'_>,
     ) -> Result<Option<Result<FinishedRankFile, RecordError>>, TrainError> {
+        let (world, step) = (self.world, self.position.step);
         let Some((position, mut shared)) = self.learner.local_position()? else {
             return match self.learner.compression_tensors() {
-                Some(mut tensors) => Ok(ranks::write(self.world, recorder, slices(&mut tensors))?),
+                Some(mut tensors) => Ok(ranks::write(world, recorder, step, slices(&mut tensors))?),
                 None => Ok(None),
             };
         };
         self.position.local = Some(position);
-        Ok(ranks::write(self.world, recorder, self.learner.own_tensors().chain(slices(&mut shared)))?)
+        Ok(ranks::write(world, recorder, step, self.learner.own_tensors().chain(slices(&mut shared)))?)
     }
 
     /// Writes a checkpoint, with each rank's part of the position. A checkpoint that cannot be written ends

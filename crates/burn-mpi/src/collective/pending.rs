@@ -322,8 +322,10 @@ impl<L: Link> Collective for PendingOps<L> {
         let size = self.link().member().size;
         let call = match operation.call {
             sum @ (Call::AllReduce | Call::ReduceScatter) => {
-                // For two ranks, the exchange gives the same bits as a native all-reduce.
-                let exchanges = order == Reduction::Ordered || (self.halves && sum == Call::AllReduce);
+                // For two ranks, the exchange gives the same bits as a native all-reduce. Open MPI's own
+                // non-blocking reduce-scatter sums whole buffers on one rank, which sends and stores several
+                // times as much as the exchange of chunks.
+                let exchanges = order == Reduction::Ordered || self.halves || sum == Call::ReduceScatter;
                 if exchanges && !L::SUMS_IN_ORDER { Call::AllToAll } else { sum }
             }
             Call::AllGather => Call::AllGather,
