@@ -7,16 +7,31 @@ use super::Buckets;
 use crate::ddp::buffers::{BucketPlan, Buffers, Part};
 use crate::{CommError, Operation, chunk_range};
 
+/// Maximum number of buckets in flight after backward. Each needs additional memory: a reduce-scatter for a
+/// whole bucket, and an all-gather for this rank's chunk.
+const IN_FLIGHT: usize = 3;
+
 impl Buckets {
-    /// Replaces the plan in a step of which no bucket has started, and keeps the step's gradients.
+    /// Replaces the plan in a step of which no bucket has started, and keeps the step's gradients. Frees each
+    /// old bucket as soon as its gradients are copied: all old and new buckets together would need twice the
+    /// memory of the gradients.
     pub fn repack(&mut self, plan: BucketPlan) {
         let mut buffers = Buffers::new(&plan, self.options.wire);
-        for param in (0..self.uses.len()).filter(|&param| self.step.written[param]) {
-            if let (Some((from, range)), Some((to, slots))) = (self.plan.place(param), plan.place(param))
-                && let (Some(gradient), Some(slots)) =
-                    (self.buffers.values(from, range), buffers.slots(to, slots))
+        let mut remaining: Vec<usize> =
+            self.plan.buckets().iter().map(|bucket| bucket.params.len()).collect();
+        for &param in plan.buckets().iter().flat_map(|bucket| &bucket.params) {
+            let (Some((from, range)), Some((to, slots))) = (self.plan.place(param), plan.place(param)) else {
+                continue;
+            };
+            if self.step.written[param]
+                && let Some(gradient) = self.buffers.values(from, range)
+                && let Some(slots) = buffers.slots(to, slots)
             {
                 slots.copy_from_slice(gradient);
+            }
+            remaining[from] -= 1;
+            if remaining[from] == 0 {
+                drop(self.buffers.pack_wide(from));
             }
         }
         (self.plan, self.buffers) = (plan, buffers);
@@ -83,22 +98,26 @@ impl Buckets {
         let began = self.clock.now();
         let copied = self.times.copy;
         let count = self.plan.buckets().len();
-        while self.step.started < count {
-            self.start_next()?;
-        }
-        let sums = self.sum(tail.to_vec())?;
         for bucket in 0..count {
+            while self.step.started < count.min(bucket + IN_FLIGHT) {
+                self.start_next()?;
+            }
             let wire = self.wait(bucket)?;
             let padded = self.plan.buckets()[bucket].padded;
             let chunk = chunk_range(padded, self.collective.world_size(), self.rank);
             self.unpack(bucket, wire, chunk.start);
         }
+        let sums = self.sum(tail.to_vec())?;
         self.times.exposed += (self.clock.now() - began).saturating_sub(self.times.copy - copied);
         Ok(sums)
     }
 
-    /// Starts to gather all ranks' chunks of a bucket. Does nothing if this rank has the whole bucket.
+    /// Starts to gather all ranks' chunks of a bucket. Does nothing if this rank has the whole bucket. Buckets
+    /// must be started in order.
     pub fn start_gather(&mut self, bucket: usize) -> Result<(), CommError> {
+        while self.is_scattered() && self.gathered + IN_FLIGHT <= bucket {
+            self.finish_gather()?;
+        }
         if self.is_scattered()
             && let Some(wire) = self.buffers.pack_wide(bucket)
         {
@@ -110,14 +129,18 @@ impl Buckets {
 
     /// Waits for all gathers.
     pub fn finish_gathers(&mut self) -> Result<(), CommError> {
-        if !self.is_scattered() {
-            return Ok(());
+        while self.is_scattered() && self.gathered < self.plan.buckets().len() {
+            self.finish_gather()?;
         }
+        self.gathered = 0;
+        Ok(())
+    }
+
+    fn finish_gather(&mut self) -> Result<(), CommError> {
         let began = self.clock.now();
-        for bucket in 0..self.plan.buckets().len() {
-            let wire = self.wait(bucket)?;
-            self.buffers.unpack(bucket, wire, 0);
-        }
+        let wire = self.wait(self.gathered)?;
+        self.buffers.unpack(self.gathered, wire, 0);
+        self.gathered += 1;
         self.times.exposed += self.clock.now() - began;
         Ok(())
     }
