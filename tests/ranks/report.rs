@@ -226,7 +226,7 @@ fn a_measured_link_and_one_run_give_a_prediction() {
     contains(&succeeds(job(2).args(options).arg(&link)), &["Mbit/s"]);
 
     let csv = shown(&lab, &["--scaling", "--link", &link.to_string_lossy(), "--format", "csv", "--out", "p"]);
-    assert_eq!(csv.lines().count(), 12, "1 to 1024 ranks: {csv}");
+    assert_eq!(csv.lines().count(), 14, "1 to 4096 ranks: {csv}");
     let number = |row, name| column(&csv, row, name).parse::<f64>().unwrap();
     let one = lab.run_json("results/one");
     let measured = one["ms_per_step"].as_f64().unwrap();
@@ -255,4 +255,39 @@ fn a_measured_link_and_one_run_give_a_prediction() {
     ] {
         contains(&fails(&lab, code, arguments), &[expected]);
     }
+}
+
+/// Between two ranks, a ring sends as many bytes as a rank passes to all-reduces.
+#[test]
+fn every_algorithm_has_a_prediction_with_the_bytes_of_its_run() {
+    let lab = Lab::new();
+    for (name, options) in [
+        ("plain", &[][..]),
+        ("narrow", &["--grad-dtype", "bf16"]),
+        ("powersgd", &["--compress", "powersgd", "--compress-rank", "1"]),
+        ("local", &["--sync-every", "4", "--fragments", "2", "--sync-delay", "1"]),
+        ("shares", &["--shard-optimizer"]),
+    ] {
+        train(&lab, 2, &format!("results/{name}"), options);
+    }
+    let link = ["--scaling", "--latency-us", "50", "--bandwidth-mbit", "100"];
+    let csv = shown(&lab, &[&link[..], &["--format", "csv"]].concat());
+    assert_eq!(csv.lines().count(), 1 + 5 * 13, "{csv}");
+    for (n, name) in ["plain", "powersgd", "narrow", "shares", "local"].into_iter().enumerate() {
+        let run = lab.run_json(&format!("results/{name}"));
+        let of_run = |key: &str| run[key].as_f64().unwrap();
+        let predicted = |row: usize, key: &str| column(&csv, 13 * n + row, key).parse::<f64>().unwrap();
+        // Half of the gradients, the control values, and half of the parameters.
+        let of_shares = 4.0 * (of_run("params") + 5.0);
+        let expected = if name == "shares" { of_shares } else { of_run("bytes_per_step") };
+        let sent = 1024.0 * predicted(2, "kb_sent_ring");
+        assert!((sent - expected).abs() < 1.0, "{name}: {sent}, not {expected}: {csv}");
+        let (step, exposed) = (of_run("ms_per_step"), run["step_ms"]["exposed"].as_f64().unwrap());
+        assert!(predicted(2, "ms_per_step_ring") > 0.99 * (step - exposed), "{name}: {csv}");
+        assert_eq!(predicted(1, "kb_sent_ring"), 0.0);
+    }
+    contains(
+        &shown(&lab, &link),
+        &["Runs: algorithms compared, predicted for a link of 50 µs and 100 Mbit/s"],
+    );
 }

@@ -1,20 +1,21 @@
-//! `mpiburn report --scaling`: predicts times for 1 to 1024 ranks, from one run and the latency and bandwidth
-//! of a link.
+//! `mpiburn report --scaling`: predicts times and sent bytes for 1 to 4096 ranks, from one run of each
+//! algorithm and the latency and bandwidth of a link.
 
 use anyhow::bail;
 use plotters::style::BLACK;
 
 use super::UsageError;
-use super::command::ReportArgs;
-use super::cost_model::{AllReduce, Work, rank_counts};
+use super::command::{Format, ReportArgs};
+use super::cost_model::{Algorithm, AllReduce, Work, rank_counts};
 use super::link::{Link, MEASURE};
 use super::page::PagePart;
 use super::plots::{Axis, Line, LinePlot, Mark, Panel, Picture, Plot, colour, span};
-use super::remarks::is_sound;
-use super::rows::{Row, group};
-use super::runs::{Run, Section};
+use super::remarks::{is_sound, shown};
+use super::rows::{Row, group, word};
+use super::runs::{Run, Section, file_name};
 use super::sheet::{Cell, Column, Sheet, significant};
 use super::summary::STEP;
+use run_record::{Part, count};
 use terminal::digits::decimals;
 
 /// Makes the prediction of each section. A section is the runs of one sweep, or all runs outside sweeps.
@@ -36,54 +37,164 @@ pub fn parts(args: &ReportArgs, sections: &[Section]) -> anyhow::Result<Vec<Page
             bail!(UsageError::new("scaling", "", problem))
         }
     };
-    Ok(sections.iter().map(|section| part(section, &link)).collect())
+    Ok(sections.iter().map(|section| part(section, &link, args.format)).collect())
 }
 
-fn part(section: &Section, link: &Link) -> PagePart {
+/// The settings in which algorithms differ. Each combination of their values has its own prediction.
+const ALGORITHM: [&str; 9] = [
+    "sync_every",
+    "outer",
+    "fragments",
+    "sync_delay",
+    "local_after",
+    "compress",
+    "compress_rank",
+    "shard_optimizer",
+    "grad_dtype",
+];
+
+/// Returns the options of a row's algorithm that do not have their default values, as text.
+fn words_of(row: &Row<'_>) -> Vec<String> {
+    let default = |name| row.first().record.schema.row(name).map(|option| shown(&option.default));
+    let names = ALGORITHM.into_iter().filter(|name| default(name).as_deref() != Some(row.setting(name)));
+    names.filter_map(|name| word(name, row.setting(name))).collect()
+}
+
+/// Whether rows that differ in this setting compute different steps, so that their predictions cannot be
+/// compared.
+fn is_of_step(row: &Row<'_>, name: &str) -> bool {
+    const OTHERS: [&str; 7] =
+        ["accumulate", "data", "device", "precision", "processor", "simd_level", "train_batch_size"];
+    let is_computed = matches!(row.part(name), Some(Part::Network | Part::Quantization));
+    row.is_of_samples(name) || is_computed || OTHERS.contains(&name)
+}
+
+/// A prediction for one algorithm.
+struct Prediction<'r, 'a> {
+    /// The options of the algorithm.
+    name: String,
+    work: Work,
+    /// The run that `work` was measured in.
+    source: &'a Run,
+    /// Whether the times of `source` are reliable.
+    is_sound: bool,
+    /// Rows that do the same computation on any topology.
+    measured: Vec<&'r Row<'a>>,
+}
+
+fn part(section: &Section, link: &Link, format: Format) -> PagePart {
     let (title, name) = (section.title.clone(), section.name.clone());
     let mut part = PagePart { title, name, notes: section.notes.clone(), ..PagePart::default() };
     let rows = group(&section.runs);
-    // The cost models have one all-reduce of gradients in each step, which local updates do not.
-    let averages_gradients = |row: &&Row<'_>| row.first().option("sync_every").is_null();
-    // Take the row (one run or its repeats) with the fewest ranks. Rows in which ranks share cores
-    // (oversubscribed) come last.
-    let candidates = rows.iter().filter(averages_gradients);
-    let base = candidates.min_by_key(|row| (row.first().record.oversubscribed, row.ranks()));
-    let Some(base) = base else {
-        let what =
-            "cannot predict from runs with --sync-every: name a run that averages gradients in each step";
-        part.notes.extend(rows.first().map(|_| what.to_owned()));
-        return part;
-    };
-    // The work is taken from a single run, because the phases of one run are consistent. It is the run with
-    // the median step time.
-    let mut repeats = base.runs.clone();
-    repeats.sort_by(|a, b| a.results.ms_per_step.total_cmp(&b.results.ms_per_step));
-    let source = repeats[(repeats.len() - 1) / 2];
-    let work = Work::from_run(source);
-    if work.compute_ms == 0.0 || work.samples == 0 {
-        let what =
-            "cannot predict from this run: it spent all of its time waiting for gradients, or has no samples";
-        part.notes.push(format!("{}: {what}", source.path.display()));
-        return part;
+    // Of each algorithm, take the row (one run or its repeats) with the fewest ranks. Rows in which ranks
+    // share cores (oversubscribed) come later, and rows from which nothing can be predicted come last.
+    let mut candidates: Vec<&Row<'_>> = rows.iter().collect();
+    candidates.sort_by_key(|row| {
+        let Run { record, .. } = row.first();
+        (unusable(row.first()).is_some(), record.oversubscribed, row.ranks())
+    });
+    let mut bases: Vec<&Row<'_>> = Vec::new();
+    for row in candidates {
+        let is_same = |base: &&Row<'_>| ALGORITHM.iter().all(|name| base.setting(name) == row.setting(name));
+        let is_comparable = |first: &&Row<'_>| row.equals_except(first, |name| !is_of_step(row, name));
+        if bases.first().is_none_or(is_comparable) && !bases.iter().any(is_same) {
+            bases.push(row);
+        }
     }
-    // Rows that do the same computation as `base`, on any topology.
-    let is_excepted = |name: &str| {
-        base.is_of_backend(name) || ["topology", "oversubscribed", "launcher", "mpi"].contains(&name)
-    };
-    let measured: Vec<&Row<'_>> = rows.iter().filter(|row| row.equals_except(base, is_excepted)).collect();
-    let mut sheet = table(section, &work, link, source, &measured);
-    if !is_sound(base) {
-        sheet.remarks.push("The times of that run are unreliable: too short, disturbed or unsteady.".into());
+    bases.sort_by_cached_key(|base| words_of(base));
+    let mut predictions = Vec::new();
+    for base in bases {
+        // The work is taken from a single run, because the phases of one run are consistent. It is the run
+        // with the median step time.
+        let mut repeats = base.runs.clone();
+        repeats.sort_by(|a, b| a.results.ms_per_step.total_cmp(&b.results.ms_per_step));
+        let source = repeats[(repeats.len() - 1) / 2];
+        if let Some(what) = unusable(source) {
+            part.notes.push(format!("{}: cannot predict from this run: {what}", source.path.display()));
+            continue;
+        }
+        let is_excepted = |name: &str| {
+            base.is_of_backend(name) || ["topology", "oversubscribed", "launcher", "mpi"].contains(&name)
+        };
+        predictions.push(Prediction {
+            name: Some(words_of(base).join(", "))
+                .filter(|name| !name.is_empty())
+                .unwrap_or("all-reduce".into()),
+            work: Work::from_run(source),
+            source,
+            is_sound: is_sound(base),
+            measured: rows.iter().filter(|row| row.equals_except(base, is_excepted)).collect(),
+        });
     }
-    let caption =
-        "Epoch time and efficiency by the ring and recursive-doubling cost models; dots are measured runs.";
-    let measured: Vec<&Row<'_>> =
-        measured.into_iter().filter(|row| !row.first().record.oversubscribed).collect();
-    let plot = predict_plot(&work, link, &measured);
-    part.pictures.push(Picture { name: sheet.name.clone(), caption: caption.into(), plot });
-    part.sheets.push(sheet);
+    for prediction in &predictions {
+        let sheet = table(section, prediction, link);
+        let what = "by the ring and recursive-doubling cost models; dots are measured runs.";
+        let caption = format!("Epoch time and efficiency of {} {what}", prediction.name);
+        let plot = predict_plot(prediction, link);
+        part.pictures.push(Picture { name: sheet.name.clone(), caption, plot });
+        part.sheets.push(sheet);
+    }
+    if format == Format::Csv {
+        // CSV output is a single table for programs.
+        let rest: Vec<_> =
+            part.sheets.drain(1.min(part.sheets.len())..).flat_map(|sheet| sheet.rows).collect();
+        part.sheets.iter_mut().for_each(|sheet| sheet.rows.extend(rest.iter().cloned()));
+    } else if predictions.len() > 1 {
+        part.sheets.insert(0, comparison(section, &predictions, link));
+    }
     part
+}
+
+/// Returns why nothing can be predicted from `run`; `None` if it has all measurements.
+fn unusable(run: &Run) -> Option<&'static str> {
+    let work = Work::from_run(run);
+    match work.algorithm {
+        _ if !run.option("local_after").is_null() => {
+            Some("its steps differ; name a run without --local-after")
+        }
+        Algorithm::PowerSgd { bytes: 0.0 } => {
+            Some("one rank compresses nothing; name a run of --compress with at least two ranks")
+        }
+        _ if work.compute_ms == 0.0 => Some("it spent all of its time waiting for other ranks"),
+        _ if work.samples == 0 => Some("it has no samples"),
+        _ => None,
+    }
+}
+
+/// Makes the table that compares algorithms: a row for each algorithm, with its epoch time by the faster cost
+/// model and what this model sends, for some numbers of ranks.
+fn comparison(section: &Section, predictions: &[Prediction<'_, '_>], link: &Link) -> Sheet {
+    type Row<'r, 'a> = Prediction<'r, 'a>;
+    let faster = |work: &Work, ranks| {
+        let time = |model: &AllReduce| work.step_ms(link, *model, ranks);
+        let by_time = AllReduce::ALL.into_iter().min_by(|a, b| time(a).total_cmp(&time(b)));
+        by_time.unwrap_or(AllReduce::Ring)
+    };
+    let mut columns =
+        vec![Column::words("algorithm", "algorithm").shows(|row: &Row<'_, '_>| Cell::text(&row.name))];
+    for (title, key, digits) in [("epoch s", "epoch_seconds", 2), ("KB sent", "kb_sent", 1)] {
+        for (ranks, hide_order) in [(2, 1), (8, 0), (64, 0), (512, 2), (4096, 0)] {
+            let column = Column::number(&format!("{title} {ranks}"), &format!("{key}_{ranks}"));
+            columns.push(column.hide_order(hide_order).shows(move |row: &Row<'_, '_>| {
+                let model = faster(&row.work, ranks);
+                let found = match key {
+                    "kb_sent" => row.work.sent_bytes(model, ranks) / 1024.0,
+                    _ => row.work.epoch_s(link, model, ranks),
+                };
+                Cell::number(found, decimals(found, digits), vec![])
+            }));
+        }
+    }
+    let title = format!("{}: algorithms compared, {}", section.title, of_link(link));
+    let what = "For these numbers of ranks: time of an epoch, and KB that a rank sends in a step, by the faster of ring \
+                and recursive doubling.";
+    Sheet::from_rows(format!("{}-algorithms", section.name), title, columns, predictions)
+        .with_remarks([what.into()])
+}
+
+fn of_link(link: &Link) -> String {
+    let [latency, bandwidth] = [link.latency_us, link.bandwidth_mbit].map(|number| significant(number, 5));
+    format!("predicted for a link of {latency} µs and {bandwidth} Mbit/s")
 }
 
 /// Returns the measured time of an epoch in seconds.
@@ -100,23 +211,26 @@ struct PredictionRow<'r, 'a> {
 
 /// Makes the table: a row for each number of ranks and each measured configuration, with the predictions of
 /// both models.
-fn table(section: &Section, work: &Work, link: &Link, source: &Run, measured: &[&Row<'_>]) -> Sheet {
-    let count = |number: usize| Cell::number(number as f64, 0, vec![]);
+fn table(section: &Section, prediction: &Prediction<'_, '_>, link: &Link) -> Sheet {
+    let Prediction { name: algorithm, work, source, measured, .. } = prediction;
+    let whole = |number: usize| Cell::number(number as f64, 0, vec![]);
     let mut columns = vec![
-        Column::number("ranks", "ranks").shows(|line: &PredictionRow<'_, '_>| count(line.ranks)),
+        Column::number("ranks", "ranks").shows(|line: &PredictionRow<'_, '_>| whole(line.ranks)),
         Column::number("steps", "steps_per_epoch")
-            .shows(|line: &PredictionRow<'_, '_>| count(work.steps(line.ranks))),
+            .shows(|line: &PredictionRow<'_, '_>| whole(work.steps(line.ranks))),
     ];
-    let values: [(_, _, _, &dyn Fn(AllReduce, usize) -> f64); 3] = [
-        ("ms/step", "ms_per_step", 3, &|model, ranks| work.step_ms(link, model, ranks)),
-        ("epoch s", "epoch_seconds", 2, &|model, ranks| work.epoch_s(link, model, ranks)),
-        ("effic. %", "efficiency_percent", 0, &|model, ranks| work.efficiency(link, model, ranks)),
+    // The last element of each entry is the order in which a narrow table leaves out columns.
+    let values: [(_, _, _, &dyn Fn(AllReduce, usize) -> f64, _); 4] = [
+        ("ms/step", "ms_per_step", 3, &|model, ranks| work.step_ms(link, model, ranks), [0, 0]),
+        ("epoch s", "epoch_seconds", 2, &|model, ranks| work.epoch_s(link, model, ranks), [0, 0]),
+        ("effic. %", "efficiency_percent", 0, &|model, ranks| work.efficiency(link, model, ranks), [1, 2]),
+        ("KB sent", "kb_sent", 1, &|model, ranks| work.sent_bytes(model, ranks) / 1024.0, [0, 3]),
     ];
-    for (title, key, digits, value) in values {
+    for (title, key, digits, value, hide_order) in values {
         let names = [("ring", "ring"), ("rec. doubling", "recursive_doubling")];
-        for (model, (name, short)) in AllReduce::ALL.into_iter().zip(names) {
+        for ((model, (name, short)), hide_order) in AllReduce::ALL.into_iter().zip(names).zip(hide_order) {
             let column = Column::number(&format!("{title} {name}"), &format!("{key}_{short}"));
-            columns.push(column.shows(move |line: &PredictionRow<'_, '_>| {
+            columns.push(column.hide_order(hide_order).shows(move |line: &PredictionRow<'_, '_>| {
                 let found = value(model, line.ranks);
                 let places = if key.ends_with("percent") { digits } else { decimals(found, digits) };
                 Cell::number(found, places, vec![])
@@ -135,17 +249,23 @@ fn table(section: &Section, work: &Work, link: &Link, source: &Run, measured: &[
         Column::spread("ms/step of run", "ms_per_step_measured")
             .shows(|line: &PredictionRow<'_, '_>| Cell::maybe(line.measured.map(|row| STEP.cell(row)))),
     );
-    let title = format!(
-        "{}: predicted for a link of {} µs and {} Mbit/s",
-        section.title,
-        significant(link.latency_us, 5),
-        significant(link.bandwidth_mbit, 5)
+    columns.push(
+        Column::words("algorithm", "algorithm")
+            .for_programs()
+            .shows(|_: &PredictionRow<'_, '_>| Cell::text(algorithm)),
     );
+    let title = format!("{}, {algorithm}: {}", section.title, of_link(link));
     let lines = prediction_rows(measured);
     let alone = "Assumes one rank and one link on each machine, and a rank's batch size as measured. Waiting for slower \
                  ranks is not included.";
-    Sheet::from_rows(format!("{}-prediction", section.name), title, columns, &lines)
-        .with_remarks([origin(work, source), alone.into()])
+    let doubts = "The times of that run are unreliable: too short, disturbed or unsteady.";
+    let doubts = (!prediction.is_sound).then(|| doubts.to_owned());
+    let slug = match work.algorithm {
+        Algorithm::AllReduce if work.width == 4 => String::new(),
+        _ => format!("-{}", file_name(&algorithm.replace(", ", "-"))),
+    };
+    Sheet::from_rows(format!("{}-prediction{slug}", section.name), title, columns, &lines)
+        .with_remarks([origin(work, source), alone.into()].into_iter().chain(doubts))
 }
 
 /// Returns a row for each number of ranks. If several configurations with this number of ranks were measured,
@@ -164,23 +284,40 @@ fn prediction_rows<'r, 'a>(measured: &[&'r Row<'a>]) -> Vec<PredictionRow<'r, 'a
 
 /// Makes the remark about the run that `work` was measured in.
 fn origin(work: &Work, source: &Run) -> String {
+    let bytes = work.buckets.iter().sum::<usize>() * work.width;
+    let sent = match work.algorithm {
+        Algorithm::Local { every, fragments, delay } => format!(
+            "{bytes} bytes of parameters in {} every {every} steps, in flight for {delay} of them",
+            count(fragments, "part")
+        ),
+        _ => format!(
+            "{bytes} bytes of gradients in {}{}{}",
+            count(work.buckets.len(), "bucket"),
+            if work.buckets.len() == 1 { ", whose communication backward cannot hide" } else { "" },
+            if work.overlap { "" } else { ", without overlap" },
+        ),
+    };
+    let more = match work.algorithm {
+        Algorithm::PowerSgd { bytes } => format!(", compressed to {bytes:.0} bytes"),
+        Algorithm::Sharded { update_ms } => {
+            format!("; {update_ms:.3} ms to update all parameters on one rank")
+        }
+        _ => String::new(),
+    };
     format!(
-        "From {} ({}, {}): {:.3} ms of computation per step, {:.3} ms of it in backward; {:.0} bytes of \
-         gradients in {} bucket{}{}.",
+        "From {} ({}, {}): {:.3} ms of computation per step, {:.3} ms of it in backward; {sent}{more}.",
         source.path.display(),
         source.record.topology,
         source.text("backend"),
-        work.compute_ms,
+        work.compute_ms_on(source.record.world_size),
         work.backward_ms,
-        work.buckets.iter().sum::<f64>(),
-        work.buckets.len(),
-        if work.buckets.len() == 1 { ", whose communication backward cannot hide" } else { "s" },
-        if work.overlap { "" } else { ", without overlap" },
     )
 }
 
-/// Plots the predictions of both models as lines, and the `measured` rows as dots.
-fn predict_plot(work: &Work, link: &Link, measured: &[&Row<'_>]) -> Plot {
+/// Plots the predictions of both models as lines, and the measured rows as dots, except rows in which ranks
+/// share cores (oversubscribed).
+fn predict_plot(Prediction { work, measured, .. }: &Prediction<'_, '_>, link: &Link) -> Plot {
+    let measured: Vec<_> = measured.iter().filter(|row| !row.first().record.oversubscribed).collect();
     let lines = |predicted: &dyn Fn(AllReduce, usize) -> f64, of_row: &dyn Fn(&Row<'_>) -> f64| {
         let model = |(i, algorithm)| {
             let points = rank_counts().map(|ranks| ((ranks as f64).log2(), predicted(algorithm, ranks)));
@@ -201,7 +338,7 @@ fn predict_plot(work: &Work, link: &Link, measured: &[&Row<'_>]) -> Plot {
     };
     let ((fast, slow), (_, most)) = (ends(&times), ends(&shares));
     let ranks =
-        || Axis::linear("ranks, one link per rank", -0.3..10.4, 6, 1.0, |log| format!("{:.0}", log.exp2()));
+        || Axis::linear("ranks, one link per rank", -0.3..12.4, 7, 1.0, |log| format!("{:.0}", log.exp2()));
     let models = AllReduce::ALL.into_iter().enumerate();
     let models = models.map(|(i, algorithm)| (algorithm.name().to_owned(), colour(i), Mark::Line));
     let runs = (!measured.is_empty()).then(|| ("measured".to_owned(), BLACK, Mark::Dot));
@@ -234,7 +371,7 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::testing::{ranks, tells};
+    use crate::testing::{ranks as ranks_of, tells};
 
     #[derive(Parser)]
     struct Typed {
@@ -258,23 +395,59 @@ mod tests {
     }
 
     #[test]
-    fn runs_with_local_updates_are_not_predicted_from() {
-        let run = |options: &[&str]| {
-            let mut run = crate::testing::run((1, 2), options, 1.0);
-            run.results.per_rank = ranks(&[30_000, 30_000]);
+    fn each_algorithm_has_its_prediction_and_all_are_compared() {
+        let run = |ranks: usize, name: &str, changes: &[(&str, serde_json::Value)]| {
+            let mut run = crate::testing::run((ranks, 1), &["--epochs=1"], 8.0);
+            run.path = name.into();
+            run.results.per_rank = ranks_of(&vec![60_000 / ranks; ranks]);
+            run.record.config.extend(changes.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));
             run
         };
-        let mut local = run(&["--epochs=1"]);
-        local.record.config.insert("sync_every".into(), 4.into());
-        let parts = [vec![local.clone()], vec![local, run(&["--epochs=1"])]].map(|runs| {
-            part(&Section { name: "s".into(), runs, ..Section::default() }, &Link::new(50.0, 1000.0))
-        });
+        let powersgd = [("compress", "powersgd".into()), ("compress_rank", 2.into())];
+        let mut alone = run(1, "alone", &powersgd);
+        alone.results.bytes_per_step = Some(0.0);
+        let local = |every: u64| [("sync_every", every.into())];
+        let after = [("sync_every", 4.into()), ("local_after", 1.into())];
+        let all = [
+            alone.clone(),
+            run(2, "compressed", &powersgd),
+            run(1, "sharded", &[("shard_optimizer", true.into())]),
+            run(2, "local", &local(4)),
+            run(2, "rare", &[("sync_every", 8.into()), ("lr", 0.1.into())]),
+            run(1, "other", &[("sync_every", 16.into()), ("train_batch_size", 8.into())]),
+            run(2, "late", &after),
+            run(1, "plain", &[]),
+        ];
+        let part = |runs: &[Run], format| {
+            let section = Section { name: "s".into(), runs: runs.into(), ..Section::default() };
+            super::part(&section, &Link::new(50.0, 1000.0), format)
+        };
+        let found = part(&all, Format::Terminal);
+        let names: Vec<&str> = found.sheets.iter().map(|sheet| sheet.name.as_str()).collect();
+        let expected = [
+            "s-algorithms",
+            "s-prediction",
+            "s-prediction-compress-powersgd-compress-rank-2",
+            "s-prediction-shard-optimizer",
+            "s-prediction-sync-every-4",
+            "s-prediction-sync-every-8",
+        ];
+        assert_eq!(names, expected);
         assert!(
-            parts[0].sheets.is_empty() && parts[0].notes[0].contains("--sync-every"),
+            found.notes.len() == 1 && tells(&found.notes[0], &["late: ", "--local-after"]),
             "{:?}",
-            parts[0].notes
+            found.notes
         );
-        assert!(parts[1].sheets.len() == 1 && parts[1].notes.is_empty());
+        let origin = |n: usize| found.sheets[n].remarks[0].as_str();
+        assert!(tells(origin(2), &["From compressed (2x1", "compressed to 17064 bytes"]), "{}", origin(2));
+        assert!(tells(origin(4), &["From local (2x1", "in 1 part every 4 steps"]), "{}", origin(4));
+        let compared = &found.sheets[0];
+        assert_eq!((compared.columns.len(), compared.rows.len()), (1 + 2 * 5, 5));
+        let csv = part(&all, Format::Csv).sheets;
+        assert_eq!((csv.len(), csv[0].rows.len()), (1, 5 * 13));
+
+        let alone = part(&[alone], Format::Terminal);
+        assert!(alone.sheets.is_empty() && tells(&alone.notes[0], &["alone: ", "at least two ranks"]));
     }
 
     #[test]
@@ -282,15 +455,16 @@ mod tests {
         // Epochs whose seconds have six digits, and repeats whose step times have a range.
         let runs = [0.00734, 0.0075, 0.0082].map(|seconds| {
             let mut run = crate::testing::run((1, 1), &["--epochs=1"], seconds);
-            run.results.per_rank = ranks(&[60_000]);
+            run.results.per_rank = ranks_of(&[60_000]);
             run
         });
         let section = Section { name: "s".into(), runs: runs.into(), ..Section::default() };
-        let part = part(&section, &Link::new(50.0, 1000.0));
+        let part = part(&section, &Link::new(50.0, 1000.0), Format::Terminal);
         let text = part.sheets[0].terminal(None, false);
         let words = |text: &str| text.split([' ', '│', '┆']).map(ToOwned::to_owned).collect::<Vec<_>>();
         let found = words(&text);
-        for column in &part.sheets[0].columns {
+        let is_kept = |column: &&Column| !column.for_programs && column.hide_order == 0;
+        for column in part.sheets[0].columns.iter().filter(is_kept) {
             for word in column.title.split(' ') {
                 assert!(found.iter().any(|found| found == word), "{word} in {text}");
             }
