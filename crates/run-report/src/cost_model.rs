@@ -109,8 +109,8 @@ pub enum Algorithm {
         /// Time of the update on one rank, in milliseconds. It is not a part of the time of a step.
         update_ms: f64,
     },
-    /// Local updates: every `every` steps, an all-reduce of the change of each fragment, which `delay` steps
-    /// hide. Without a delay, all of it is exposed. Before each, ranks sum two signals.
+    /// Local updates: every `every` steps, an all-reduce of the change of each fragment, which the backwards
+    /// of `delay` steps hide. Without a delay, all of it is exposed. Before each, ranks sum two signals.
     Local {
         /// Steps between two all-reduces of a fragment.
         every: usize,
@@ -218,8 +218,9 @@ impl Work {
     pub fn exposed_ms(&self, link: &Link, model: AllReduce, ranks: usize) -> f64 {
         let (during, after) = self.transfers(model, ranks);
         if let Algorithm::Local { every, fragments, delay } = self.algorithm {
-            // A fragment has the link until the next one starts.
-            let hidden = delay.min(every / fragments) as f64 * self.compute_ms;
+            // Only backward polls the transport, which makes hardly any progress otherwise. A fragment has the
+            // link until the next one starts.
+            let hidden = delay.min(every / fragments) as f64 * self.backward_ms;
             let signals = AllReduce::RecursiveDoubling.whole(16.0, ranks).ms(link);
             let exposed = |transfer: &Transfer| signals + (transfer.ms(link) - hidden).max(0.0);
             return after.iter().map(exposed).sum::<f64>() / every as f64;
@@ -398,9 +399,9 @@ mod tests {
     }
 
     #[test]
-    fn local_steps_hide_what_is_in_flight() {
+    fn backwards_of_local_steps_hide_what_is_in_flight() {
         let local = |every, delay| Work {
-            compute_ms: 2.0,
+            backward_ms: 2.0,
             algorithm: Algorithm::Local { every, fragments: 2, delay },
             ..work(&[500, 500], true)
         };
