@@ -218,8 +218,8 @@ impl Work {
     pub fn exposed_ms(&self, link: &Link, model: AllReduce, ranks: usize) -> f64 {
         let (during, after) = self.transfers(model, ranks);
         if let Algorithm::Local { every, fragments, delay } = self.algorithm {
-            // Only backward polls the transport, which makes hardly any progress otherwise. A fragment has the
-            // link until the next one starts.
+            // Only backward polls the transport, which makes hardly any progress otherwise. A fragment has
+            // the link until the next one starts.
             let hidden = delay.min(every / fragments) as f64 * self.backward_ms;
             let signals = AllReduce::RecursiveDoubling.whole(16.0, ranks).ms(link);
             let exposed = |transfer: &Transfer| signals + (transfer.ms(link) - hidden).max(0.0);
@@ -365,7 +365,7 @@ mod tests {
     #[test]
     fn one_bucket_hides_nothing_and_several_hide_all_but_the_last() {
         check(&work(&[1000], true), [(4.0, 4000.0), (6.0, 6000.0)]);
-        // On two ranks, the buckets are ready at 3 and 6 ms and take 2 ms each, so only the second is exposed.
+        // On two ranks, the buckets are ready at 3 and 6 ms and take 2 ms each: only the second is exposed.
         check(&work(&[500, 500], true), [(2.0, 4000.0), (3.0, 6000.0)]);
         check(&work(&[500, 500], false), [(4.0, 4000.0), (6.0, 6000.0)]);
         // The link is the bottleneck: 3 + 4 + 4 − 6 ms.
