@@ -302,7 +302,7 @@ pub struct ReportArgs {
     #[arg(long, value_name = "NAME")]
     pub reference: Option<String>,
 
-    /// Predict time and efficiency for 1 to 4096 ranks from the given runs.
+    /// Predict time, efficiency and sent bytes for 1 to 4096 ranks from the given runs.
     #[arg(long, help_heading = "Prediction")]
     pub scaling: bool,
     /// Link between the machines, measured by `mpiburn bench link --csv FILE`.

@@ -2,6 +2,7 @@
 //! algorithm and the latency and bandwidth of a link.
 
 use anyhow::bail;
+use itertools::Itertools;
 use plotters::style::BLACK;
 
 use super::UsageError;
@@ -52,6 +53,9 @@ const ALGORITHM: [&str; 9] = [
     "shard_optimizer",
     "grad_dtype",
 ];
+
+/// Name of the algorithm if all of these settings have their default values.
+const PLAIN: &str = "all-reduce";
 
 /// Returns the options of a row's algorithm that do not have their default values, as text.
 fn words_of(row: &Row<'_>) -> Vec<String> {
@@ -116,11 +120,11 @@ fn part(section: &Section, link: &Link, format: Format) -> PagePart {
         let is_excepted = |name: &str| {
             base.is_of_backend(name) || ["topology", "oversubscribed", "launcher", "mpi"].contains(&name)
         };
+        let work = Work::from_run(source);
+        let kind = (work.algorithm == Algorithm::AllReduce).then(|| PLAIN.to_owned());
         predictions.push(Prediction {
-            name: Some(words_of(base).join(", "))
-                .filter(|name| !name.is_empty())
-                .unwrap_or("all-reduce".into()),
-            work: Work::from_run(source),
+            name: kind.into_iter().chain(words_of(base)).join(", "),
+            work,
             source,
             is_sound: is_sound(base),
             measured: rows.iter().filter(|row| row.equals_except(base, is_excepted)).collect(),
@@ -260,9 +264,9 @@ fn table(section: &Section, prediction: &Prediction<'_, '_>, link: &Link) -> She
                  ranks is not included.";
     let doubts = "The times of that run are unreliable: too short, disturbed or unsteady.";
     let doubts = (!prediction.is_sound).then(|| doubts.to_owned());
-    let slug = match work.algorithm {
-        Algorithm::AllReduce if work.width == 4 => String::new(),
-        _ => format!("-{}", file_name(&algorithm.replace(", ", "-"))),
+    let slug = match algorithm.as_str() {
+        PLAIN => String::new(),
+        name => format!("-{}", file_name(&name.replace(", ", "-"))),
     };
     Sheet::from_rows(format!("{}-prediction{slug}", section.name), title, columns, &lines)
         .with_remarks([origin(work, source), alone.into()].into_iter().chain(doubts))
