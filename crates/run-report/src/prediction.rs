@@ -97,13 +97,20 @@ fn part(section: &Section, link: &Link, format: Format) -> PagePart {
         let Run { record, .. } = row.first();
         (unusable(row.first()).is_some(), record.oversubscribed, row.ranks())
     });
-    let mut bases: Vec<&Row<'_>> = Vec::new();
+    let (mut bases, mut others): (Vec<&Row<'_>>, _) = (Vec::new(), 0);
     for row in candidates {
         let is_same = |base: &&Row<'_>| ALGORITHM.iter().all(|name| base.setting(name) == row.setting(name));
         let is_comparable = |first: &&Row<'_>| row.equals_except(first, |name| !is_of_step(row, name));
-        if bases.first().is_none_or(is_comparable) && !bases.iter().any(is_same) {
+        if !bases.first().is_none_or(is_comparable) {
+            others += 1;
+        } else if !bases.iter().any(is_same) {
             bases.push(row);
         }
+    }
+    if others > 0 {
+        let what = "with other networks, samples, batch sizes, precision or processors than";
+        let first = bases[0].first().path.display();
+        part.notes.push(format!("{} {what} {first}", count(others, "configuration")));
     }
     bases.sort_by_cached_key(|base| words_of(base));
     let mut predictions = Vec::new();
@@ -437,11 +444,9 @@ mod tests {
             "s-prediction-sync-every-8",
         ];
         assert_eq!(names, expected);
-        assert!(
-            found.notes.len() == 1 && tells(&found.notes[0], &["late: ", "--local-after"]),
-            "{:?}",
-            found.notes
-        );
+        let notes = found.notes.join("\n");
+        assert!(tells(&notes, &["1 configuration with other", "batch sizes", "sharded"]), "{notes}");
+        assert!(tells(&notes, &["late: ", "--local-after"]), "{notes}");
         let origin = |n: usize| found.sheets[n].remarks[0].as_str();
         assert!(tells(origin(2), &["From compressed (2x1", "compressed to 17064 bytes"]), "{}", origin(2));
         assert!(tells(origin(4), &["From local (2x1", "in 1 part every 4 steps"]), "{}", origin(4));
