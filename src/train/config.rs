@@ -485,7 +485,6 @@ impl Communication {
             first_bucket_bytes: mb(self.bucket_mb.get().min(1.0)),
             compression: self.compression.power_sgd(seed),
             shard: self.shard_optimizer,
-            ..SyncOptions::default()
         }
     }
 }

@@ -110,7 +110,7 @@ pub enum Algorithm {
         update_ms: f64,
     },
     /// Local updates: every `every` steps, an all-reduce of the change of each fragment, which the backwards
-    /// of `delay` steps hide. Without a delay, all of it is exposed. Before each, ranks sum two signals.
+    /// of `delay` steps hide. Without a delay, all of it is exposed.
     Local {
         /// Steps between two all-reduces of a fragment.
         every: usize,
@@ -221,8 +221,7 @@ impl Work {
             // Only backward polls the transport, which makes hardly any progress otherwise. A fragment has
             // the link until the next one starts.
             let hidden = delay.min(every / fragments) as f64 * self.backward_ms;
-            let signals = AllReduce::RecursiveDoubling.whole(16.0, ranks).ms(link);
-            let exposed = |transfer: &Transfer| signals + (transfer.ms(link) - hidden).max(0.0);
+            let exposed = |transfer: &Transfer| (transfer.ms(link) - hidden).max(0.0);
             return after.iter().map(exposed).sum::<f64>() / every as f64;
         }
         let total: usize = self.buckets.iter().sum();
@@ -406,20 +405,17 @@ mod tests {
             ..work(&[500, 500], true)
         };
         // A message has 500 values and 16 of each rank: 2.128 ms on two ranks, and 1.5 times 2.256 ms on
-        // four. The signals have 16 bytes, and two rounds on four ranks.
+        // four.
         let sent = |every: f64| [2.0 * 2128.0 / every, 2.0 * 3384.0 / every];
         for (every, delay, exposed) in
             [(4, 0, [2.128, 3.384]), (4, 1, [0.128, 1.384]), (4, 3, [0.0, 0.0]), (2, 1, [0.128, 1.384])]
         {
             let steps = every as f64;
-            let expected = [0, 1].map(|n| {
-                let signals = 0.016 * (n + 1) as f64;
-                (2.0 * (exposed[n] + signals) / steps, sent(steps)[n])
-            });
+            let expected = [0, 1].map(|n| (2.0 * exposed[n] / steps, sent(steps)[n]));
             check(&local(every, delay), expected);
         }
         // With a delay of the whole period, the next fragment waits for the link after one step.
-        check(&local(2, 2), [(0.128 + 0.016, 2128.0), (1.384 + 0.032, 3384.0)]);
+        check(&local(2, 2), [(0.128, 2128.0), (1.384, 3384.0)]);
     }
 
     #[test]
