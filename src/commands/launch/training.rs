@@ -30,6 +30,13 @@ pub fn from_program(program: &[String], shrinks: bool) -> Result<Option<Training
             "--restart: requires a training, but {name} is not one; leave the option out, or launch train --out DIR"
         )));
     };
+    let own = ["sync-every", "compress"].into_iter().find(|option| args.typed.has(option));
+    if let (true, Some(option)) = (shrinks, own) {
+        return Err(Refused(format!(
+            "--shrink: cannot continue a run with --{option} on fewer ranks, because each rank has tensors of its own; \
+             leave out one of them"
+        )));
+    }
     // If the path cannot be read, the ranks will report it.
     let folder = |path: &PathBuf| NamedRun::at(path).map_or_else(|_| path.clone(), |run| run.folder);
     let resumed = args.resume.as_ref().map(folder);
@@ -112,6 +119,17 @@ mod tests {
         assert_eq!((shrunk.resume_after)(0).join(" "), "train --reshard --resume=runs/a --note-steps");
         assert_eq!(read("train --resume runs/a/run.json").unwrap().unwrap().dir, Path::new("runs/a"));
         assert!(read("train --out runs/a --overwrite").unwrap().unwrap().overwrites);
+    }
+
+    #[test]
+    fn a_training_whose_ranks_have_tensors_of_their_own_is_not_shrunk() {
+        for options in ["--sync-every 4", "--compress powersgd --compress-rank 2"] {
+            let line = format!("train --out runs/a {options}");
+            assert!(read(&line).unwrap().is_some());
+            let Err(Refused(reason)) = read_with(&line, true) else { panic!("{line}") };
+            let option = options.split(' ').next().unwrap();
+            assert!(reason.contains("--shrink: ") && reason.contains(option), "{reason}");
+        }
     }
 
     #[test]
