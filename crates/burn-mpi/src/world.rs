@@ -6,6 +6,7 @@
 use std::cell::RefCell;
 use std::fmt::Display;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -81,7 +82,8 @@ pub struct World(Rc<Job>);
 
 struct Job {
     member: Rc<Member>,
-    places: Vec<Place>,
+    /// Where each rank runs. Ranks that are threads share it.
+    places: Arc<[Place]>,
     library: String,
     /// This rank's seat if ranks are threads; `None` if ranks are processes of an MPI job.
     seat: Option<Seat>,
@@ -94,7 +96,7 @@ impl World {
     #[cfg(feature = "mpi")]
     pub(crate) fn new(member: Member, control: Box<dyn Primitives>, library: String) -> Self {
         let (member, control) = (Rc::new(member), RefCell::new(control));
-        Self(Rc::new(Job { member, places: Vec::new(), library, seat: None, control }))
+        Self(Rc::new(Job { member, places: Arc::default(), library, seat: None, control }))
     }
 
     /// Sets where each rank runs.
@@ -107,11 +109,11 @@ impl World {
         let member = Rc::make_mut(&mut job.member);
         member.host.clone_from(&places[member.rank].host);
         member.yields = oversubscribed(&places, 1);
-        job.places = places;
+        job.places = places.into();
     }
 
     /// Makes the world of a rank that is a thread.
-    pub(crate) fn of_seat(seat: Seat, places: Vec<Place>) -> Self {
+    pub(crate) fn of_seat(seat: Seat, places: Arc<[Place]>) -> Self {
         let (member, control) = (Rc::new(seat.member().clone()), RefCell::new(seat.operations()));
         Self(Rc::new(Job { member, places, library: "no MPI".to_owned(), seat: Some(seat), control }))
     }

@@ -8,6 +8,7 @@
 //! turns: ranks run concurrently in real time, and every change wakes the ranks that wait.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -16,20 +17,21 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::NAME;
 use super::Options;
-use super::state::{Draw, HubState, Input, Phase, Rank, Rendezvous, Ticket, Wanted};
+use super::state::{Draw, HubState, Phase, Rank, Rendezvous, Ticket, Wanted};
 use crate::activity::{Activity, Departure, LONGEST};
 use crate::cause::Wait;
 use crate::clock::Clock;
 use crate::host::Place;
 use crate::member::Member;
 use crate::process::print_line;
-use crate::threads::state::result;
 use crate::{Call, CommError, Operation};
 
 /// All ranks of one job.
 pub(crate) struct Hub {
     pub members: Vec<Member>,
     hosts: Vec<String>,
+    /// Where each rank pretends to run. All ranks share it.
+    places: Arc<[Place]>,
     /// Virtual time in ns; `None` without turns.
     time: Option<Arc<AtomicU64>>,
     state: Mutex<HubState>,
@@ -64,6 +66,8 @@ impl Hub {
         let state = HubState {
             draw: Draw(options.seed),
             ranks: (0..ranks).map(|_| rank()).collect(),
+            absent: ranks,
+            next_moment: Duration::MAX,
             turn: ranks,
             held: ranks,
             ..HubState::default()
@@ -73,25 +77,21 @@ impl Hub {
             changed: (0..ranks).map(|_| Condvar::new()).collect(),
             state: Mutex::new(state),
             long_turn: LONG_TURN,
+            places: places(&hosts),
             hosts,
             time,
         }
     }
 
     /// Returns where each rank pretends to run.
-    pub fn places(&self) -> Vec<Place> {
-        let here = Place::of_this_process(0);
-        let place = |(rank, host): (usize, &String)| {
-            let boot_id = format!("{} {host}", here.boot_id);
-            Place { rank, host: host.clone(), boot_id, ..here.clone() }
-        };
-        self.hosts.iter().enumerate().map(place).collect()
+    pub fn places(&self) -> Arc<[Place]> {
+        Arc::clone(&self.places)
     }
 
     /// Waits for the first turn of `rank`. Turns begin once every rank has called this function or has left.
     pub fn begin(&self, rank: usize) {
         let mut state = self.state.lock();
-        state.ranks[rank].phase = Phase::Ready;
+        self.set_phase(&mut state, rank, Phase::Ready);
         if self.time.is_none() {
             return;
         }
@@ -121,15 +121,14 @@ impl Hub {
         let ticket = (channel, *number);
         *number += 1;
         let size = self.members.len();
-        let rendezvous = state
-            .calls
-            .entry(ticket)
-            .or_insert_with(|| Rendezvous { inputs: (0..size).map(|_| None).collect(), taken: 0 });
         let bytes =
             if matches!(operation.call, Call::AllReduce | Call::Broadcast { .. }) { to } else { from };
-        rendezvous.inputs[rank] = Some(Input { operation, bytes: bytes.to_vec() });
+        let rendezvous = state.calls.entry(ticket).or_insert_with(|| Rendezvous::new(size));
+        let completes = rendezvous.post(rank, operation, bytes.to_vec());
         state.ranks[rank].open.push(ticket);
-        self.wake();
+        if completes {
+            self.refresh(&mut state, 0..size);
+        }
         Ok(ticket)
     }
 
@@ -145,10 +144,13 @@ impl Hub {
             if let Some(time) = &self.time {
                 time.fetch_add(LOOK.as_nanos() as u64, Ordering::Relaxed);
                 let now = self.members[rank].now();
-                for other in 0..self.members.len() {
-                    if self.next_moment(&state, other, now).is_some_and(|moment| moment <= now) {
-                        self.expire(&mut state, other);
+                if state.next_moment <= now {
+                    for other in 0..self.members.len() {
+                        if self.next_moment(&state, other, now).is_some_and(|moment| moment <= now) {
+                            self.expire(&mut state, other);
+                        }
                     }
+                    self.pass(&mut state, now);
                 }
             }
             self.exchange(&mut state, rank);
@@ -161,18 +163,7 @@ impl Hub {
     pub fn take(&self, rank: usize, ticket: Ticket, to: &mut [u8]) {
         let mut state = self.state.lock();
         state.ranks[rank].open.retain(|open| *open != ticket);
-        let size = self.members.len();
-        let Some(rendezvous) = state.calls.get_mut(&ticket) else { return };
-        let bytes: Vec<&[u8]> = rendezvous
-            .inputs
-            .iter()
-            .map(|input| input.as_ref().map_or(&[][..], |input| &input.bytes))
-            .collect();
-        if let Some(Input { operation, .. }) = &rendezvous.inputs[rank] {
-            result(*operation, rank, &bytes, to);
-        }
-        rendezvous.taken += 1;
-        if rendezvous.taken == size {
+        if state.calls.get_mut(&ticket).is_some_and(|call| call.take(rank, to)) {
             state.calls.remove(&ticket);
         }
     }
@@ -190,7 +181,7 @@ impl Hub {
         let messages = state.messages.entry((rank, to)).or_default();
         messages.on_the_way.push_back(bytes.to_vec());
         let number = messages.received + messages.on_the_way.len();
-        self.wake();
+        self.refresh(&mut state, to..to + 1);
         drop(state);
         if bytes.len() > EAGER { self.wait(rank, Wanted::Received { to, number }) } else { Ok(()) }
     }
@@ -205,7 +196,7 @@ impl Hub {
         let messages = state.messages.entry((from, rank)).or_default();
         let message = messages.on_the_way.pop_front().unwrap_or_default();
         messages.received += 1;
-        self.wake();
+        self.refresh(&mut state, from..from + 1);
         drop(state);
         if message.len() != into.len() {
             let reason =
@@ -228,12 +219,12 @@ impl Hub {
                 return Ok(());
             }
             self.check_lost(&mut state, rank, wanted)?;
-            state.ranks[rank].phase = Phase::Waiting(wanted);
+            self.set_phase(&mut state, rank, Phase::Waiting(wanted));
             match self.time {
                 Some(_) => self.exchange(&mut state, rank),
                 None => self.await_change(&mut state, rank),
             }
-            state.ranks[rank].phase = Phase::Ready;
+            self.set_phase(&mut state, rank, Phase::Ready);
         }
     }
 
@@ -243,9 +234,10 @@ impl Hub {
             return std::thread::sleep(time);
         }
         let mut state = self.state.lock();
-        state.ranks[rank].phase = Phase::Sleeping(self.members[rank].now() + time.min(LONGEST));
+        let until = self.members[rank].now() + time.min(LONGEST);
+        self.set_phase(&mut state, rank, Phase::Sleeping(until));
         self.exchange(&mut state, rank);
-        state.ranks[rank].phase = Phase::Ready;
+        self.set_phase(&mut state, rank, Phase::Ready);
     }
 
     /// Records that `rank` has left with exit code `status`. If this is not 0, the other ranks end at their
@@ -273,8 +265,8 @@ impl Hub {
             state.cause = Some((rank, named));
             state.ended.get_or_insert(departure.error());
         }
-        state.ranks[rank].phase = Phase::Left(departure);
-        self.wake();
+        self.set_phase(&mut state, rank, Phase::Left(departure));
+        self.refresh(&mut state, 0..self.members.len());
         self.hand_over(&mut state);
     }
 
@@ -306,7 +298,11 @@ impl Hub {
             let line = format!("{error}; rank {rank} on {} waits for it in {what}", self.hosts[rank]);
             state.cause.get_or_insert((left, line));
         }
-        Err(state.ended.get_or_insert(error).clone())
+        if state.ended.is_none() {
+            state.ended = Some(error.clone());
+            self.refresh(state, 0..self.members.len());
+        }
+        Err(state.ended.clone().unwrap_or(error))
     }
 
     /// Begins an exchange, and returns the locked state. If ranks take turns, other ranks may run first.
@@ -327,26 +323,51 @@ impl Hub {
 
     /// Draws the rank that runs next. If no rank can run, moves the clock first. Does nothing without turns.
     fn hand_over(&self, state: &mut HubState) {
-        if self.time.is_none() || !state.has_begun() {
+        if self.time.is_none() || state.absent > 0 {
             return;
         }
-        let size = self.members.len();
         loop {
             let now = self.members[0].now();
-            let runnable: Vec<usize> = (0..size).filter(|&rank| state.is_runnable(rank, now)).collect();
-            if runnable.is_empty() {
+            debug_assert!(
+                (0..self.members.len())
+                    .filter(|&rank| state.is_runnable(rank, now))
+                    .eq(state.runnable.iter().copied())
+            );
+            let Some(turn) = state.draw_turn() else {
                 if self.advance_clock(state, now) { continue } else { return }
-            }
-            if state.draw.below(16) == 0 {
-                state.held = state.draw.below(size + 1);
-            }
-            let others: Vec<usize> = runnable.iter().copied().filter(|&rank| rank != state.held).collect();
-            let from = if others.is_empty() { &runnable } else { &others };
-            state.turn = from[state.draw.below(from.len())];
+            };
+            state.turn = turn;
             state.turns += 1;
-            self.changed[state.turn].notify_one();
+            self.changed[turn].notify_one();
             return;
         }
+    }
+
+    /// Sets the phase of a rank.
+    fn set_phase(&self, state: &mut HubState, rank: usize, phase: Phase) {
+        let now = self.members[rank].now();
+        state.set_phase(rank, phase, now);
+        if let Some(moment) = self.next_moment(state, rank, now) {
+            state.next_moment = state.next_moment.min(moment);
+        }
+    }
+
+    /// Updates whether these ranks may run, after a change that concerns them. Without turns, also wakes those
+    /// that may run.
+    fn refresh(&self, state: &mut HubState, ranks: Range<usize>) {
+        let now = self.members[0].now();
+        for rank in ranks {
+            if state.refresh(rank, now) && self.time.is_none() {
+                self.changed[rank].notify_all();
+            }
+        }
+    }
+
+    /// Updates the state after the clock has reached a rank's next moment.
+    fn pass(&self, state: &mut HubState, now: Duration) {
+        self.refresh(state, 0..self.members.len());
+        let moments = (0..self.members.len()).filter_map(|rank| self.next_moment(state, rank, now));
+        state.next_moment = moments.min().unwrap_or(Duration::MAX);
     }
 
     /// Waits for the turn of `rank`.
@@ -371,13 +392,6 @@ impl Hub {
         }
     }
 
-    /// Without turns: wakes all ranks that wait.
-    fn wake(&self) {
-        if self.time.is_none() {
-            self.changed.iter().for_each(|rank| _ = rank.notify_all());
-        }
-    }
-
     /// Without turns: waits until the state has changed, or the next moment of this rank has come.
     fn await_change(&self, state: &mut MutexGuard<'_, HubState>, rank: usize) {
         let now = self.members[rank].now();
@@ -385,7 +399,7 @@ impl Hub {
         let patience = next.saturating_sub(now).min(Duration::from_secs(3600));
         if self.changed[rank].wait_for(state, patience).timed_out() {
             self.expire(state, rank);
-            self.wake();
+            self.refresh(state, 0..self.members.len());
         }
     }
 
@@ -397,6 +411,7 @@ impl Hub {
             time.store(u64::try_from(moment.max(now).as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
         }
         self.expire(state, rank);
+        self.pass(state, moment.max(now));
         true
     }
 
@@ -453,6 +468,16 @@ impl Hub {
             }
         }
     }
+}
+
+/// Returns where ranks on these hosts pretend to run.
+fn places(hosts: &[String]) -> Arc<[Place]> {
+    let here = Place::of_this_process(0);
+    let place = |(rank, host): (usize, &String)| {
+        let boot_id = format!("{} {host}", here.boot_id);
+        Place { rank, host: host.clone(), boot_id, ..here.clone() }
+    };
+    hosts.iter().enumerate().map(place).collect()
 }
 
 #[cfg(test)]

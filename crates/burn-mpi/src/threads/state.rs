@@ -16,6 +16,15 @@ use crate::{Call, CommError, Operation, Wire};
 pub(super) struct HubState {
     pub draw: Draw,
     pub ranks: Vec<Rank>,
+    /// The ranks that may run now, in ascending order. Changes that make other ranks runnable must call
+    /// [`refresh`](Self::refresh): no turn looks at all ranks, because a call of n ranks takes n turns.
+    pub runnable: Vec<usize>,
+    /// Number of ranks that have not begun to wait for their first turn.
+    pub absent: usize,
+    /// Number of ranks that have left.
+    pub left: usize,
+    /// No rank has an earlier next moment, at which time alone changes something.
+    pub next_moment: Duration,
     /// The rank whose turn it is, if ranks take turns. Before the first turn, the value is `ranks.len()`.
     pub turn: usize,
     /// Number of turns so far.
@@ -46,15 +55,103 @@ pub(super) struct Mailbox {
 /// Identifies a call of all ranks: its channel, and its number on that channel.
 pub(crate) type Ticket = (u64, u64);
 
-/// The inputs of a call, by rank, and how many ranks have taken the result of the call.
+/// A call: the inputs of the ranks, and how many ranks have taken its result.
 pub(super) struct Rendezvous {
-    pub inputs: Vec<Option<Input>>,
-    pub taken: usize,
+    inputs: Vec<Option<Input>>,
+    /// Number of inputs so far.
+    posted: usize,
+    taken: usize,
+    /// The part of the result that is the same for all ranks, once a rank has taken it. A sum is computed
+    /// once, not once for each rank.
+    common: Option<Vec<u8>>,
 }
 
-pub(super) struct Input {
-    pub operation: Operation,
-    pub bytes: Vec<u8>,
+struct Input {
+    operation: Operation,
+    bytes: Vec<u8>,
+}
+
+impl Rendezvous {
+    pub fn new(ranks: usize) -> Self {
+        Self { inputs: (0..ranks).map(|_| None).collect(), posted: 0, taken: 0, common: None }
+    }
+
+    /// Adds the input of `rank`. Returns whether some rank may have its result now.
+    pub fn post(&mut self, rank: usize, operation: Operation, bytes: Vec<u8>) -> bool {
+        self.inputs[rank] = Some(Input { operation, bytes });
+        self.posted += 1;
+        self.posted == self.inputs.len() || operation.call.peer() == Some(rank)
+    }
+
+    /// Returns whether the result of `rank` lacks the input of `other`. False if `rank` has not posted the
+    /// call itself.
+    pub fn lacks(&self, rank: usize, other: usize) -> bool {
+        let needs = |input: &Input| needs(input.operation.call, rank, other);
+        self.inputs[rank].as_ref().is_some_and(needs) && self.inputs[other].is_none()
+    }
+
+    /// Returns whether all inputs for the result of `rank` are there. True if `rank` has not posted the call
+    /// itself.
+    pub fn is_complete(&self, rank: usize) -> bool {
+        let Some(Input { operation, .. }) = &self.inputs[rank] else { return true };
+        match operation.call {
+            Call::Broadcast { root } | Call::Scatter { root } => self.inputs[root].is_some(),
+            Call::Gather { root } | Call::Reduce { root } if rank != root => true,
+            _ => self.posted == self.inputs.len(),
+        }
+    }
+
+    /// Writes the result of `rank` into `to`. Returns whether all ranks have taken their results.
+    pub fn take(&mut self, rank: usize, to: &mut [u8]) -> bool {
+        if let Some(operation) = self.inputs[rank].as_ref().map(|input| input.operation) {
+            self.write(operation, rank, to);
+        }
+        self.taken += 1;
+        self.taken == self.inputs.len()
+    }
+
+    fn write(&mut self, operation: Operation, rank: usize, to: &mut [u8]) {
+        let size = self.inputs.len();
+        let part_of = |whole: &[u8], rank: usize| {
+            let part = whole.len() / size;
+            rank * part..(rank + 1) * part
+        };
+        match operation.call {
+            Call::Send { .. } | Call::Receive { .. } | Call::Barrier => {}
+            Call::Reduce { root } | Call::Gather { root } if rank != root => {}
+            Call::Broadcast { root } => to.copy_from_slice(self.bytes(root)),
+            Call::Scatter { root } => {
+                let all = self.bytes(root);
+                to.copy_from_slice(&all[part_of(all, rank)]);
+            }
+            Call::AllToAll => {
+                for (from, to) in to.chunks_mut((to.len() / size).max(1)).enumerate() {
+                    let all = self.bytes(from);
+                    to.copy_from_slice(&all[part_of(all, rank)]);
+                }
+            }
+            Call::AllReduce | Call::Reduce { .. } | Call::AllGather | Call::Gather { .. } => {
+                to.copy_from_slice(self.common(operation));
+            }
+            Call::ReduceScatter => {
+                let sum = self.common(operation);
+                to.copy_from_slice(&sum[part_of(sum, rank)]);
+            }
+        }
+    }
+
+    fn bytes(&self, rank: usize) -> &[u8] {
+        self.inputs[rank].as_ref().map_or(&[], |input| &input.bytes)
+    }
+
+    /// Returns the sum of all inputs, or all inputs one after the other. Frees the inputs.
+    fn common(&mut self, operation: Operation) -> &[u8] {
+        self.common.get_or_insert_with(|| {
+            let inputs = self.inputs.iter_mut().flatten();
+            let inputs: Vec<Vec<u8>> = inputs.map(|input| std::mem::take(&mut input.bytes)).collect();
+            if operation.call.sums() { sum(operation.element, inputs) } else { inputs.concat() }
+        })
+    }
 }
 
 pub(super) struct Rank {
@@ -109,28 +206,41 @@ impl HubState {
         }
     }
 
-    /// Returns whether turns can begin: every rank has begun to wait for its first turn, or has left.
-    pub fn has_begun(&self) -> bool {
-        !self.ranks.iter().any(|rank| matches!(rank.phase, Phase::Absent))
+    /// Sets the phase of a rank.
+    pub fn set_phase(&mut self, rank: usize, phase: Phase, now: Duration) {
+        let before = std::mem::replace(&mut self.ranks[rank].phase, phase);
+        self.absent -= usize::from(matches!(before, Phase::Absent));
+        self.left += usize::from(matches!(self.ranks[rank].phase, Phase::Left(_)));
+        self.refresh(rank, now);
     }
 
-    /// Returns the ranks that have not yet posted an input that `rank` needs for a call. Empty if `rank` has
-    /// not posted the call itself.
-    pub fn missing(&self, rank: usize, ticket: Ticket) -> impl Iterator<Item = usize> {
-        let rendezvous = self.calls.get(&ticket);
-        let call = rendezvous.and_then(|rendezvous| Some(rendezvous.inputs[rank].as_ref()?.operation.call));
-        let is_missing = move |other: &usize| match (rendezvous, call) {
-            (Some(rendezvous), Some(call)) => {
-                needs(call, rank, *other) && rendezvous.inputs[*other].is_none()
-            }
-            _ => false,
-        };
-        (0..self.ranks.len()).filter(is_missing)
+    /// Updates whether a rank may run. Returns whether it may run.
+    pub fn refresh(&mut self, rank: usize, now: Duration) -> bool {
+        let is_runnable = self.is_runnable(rank, now);
+        match (self.runnable.binary_search(&rank), is_runnable) {
+            (Ok(at), false) => _ = self.runnable.remove(at),
+            (Err(at), true) => self.runnable.insert(at, rank),
+            _ => {}
+        }
+        is_runnable
+    }
+
+    /// Draws the rank that has the next turn. `None` if no rank may run.
+    pub fn draw_turn(&mut self) -> Option<usize> {
+        if self.runnable.is_empty() {
+            return None;
+        }
+        if self.draw.below(16) == 0 {
+            self.held = self.draw.below(self.ranks.len() + 1);
+        }
+        let held = self.runnable.binary_search(&self.held).ok().filter(|_| self.runnable.len() > 1);
+        let drawn = self.draw.below(self.runnable.len() - usize::from(held.is_some()));
+        Some(self.runnable[drawn + usize::from(held.is_some_and(|held| drawn >= held))])
     }
 
     /// Returns whether `rank` has what it wants.
     pub fn has(&self, rank: usize, wanted: Wanted) -> bool {
-        let arrived = |ticket: Ticket| self.missing(rank, ticket).next().is_none();
+        let arrived = |ticket: Ticket| self.calls.get(&ticket).is_none_or(|call| call.is_complete(rank));
         match wanted {
             Wanted::Call(ticket) => arrived(ticket),
             Wanted::Any(first) => self.open(rank, first).any(arrived),
@@ -160,7 +270,12 @@ impl HubState {
 
     /// If a rank that `rank` waits for has left, returns the departure of that rank.
     pub fn leaver(&self, rank: usize, wanted: Wanted) -> Option<&Departure> {
-        let needs = |ticket: Ticket, other: usize| self.missing(rank, ticket).any(|missing| missing == other);
+        if self.left == 0 {
+            return None;
+        }
+        let needs = |ticket: Ticket, other: usize| {
+            self.calls.get(&ticket).is_some_and(|call| call.lacks(rank, other))
+        };
         let is_needed = |other: usize| match wanted {
             Wanted::Call(ticket) => needs(ticket, other),
             Wanted::Any(first) => self.open(rank, first).all(|ticket| needs(ticket, other)),
@@ -186,29 +301,8 @@ impl Draw {
     }
 }
 
-/// Writes the result of `operation` on `rank` into `to`, from the input of each rank.
-pub(super) fn result(operation: Operation, rank: usize, inputs: &[&[u8]], to: &mut [u8]) {
-    let mine = |from: usize| {
-        let part = inputs[from].len() / inputs.len();
-        &inputs[from][rank * part..(rank + 1) * part]
-    };
-    let terms = match operation.call {
-        Call::Send { .. } | Call::Receive { .. } | Call::Barrier => return,
-        Call::Reduce { root } | Call::Gather { root } if rank != root => return,
-        Call::Broadcast { root } => vec![inputs[root]],
-        Call::Scatter { root } => vec![mine(root)],
-        Call::ReduceScatter | Call::AllToAll => (0..inputs.len()).map(mine).collect(),
-        _ => inputs.to_vec(),
-    };
-    if operation.call.sums() {
-        sum(operation.element, &terms, to);
-    } else {
-        to.copy_from_slice(&terms.concat());
-    }
-}
-
 /// Returns whether `rank` needs the input of `other` for its result of `call`.
-pub(super) fn needs(call: Call, rank: usize, other: usize) -> bool {
+fn needs(call: Call, rank: usize, other: usize) -> bool {
     match call {
         Call::Broadcast { root } | Call::Scatter { root } => other == root,
         Call::Gather { root } | Call::Reduce { root } => rank == root,
@@ -218,15 +312,15 @@ pub(super) fn needs(call: Call, rank: usize, other: usize) -> bool {
 
 /// Sums in reverse rank order, rounding after each addition. MPI and gloo do not sum in rank order either.
 /// Tests thus notice code that relies on rank order.
-fn sum(element: Element, terms: &[&[u8]], to: &mut [u8]) {
-    let wires = terms.iter().rev().map(|bytes| {
+fn sum(element: Element, terms: Vec<Vec<u8>>) -> Vec<u8> {
+    let wires = terms.into_iter().rev().map(|bytes| {
         let mut wire = Wire::zeros(element, bytes.len() / element.width());
-        wire.bytes_mut().copy_from_slice(bytes);
+        wire.bytes_mut().copy_from_slice(&bytes);
         wire
     });
     let total = wires.reduce(|mut total, term| {
         total.add(&term);
         total
     });
-    to.copy_from_slice(total.expect("a job has a rank").bytes());
+    total.expect("a job has a rank").bytes().to_vec()
 }
