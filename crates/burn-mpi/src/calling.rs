@@ -54,6 +54,9 @@ pub struct Announcement {
 impl Announcement {
     /// Length of an encoded announcement, in bytes.
     pub const BYTES: usize = 256;
+    /// Length of a key, in bytes. Ranks exchange keys first, and announcements only if the keys differ: each
+    /// rank receives one from every rank, so their length counts.
+    const KEY: usize = 16;
     /// Maximum number of bytes in `name`.
     const ROOM: usize = 128;
     /// Maximum number of bytes in `host`.
@@ -85,6 +88,16 @@ impl Announcement {
         ciborium::into_writer(self, &mut bytes).expect("writing numbers and strings to a vector cannot fail");
         bytes.resize(Self::BYTES, 0);
         bytes
+    }
+
+    /// Returns the key of the announcement: two ranks make the same call if their keys are equal.
+    pub fn key(&self) -> [u8; Self::KEY] {
+        bytemuck::cast([self.tag, self.number])
+    }
+
+    /// Returns whether all ranks make the same call. `keys` are the keys of all ranks.
+    pub fn are_equal(keys: &[u8]) -> bool {
+        keys.chunks_exact(Self::KEY).all(|key| *key == keys[..Self::KEY])
     }
 
     fn of_ranks(all: &[u8]) -> Vec<Self> {
@@ -146,5 +159,9 @@ mod tests {
         assert!(cut.name.len() <= Announcement::ROOM && cut.name.ends_with("ü > gather"), "{}", cut.name);
         assert_eq!(cut.bytes().len(), Announcement::BYTES);
         assert!(Announcement::compare(&[cut.bytes(), cut.bytes()].concat()).is_ok());
+        let equal =
+            |calls: [&Announcement; 3]| Announcement::are_equal(&calls.map(Announcement::key).concat());
+        assert!(equal([&plain, &gather(), &plain]) && !equal([&plain, &plain, &outer]));
+        assert!(!equal([&plain, &Announcement { number: 1, ..gather() }, &plain]));
     }
 }

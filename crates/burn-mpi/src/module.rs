@@ -85,10 +85,10 @@ fn agree_on_module(world: &World, unsupported: Option<String>) -> Result<(), Com
 /// Checks that all ranks have the same tensors and the same fields. `tensors` has one description for each
 /// tensor. An error begins with `when`.
 fn compare(world: &World, tensors: Vec<String>, fields: Vec<String>, when: &str) -> Result<(), CommError> {
-    let ranks: Vec<[Vec<String>; 2]> = world.gather(&[tensors, fields])?;
+    let ranks: Vec<(usize, [Vec<String>; 2])> = world.gather_distinct(&[tensors, fields])?;
     for (at, what) in ["parameter", "field"].into_iter().enumerate() {
-        let expected = &ranks[0][at];
-        for (rank, found) in ranks.iter().map(|rank| &rank[at]).enumerate() {
+        let expected = &ranks[0].1[at];
+        for (rank, found) in ranks.iter().map(|(rank, parts)| (*rank, &parts[at])) {
             let parts = found.len().max(expected.len());
             if let Some(part) = (0..parts).find(|&part| found.get(part) != expected.get(part)) {
                 let [found, expected] =
@@ -176,14 +176,15 @@ pub(crate) fn check_equal<M: Module>(
         digests.push(digest(data().as_bytes()));
     });
     compare(world, specs.iter().map(ParamSpec::describe).collect(), fields, when)?;
-    let ranks: Vec<Vec<String>> = world.gather(&digests)?;
-    let differs = |param: &usize| ranks.iter().position(|digests| digests[*param] != ranks[0][*param]);
+    let ranks: Vec<(usize, Vec<String>)> = world.gather_distinct(&digests)?;
+    let differs = |param: &usize| ranks.iter().find(|(_, digests)| digests[*param] != ranks[0].1[*param]);
     let (parameters, buffers): (Vec<usize>, Vec<usize>) =
         (0..specs.len()).partition(|&param| specs[param].trainable);
     for param in parameters.into_iter().chain(buffers.into_iter().filter(|_| with_buffers)) {
-        if let Some(rank) = differs(&param) {
-            let [found, expected] = [rank, 0].map(|rank| format!("digest {}", ranks[rank][param]));
-            return Err(world.diverged(format!("{when}{}", name_of(&specs[param])), rank, found, expected));
+        if let Some((rank, digests)) = differs(&param) {
+            let [found, expected] =
+                [digests, &ranks[0].1].map(|digests| format!("digest {}", digests[param]));
+            return Err(world.diverged(format!("{when}{}", name_of(&specs[param])), *rank, found, expected));
         }
     }
     Ok(())

@@ -4,6 +4,7 @@
 //! Gradients are sent by a [collective](crate::Collective), not by a world.
 
 use std::cell::RefCell;
+use std::collections::HashSet;
 use std::fmt::Display;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use sha2::{Digest, Sha256};
 
 use crate::activity::Waiting;
 use crate::calling::{Announcement, calling};
@@ -249,27 +251,30 @@ impl World {
         Ok(all)
     }
 
-    /// Gathers the number of bytes that each rank sends next, in rank order. `mine` is this rank's number.
+    /// Gathers the length and a digest of every rank's value, in rank order. `mine` is this rank's value.
     ///
     /// # Errors
     /// On all ranks, [`SharedError::OutOfStep`](crate::SharedError::OutOfStep) if ranks are in different
     /// exchanges.
-    fn lengths(&self, mine: usize) -> Result<Vec<usize>, CommError> {
+    fn headers(&self, mine: &[u8]) -> Result<Vec<Header>, CommError> {
         let exchange = Announcement::for_exchange("lengths", 0, self.host());
-        let mut all = vec![[0u64; 2]; self.size()];
+        let digest = Sha256::digest(mine);
+        let digest = u64::from_le_bytes(std::array::from_fn(|at| digest[at]));
+        let mut all = vec![[0u64; 3]; self.size()];
         self.control().borrow_mut().all_gather(
-            bytemuck::bytes_of(&[mine as u64, exchange.tag]),
+            bytemuck::bytes_of(&[mine.len() as u64, digest, exchange.tag]),
             bytemuck::cast_slice_mut(&mut all),
         )?;
-        if all.iter().any(|[_, tag]| *tag != all[0][1]) {
+        if all.iter().any(|[.., tag]| *tag != all[0][2]) {
             Announcement::compare(&self.all_gather(&exchange.bytes())?)?;
         }
-        Ok(all.iter().map(|[length, _]| *length as usize).collect())
+        Ok(all.into_iter().map(|[length, digest, _]| Header { length: length as usize, digest }).collect())
     }
 
     /// Gathers every rank's value in rank order. `send` gets this rank's encoded value, padded to the length
     /// of the longest one. `send` returns the padded values of all ranks, one after the other, or an empty
-    /// vector on a rank that gets no values.
+    /// vector on a rank that gets no values. If the values of all ranks are equal, nothing is sent, and every
+    /// rank gets the values.
     fn gathered<T: Serialize + DeserializeOwned>(
         &self,
         mine: &T,
@@ -277,15 +282,50 @@ impl World {
         send: impl FnOnce(&[u8]) -> Result<Vec<u8>, CommError>,
     ) -> Result<Vec<T>, CommError> {
         let _calling = calling(name);
-        let mut mine = written(mine);
-        let lengths = self.lengths(mine.len())?;
-        // Pad to the longest value: every rank then sends the same number of bytes, at least one, in a single
-        // call.
-        let longest = lengths.iter().copied().fold(1, usize::max);
-        mine.resize(longest, 0);
-        let all = send(&mine)?;
-        let ranks = all.chunks(longest).zip(lengths).enumerate();
-        ranks.map(|(rank, (bytes, length))| self.read(rank, &bytes[..length])).collect()
+        let mine = written(mine);
+        let headers = self.headers(&mine)?;
+        if headers.iter().all(|header| *header == headers[0]) {
+            return headers.iter().map(|_| self.read(0, &mine)).collect();
+        }
+        let all = send(&padded(mine, &headers))?;
+        let ranks = all.chunks(longest(&headers)).zip(headers).enumerate();
+        ranks.map(|(rank, (bytes, header))| self.read(rank, &bytes[..header.length])).collect()
+    }
+
+    /// Gathers the different values of all ranks, each with the lowest rank that has it, in the order of these
+    /// ranks. Most values that ranks exchange are equal on nearly all ranks. They are sent once, so a rank
+    /// needs no memory for the values of all ranks.
+    pub(crate) fn gather_distinct<T: Serialize + DeserializeOwned>(
+        &self,
+        mine: &T,
+    ) -> Result<Vec<(usize, T)>, CommError> {
+        /// Maximum number of values that are broadcast one after the other.
+        const FEW: usize = 4;
+        let _calling = calling("gather");
+        let mine = written(mine);
+        let headers = self.headers(&mine)?;
+        let mut seen = HashSet::new();
+        let is_first =
+            |&rank: &usize| rank == 0 || (headers[rank] != headers[0] && seen.insert(headers[rank]));
+        let ranks: Vec<usize> = (0..headers.len()).filter(is_first).collect();
+        let values: Vec<Vec<u8>> = if ranks.len() == 1 {
+            vec![mine]
+        } else if ranks.len() <= FEW {
+            let value = |&rank: &usize| {
+                let mut bytes = vec![0; headers[rank].length];
+                if rank == self.rank() {
+                    bytes.copy_from_slice(&mine);
+                }
+                self.control().borrow_mut().broadcast(&mut bytes, rank).map(|()| bytes)
+            };
+            ranks.iter().map(value).collect::<Result<_, _>>()?
+        } else {
+            let all = self.all_gather(&padded(mine, &headers))?;
+            let start = |rank: usize| rank * longest(&headers);
+            ranks.iter().map(|&rank| all[start(rank)..][..headers[rank].length].to_vec()).collect()
+        };
+        let read = |(rank, bytes): (usize, Vec<u8>)| Ok((rank, self.read(rank, &bytes)?));
+        ranks.into_iter().zip(values).map(read).collect()
     }
 
     /// Gathers every rank's value, in rank order, on every rank.
@@ -338,11 +378,12 @@ impl World {
         &self,
         mine: &T,
     ) -> Result<Vec<T>, CommError> {
-        self.gathered(mine, "gather_on_root", |padded| {
+        let all = self.gathered(mine, "gather_on_root", |padded| {
             let mut all = vec![0; if self.is_root() { padded.len() * self.size() } else { 0 }];
             self.control().borrow_mut().gather(padded, &mut all, 0)?;
             Ok(all)
-        })
+        })?;
+        Ok(if self.is_root() { all } else { Vec::new() })
     }
 
     /// Overwrites `values` on every rank with rank 0's.
@@ -399,10 +440,8 @@ impl World {
         let _calling = calling("agree");
         // The reason becomes part of a line, so it must not contain line breaks.
         let mine = mine.map_err(|error| format!("{error:#}").replace('\n', " "));
-        let all: Vec<Option<String>> = self.gather(&mine.as_ref().err().cloned())?;
-        if let Some((rank, reason)) =
-            all.into_iter().enumerate().find_map(|(rank, reason)| Some((rank, reason?)))
-        {
+        let all: Vec<(usize, Option<String>)> = self.gather_distinct(&mine.as_ref().err().cloned())?;
+        if let Some((rank, reason)) = all.into_iter().find_map(|(rank, reason)| Some((rank, reason?))) {
             return Err(self.elsewhere(rank, reason));
         }
         mine.map_err(|reason| self.elsewhere(self.rank(), reason))
@@ -440,10 +479,9 @@ impl World {
     /// Other errors come from the transport.
     pub fn check_equal(&self, what: &str, mine: &str) -> Result<(), CommError> {
         let _calling = calling(format!("check_equal of {what}"));
-        let all: Vec<String> = self.gather(&mine.to_owned())?;
-        match all.iter().position(|text| *text != all[0]) {
-            None => Ok(()),
-            Some(rank) => Err(self.diverged(what, rank, &all[rank], &all[0])),
+        match &self.gather_distinct(&mine.to_owned())?[..] {
+            [(_, expected), (rank, found), ..] => Err(self.diverged(what, *rank, found, expected)),
+            _ => Ok(()),
         }
     }
 
@@ -501,6 +539,23 @@ impl World {
              run the same binary"
         ))
     }
+}
+
+/// What a rank sends of its value first.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Header {
+    length: usize,
+    digest: u64,
+}
+
+fn longest(headers: &[Header]) -> usize {
+    headers.iter().map(|header| header.length).fold(1, usize::max)
+}
+
+/// Pads a value to the longest one: every rank then sends the same number of bytes in a single call.
+fn padded(mut mine: Vec<u8>, headers: &[Header]) -> Vec<u8> {
+    mine.resize(longest(headers), 0);
+    mine
 }
 
 /// Encodes `value`, or the reason why it cannot be serialized. The reason is sent in place of the value: if

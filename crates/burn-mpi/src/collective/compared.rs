@@ -5,7 +5,8 @@
 //! and length.
 //!
 //! A comparison is itself a small all-gather, so comparing every call would double the latency of small
-//! calls. Training repeats the same sequence of calls, step after step. Each rank therefore learns the
+//! calls. It gathers a key of each rank. Only if the keys differ, a second all-gather collects what the error
+//! names. Training repeats the same sequence of calls, step after step. Each rank therefore learns the
 //! sequence and skips the comparison while its calls follow the sequence. The call that a rank expects next
 //! depends only on the rank's calls so far, so ranks that made the same calls expect the same next call.
 //!
@@ -21,7 +22,7 @@
 
 use std::collections::HashMap;
 
-use super::pending::{ANNOUNCEMENTS, Launch, Link, Transfer};
+use super::pending::{ANNOUNCEMENTS, DETAILS, Launch, Link, Transfer};
 use super::wire::Element;
 use crate::calling::Announcement;
 use crate::member::Member;
@@ -92,6 +93,15 @@ impl Messages {
     }
 }
 
+/// A comparison of calls in flight.
+pub(super) struct Comparison<Q> {
+    announcement: Announcement,
+    bucket: Option<usize>,
+    request: Q,
+    /// Whether the keys differ, so that the announcements are gathered.
+    differs: bool,
+}
+
 /// A transport that compares unexpected calls between ranks before it makes them. Implements [`Primitives`],
 /// the blocking calls.
 pub struct Checked<L> {
@@ -123,16 +133,26 @@ impl<L: Link> Checked<L> {
         Ok(if *size == 1 { None } else { self.calls.note(operation, host) })
     }
 
-    /// Starts the comparison of `call`: an all-gather of the announcements of all ranks.
+    /// Starts the comparison of `call`: an all-gather of the keys of all ranks.
     pub(super) fn announce(
         &mut self,
-        call: &Announcement,
+        announcement: Announcement,
         bucket: Option<usize>,
+    ) -> Result<Comparison<L::Request>, CommError> {
+        let request = self.gather(announcement.key().to_vec(), bucket, ANNOUNCEMENTS)?;
+        Ok(Comparison { announcement, bucket, request, differs: false })
+    }
+
+    fn gather(
+        &mut self,
+        mine: Vec<u8>,
+        bucket: Option<usize>,
+        channel: usize,
     ) -> Result<L::Request, CommError> {
-        let mine = Wire::Bytes(call.bytes());
+        let mine = Wire::Bytes(mine);
         let all = mine.zeros_like(mine.len() * self.link.member().size);
         let operation = Operation { bucket, ..Operation::all_gather(0, &mine, all.len()) };
-        let transfer = self.link.transfer(operation, ANNOUNCEMENTS, all.len());
+        let transfer = self.link.transfer(operation, channel, all.len());
         self.link.start(Launch { transfer, announcement: None, buffers: (mine, all) })
     }
 
@@ -143,8 +163,21 @@ impl<L: Link> Checked<L> {
     /// data of this call before the comparison is complete: if all ranks have then made the same number of
     /// calls, the remembered calls are cleared, and ranks may make further calls. Otherwise, every later call
     /// returns the error.
-    pub(super) fn is_compared(&mut self, request: &mut L::Request, anew: bool) -> Result<bool, CommError> {
-        let Some((_, all)) = self.link.test(request)? else { return Ok(false) };
+    pub(super) fn is_compared(
+        &mut self,
+        comparison: &mut Comparison<L::Request>,
+        anew: bool,
+    ) -> Result<bool, CommError> {
+        let Some((_, all)) = self.link.test(&mut comparison.request)? else { return Ok(false) };
+        if !comparison.differs {
+            if Announcement::are_equal(all.bytes()) {
+                return Ok(true);
+            }
+            comparison.differs = true;
+            let mine = comparison.announcement.bytes();
+            comparison.request = self.gather(mine, comparison.bucket, DETAILS)?;
+            return Ok(false);
+        }
         let compared = Announcement::compare(all.bytes());
         match &compared {
             Err(_) if anew && Announcement::are_of_one_number(all.bytes()) => self.calls = Calls::default(),
@@ -206,9 +239,9 @@ impl<L: Link> Primitives for Checked<L> {
                 let compared = self.compare_message(transfer, &announcement);
                 compared.inspect_err(|error| self.failed = Some(error.clone()))?;
             } else {
-                let mut request = self.announce(&announcement, None)?;
+                let mut comparison = self.announce(announcement, None)?;
                 self.link.pause()?;
-                while !self.is_compared(&mut request, true)? {
+                while !self.is_compared(&mut comparison, true)? {
                     self.link.pause()?;
                 }
             }

@@ -8,7 +8,7 @@
 //! stages. The order of the calls on a channel is then the same on all ranks, although first stages may
 //! complete in any order.
 
-use super::compared::Checked;
+use super::compared::{Checked, Comparison};
 use super::operation::BLOCKING;
 use crate::calling::Announcement;
 use crate::collective::wire::Element;
@@ -48,11 +48,15 @@ pub struct Launch {
 /// Name of a comparison of calls in errors.
 pub const COMPARISON: &str = "comparison of calls";
 
-/// Number of channels of a collective: 0 for first stages, 1 for second stages, 2 for announcements.
-pub const CHANNELS: usize = 3;
+/// Number of channels of a collective: 0 for first stages, 1 for second stages, 2 and 3 for comparisons.
+pub const CHANNELS: usize = 4;
 
-/// The channel of announcements.
+/// The channel of the keys of announcements.
 pub const ANNOUNCEMENTS: usize = 2;
+
+/// The channel of the announcements whose keys differ. They have a separate channel, because a rank may have
+/// started the comparison of a later call when it sees that keys differ, and another rank may not.
+pub const DETAILS: usize = 3;
 
 /// A transport's calls on [`CHANNELS`] channels. Ranks match a call only with calls of the same channel.
 pub trait Link {
@@ -101,7 +105,7 @@ pub trait Link {
     /// Describes a call of `operation` on `channel` that starts now. `bytes` is the length of the longer
     /// buffer.
     fn transfer(&self, operation: Operation, channel: usize, bytes: usize) -> Transfer {
-        let name = if channel == ANNOUNCEMENTS { COMPARISON } else { operation.call.name() };
+        let name = if channel >= ANNOUNCEMENTS { COMPARISON } else { operation.call.name() };
         let bucket = operation.bucket.filter(|&bucket| bucket != BLOCKING);
         let started = Started { bucket, ..self.member().started(Self::NAME, name, bytes) };
         Transfer { operation, channel, started }
@@ -155,7 +159,7 @@ struct PendingOp<Q> {
 
 enum Stage<Q> {
     /// Not started, because ranks still compare this operation or an earlier one.
-    Announced { comparison: Option<Q>, launch: Launch },
+    Announced { comparison: Option<Comparison<Q>>, launch: Launch },
     /// The only or the last call of the operation is in flight. Its result is in the second buffer.
     Whole(Q),
     /// The all-to-all of chunks is in flight. An all-reduce then gathers the sums of the chunks.
@@ -255,8 +259,8 @@ impl<L: Link> PendingOps<L> {
         while let Some(at) = self.ops.iter().position(PendingOp::is_announced) {
             let stage = std::mem::replace(&mut self.ops[at].stage, Stage::Done(Wire::Bytes(Vec::new())));
             let Stage::Announced { mut comparison, launch } = stage else { unreachable!("found above") };
-            if let Some(request) = &mut comparison
-                && !self.checked.is_compared(request, false)?
+            if let Some(comparing) = &mut comparison
+                && !self.checked.is_compared(comparing, false)?
             {
                 self.ops[at].stage = Stage::Announced { comparison, launch };
                 return Ok(());
@@ -356,7 +360,7 @@ impl<L: Link> Collective for PendingOps<L> {
         let mut launch =
             Launch { transfer, announcement: self.checked.note(operation)?, buffers: (from, to) };
         let comparison = match launch.announcement.take_if(|_| !L::COMPARES_WITHIN) {
-            Some(announcement) => Some(self.checked.announce(&announcement, bucket)?),
+            Some(announcement) => Some(self.checked.announce(announcement, bucket)?),
             None => None,
         };
         let stage = if comparison.is_some() || self.ops.iter().any(PendingOp::is_announced) {

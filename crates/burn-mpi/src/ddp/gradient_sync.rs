@@ -328,7 +328,9 @@ impl GradientSync {
     /// Learns the order in which gradients become final, and how often parameters are used, from what all
     /// ranks have recorded. If it differs from the known one, the next step makes a new plan.
     fn learn(&mut self) -> Result<(), CommError> {
-        let probes = self.world.gather(&std::mem::take(&mut self.probe))?;
+        // `merge` needs each different probe once: nearly all ranks have the same one.
+        let probes = self.world.gather_distinct(&std::mem::take(&mut self.probe))?;
+        let probes: Vec<Probe> = probes.into_iter().map(|(_, probe)| probe).collect();
         let mut learned = arrival::merge(&self.layout, &probes, self.arrival.as_ref());
         if let (true, Some(learned), Some(known)) = (self.options.shard, &mut learned, &self.arrival) {
             // Another order would change which values a rank updates, and it has the state of the old ones.

@@ -449,12 +449,13 @@ fn shared(error: LocalError) -> CommError {
 fn check_equal_params(world: &World, layout: &ParamLayout, params: &[f32]) -> Result<(), CommError> {
     let trainable = || layout.specs().iter().filter(|spec| spec.trainable);
     let digests: Vec<u64> = trainable().map(|spec| digest(&params[spec.range.clone()])).collect();
-    let ranks: Vec<Vec<u64>> = world.gather(&digests)?;
+    let ranks: Vec<(usize, Vec<u64>)> = world.gather_distinct(&digests)?;
     for (at, spec) in trainable().enumerate() {
-        if let Some(rank) = ranks.iter().position(|digests| digests[at] != ranks[0][at]) {
-            let [found, expected] = [rank, 0].map(|rank| format!("digest {:016x}", ranks[rank][at]));
+        let expected = ranks[0].1[at];
+        if let Some((rank, digests)) = ranks.iter().find(|(_, digests)| digests[at] != expected) {
+            let [found, expected] = [digests[at], expected].map(|digest| format!("digest {digest:016x}"));
             let what = format!("{AT_START}the parameter {}", spec.name);
-            return Err(world.diverged(what, rank, found, expected));
+            return Err(world.diverged(what, *rank, found, expected));
         }
     }
     Ok(())

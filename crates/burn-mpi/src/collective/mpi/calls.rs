@@ -37,7 +37,8 @@ pub struct MpiLink {
 impl MpiLink {
     /// Duplicates the world's communicator for each channel. All ranks must call it.
     pub(crate) fn new(mpi: Mpi) -> Result<Self, CommError> {
-        Ok(Self { channels: [mpi.duplicate()?, mpi.duplicate()?, mpi.duplicate()?], mpi, in_flight: 0 })
+        let channels = [mpi.duplicate()?, mpi.duplicate()?, mpi.duplicate()?, mpi.duplicate()?];
+        Ok(Self { channels, mpi, in_flight: 0 })
     }
 
     /// Waits for the next message of rank `from`, and checks its length.
