@@ -56,7 +56,7 @@ fn flavour(mpicc: &str) -> &'static str {
 /// exports the symbols of another gloo version, and a program gets a symbol from the first library that
 /// defines it.
 fn compile_gloo() {
-    for file in ["shim.cc", "mesh.h", "sums.h"] {
+    for file in ["shim.cc", "gathers.h", "mesh.h", "sums.h"] {
         println!("cargo:rerun-if-changed=src/collective/gloo/{file}");
     }
     let mut build = cc::Build::new();

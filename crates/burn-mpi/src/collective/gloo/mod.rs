@@ -60,15 +60,10 @@ impl Context {
         let (rank, size) = (world.rank(), world.size());
         let mesh = world.agree(Mesh::listen(&address.ip.to_string(), rank, size, timeout))?;
         let mine = world.agree(mesh.addresses(size))?;
-        // The address on which each peer listens for this rank.
-        let peers: Vec<u8> = world
-            .gather(&mine)?
-            .into_iter()
-            .flat_map(|of_peer| {
-                let length = of_peer.len() / size;
-                of_peer[rank * length..(rank + 1) * length].to_vec()
-            })
-            .collect();
+        // The address on which each peer listens for this rank. A rank needs one address of each peer, and
+        // not the addresses on which the peers listen for each other.
+        let mut peers = vec![0; mine.len()];
+        world.control().borrow_mut().all_to_all(&mine, &mut peers)?;
         let started = Instant::now();
         world.agree(mesh.connect(&peers, size).map_err(|reason| {
             let elapsed = started.elapsed().as_secs_f64();
@@ -89,11 +84,16 @@ impl Context {
 
     /// Compares the call of an operation with the calls of the other ranks.
     fn compare(&mut self, transfer: Transfer, announcement: &Announcement) -> Result<(), CommError> {
-        let mine = announcement.bytes();
-        let mut all = vec![0; mine.len() * self.member.size];
         let operation = Operation { call: Call::AllGather, element: Element::Byte, ..transfer.operation };
-        self.run(Transfer { operation, channel: ANNOUNCEMENTS, ..transfer }, &mine, &mut all)?;
-        Announcement::compare(&all)
+        let mut gather = |mine: &[u8]| {
+            let mut all = vec![0; mine.len() * self.member.size];
+            self.run(Transfer { operation, channel: ANNOUNCEMENTS, ..transfer }, mine, &mut all)?;
+            Ok::<_, CommError>(all)
+        };
+        if Announcement::are_equal(&gather(&announcement.key())?) {
+            return Ok(());
+        }
+        Announcement::compare(&gather(&announcement.bytes())?)
     }
 
     /// Runs an operation that every rank runs at this point. If the operation has an announcement, ranks

@@ -13,7 +13,6 @@
 #include <string>
 #include <vector>
 
-#include <gloo/allgather.h>
 #include <gloo/alltoall.h>
 #include <gloo/barrier.h>
 #include <gloo/broadcast.h>
@@ -21,6 +20,7 @@
 #include <gloo/gather.h>
 #include <gloo/scatter.h>
 
+#include "gathers.h"
 #include "mesh.h"
 #include "sums.h"
 
@@ -50,13 +50,6 @@ int guarded(char* error, Call call) {
     error[length] = 0;
   }
   return 1;
-}
-
-// Throws if a wait for a message was aborted: gloo's wait then returns false.
-void check(bool done) {
-  if (!done) {
-    throw std::runtime_error("the operation was aborted");
-  }
 }
 
 char* bytes_of(const void* buffer) { return static_cast<char*>(const_cast<void*>(buffer)); }
@@ -149,13 +142,8 @@ int burn_mpi_gloo_call(burn_mpi_gloo* self, const burn_mpi_gloo_run* run, char* 
         return of_width([&](auto zero) {
           reduce<decltype(zero)>(mesh, to, count, run->root, run->add, run->tag);
         });
-      case 3: {
-        gloo::AllgatherOptions options(mesh);
-        options.setInput(from, run->from_bytes);
-        options.setOutput(to, run->to_bytes);
-        options.setTag(run->tag);
-        return gloo::allgather(options);
-      }
+      case 3:
+        return allgather(mesh, from, run->from_bytes, to, run->tag);
       case 4: {
         gloo::GatherOptions options(mesh);
         options.setInput(from, run->from_bytes);
