@@ -18,20 +18,24 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use super::Guard;
+use super::{Guard, spaced};
 use crate::guard::Message;
 
-/// Interval at which a message without an answer is sent again.
+/// Interval at which a message without an answer is sent again, in a small job ([`spaced`]).
 const RESEND: Duration = Duration::from_millis(20);
-/// How long a message is repeated if nobody answers it. Perhaps the receiver cannot be reached. Or it has
-/// answered, the answer was lost, and the receiver has exited.
+/// How long a message is repeated to a rank whose messages do not arrive here.
 pub(super) const LINGER: Duration = Duration::from_secs(1);
+/// How many times longer a rank repeats `Acknowledged` to a rank 0 whose messages arrive here. Either rank 0
+/// has exited, and all its confirmations were lost, or rank 0 has not read the acknowledgement yet: with many
+/// ranks on few cores, that takes seconds, and rank 0 would wait for this rank until the deadline.
+const PATIENT: u32 = 15;
 
 /// State of the exit barrier on one rank.
 pub(super) struct ExitBarrier {
     state: Mutex<BarrierState>,
     changed: Condvar,
     linger: Duration,
+    resend: Duration,
 }
 
 #[derive(Default)]
@@ -57,8 +61,9 @@ impl BarrierState {
 }
 
 impl ExitBarrier {
-    pub(super) fn new(linger: Duration) -> Self {
-        Self { state: Mutex::default(), changed: Condvar::new(), linger }
+    pub(super) fn new(linger: Duration, size: usize) -> Self {
+        let resend = spaced(RESEND, size);
+        Self { state: Mutex::default(), changed: Condvar::new(), linger, resend }
     }
 
     /// Records a message of another rank.
@@ -96,14 +101,22 @@ impl ExitBarrier {
         silent.map(|(&rank, _)| rank).filter(|rank| !state.acknowledged.contains(rank)).collect()
     }
 
-    /// Calls `send` at once and then every [`RESEND`], until the state is `reached` or `limit` has passed.
-    fn wait_until(&self, limit: Duration, reached: impl Fn(&BarrierState) -> bool, send: impl Fn()) {
+    /// Calls `send` repeatedly, until the state is `reached` or `limit` has passed. The first call is after
+    /// `first`.
+    fn wait_until(
+        &self,
+        first: Duration,
+        limit: Duration,
+        reached: impl Fn(&BarrierState) -> bool,
+        send: impl Fn(),
+    ) {
         let began = Instant::now();
         let mut state = self.state.lock();
+        self.changed.wait_while_for(&mut state, |state| !reached(state), first);
         while !reached(&state) && began.elapsed() < limit {
             // The guard's thread needs the lock to record messages.
             MutexGuard::unlocked(&mut state, &send);
-            self.changed.wait_while_for(&mut state, |state| !reached(state), RESEND);
+            self.changed.wait_while_for(&mut state, |state| !reached(state), self.resend);
         }
     }
 }
@@ -121,24 +134,33 @@ impl Guard {
     }
 
     fn exit_as_root(&self) {
-        self.exits.wait_until(Duration::MAX, |state| state.is_everyone(&state.finalized), || ());
+        let wait = |reached: fn(&BarrierState) -> bool, tell: &dyn Fn()| {
+            self.exits.wait_until(Duration::ZERO, Duration::MAX, reached, tell);
+        };
+        wait(|state| state.is_everyone(&state.finalized), &|| ());
         let tell = || self.announce(&Message::AllFinalized);
         // Tell the others at least once: some ranks may receive this rank's messages, although their messages
         // do not arrive here.
         tell();
-        self.exits.wait_until(Duration::MAX, |state| state.is_everyone(&state.acknowledged), tell);
+        wait(|state| state.is_everyone(&state.acknowledged), &tell);
+        // A rank whose confirmation was lost would repeat its acknowledgement.
+        self.announce(&Message::Confirmed);
     }
 
     fn exit_as_other(&self) {
         let tell = |message| self.send(&message, &self.peers[0]);
         let receives = self.exits.state.lock().received.contains_key(&0);
-        let limit = if receives { Duration::MAX } else { self.exits.linger };
-        self.exits.wait_until(limit, |state| state.all, || tell(Message::Finalized));
+        let ExitBarrier { linger, .. } = self.exits;
+        // Ranks do not all send at the same moment.
+        let first = RESEND * (self.member.rank / 16) as u32;
+        let limit = if receives { Duration::MAX } else { linger };
+        self.exits.wait_until(first, limit, |state| state.all, || tell(Message::Finalized));
         if !receives {
             // Rank 0's messages do not arrive here. Tell all ranks that they need not wait for this rank.
             self.announce(&Message::Acknowledged);
         }
-        self.exits.wait_until(self.exits.linger, |state| state.confirmed, || tell(Message::Acknowledged));
+        let limit = if receives { PATIENT * linger } else { linger };
+        self.exits.wait_until(first, limit, |state| state.confirmed, || tell(Message::Acknowledged));
     }
 }
 
@@ -170,7 +192,7 @@ mod tests {
         let hosts = vec!["here".to_owned(); size];
         let guard = |(rank, socket): (usize, UdpSocket)| {
             socket.set_read_timeout(Some(Duration::from_millis(5))).expect("a timeout");
-            let exits = ExitBarrier::new(linger);
+            let exits = ExitBarrier::new(linger, size);
             let (hosts, peers) = (hosts.clone(), peers.clone());
             let activity = Activity::new(Clock::system(), DEFAULT_DEADLINE, DEFAULT_STALL);
             let member = Member::new(rank, size, hosts[rank].clone(), activity);
@@ -251,6 +273,44 @@ mod tests {
         assert_eq!(guards[0].0.exits.silent(Duration::ZERO), [1]);
         guards[0].0.exits.note(1, &Message::Acknowledged);
         first.join().expect("no panic");
+    }
+
+    #[test]
+    fn many_ranks_exit_together() {
+        let guards = guards(48, limit());
+        introduce(&guards);
+        guards.iter().for_each(|(guard, _)| guard.announce_exit(0));
+        let exits: Vec<_> = guards.iter().map(|(guard, _)| exit_on_a_thread(guard)).collect();
+        exits.into_iter().for_each(|rank| rank.join().expect("no panic"));
+        let confirmed = |(guard, _): &(Arc<Guard>, _)| guard.exits.state.lock().confirmed;
+        assert!(guards[1..].iter().all(confirmed), "a message is lost");
+        guards.iter().for_each(|(_, stopped)| stopped.store(true, Ordering::Relaxed));
+    }
+
+    /// The questions of all ranks together do not grow with the square of the number of ranks.
+    #[test]
+    fn a_rank_that_leaves_asks_rank_0_alone() {
+        const RANKS: usize = 20;
+        let guards = guards(RANKS, limit());
+        guards.iter().for_each(|(_, stopped)| stopped.store(true, Ordering::Relaxed));
+        while guards.iter().any(|(guard, _)| Arc::strong_count(guard) > 1) {
+            thread::sleep(Duration::from_millis(1));
+        }
+        for (rank, expected) in [(0, 1..RANKS), (5, 0..1)] {
+            guards[rank].0.announce_exit(0);
+            let asked = (0..RANKS).filter(|other| {
+                let mut is_asked = false;
+                let mut bytes = [0; 1 << 16];
+                while let Ok(length) = guards[*other].0.socket.recv(&mut bytes) {
+                    let (_, from, _, message): super::super::Datagram =
+                        serde_json::from_slice(&bytes[..length]).expect("a message");
+                    assert_eq!(from, rank);
+                    is_asked |= matches!(message, Message::Question);
+                }
+                is_asked
+            });
+            assert_eq!(asked.collect::<Vec<_>>(), expected.collect::<Vec<_>>(), "asked by rank {rank}");
+        }
     }
 
     #[test]

@@ -37,8 +37,8 @@ use crate::{CommError, World};
 const TIMED_OUT: i32 = 3;
 /// Interval at which a guard checks the deadline.
 const TICK: Duration = Duration::from_millis(100);
-/// Unit of the delay before a report: rank r waits min(r, 8) times this duration. One line is enough, and the
-/// lowest rank that can report prints it.
+/// Unit of the delay before a report: rank r waits r times this duration, and from rank 8 on, one unit more for
+/// each doubling of r. One line is enough, and the lowest rank that can report prints it.
 const PATIENCE: Duration = Duration::from_millis(700);
 /// How long a rank waits for another rank that has left with exit code 0, before the waiting rank aborts the
 /// job.
@@ -55,7 +55,7 @@ const CLAIM: Duration = Duration::from_secs(1);
 /// How long a rank waits for another rank to print why the job ends. The exit of the printing rank ends all
 /// ranks. If this rank exited earlier, the launcher would end the job before the line is printed.
 const PRINTED: Duration = Duration::from_secs(20);
-/// Interval at which a rank that leaves announces that it leaves.
+/// Interval at which a rank that leaves announces that it leaves, in a small job ([`spaced`]).
 const ANNOUNCE: Duration = Duration::from_millis(200);
 /// Interval between the questions with which rank 0, after its start, tests whether the other ranks answer at
 /// all.
@@ -108,7 +108,7 @@ pub(crate) fn start(world: &World) -> Result<(), CommError> {
         addresses.retain(|address| host == world.host() || !address.ip().is_loopback());
     }
     let member = Member::clone(world.member());
-    let guard = Guard { member, job, hosts, peers, socket, exits: ExitBarrier::new(LINGER) };
+    let guard = Guard { member, job, hosts, peers, socket, exits: ExitBarrier::new(LINGER, world.size()) };
     let guard = GUARD.get_or_init(|| guard);
     if std::thread::Builder::new().name("guard".into()).spawn(|| guard.watch()).is_err() {
         log::warn!("cannot start the guard's thread: a collective that hangs will not be aborted");
@@ -118,7 +118,14 @@ pub(crate) fn start(world: &World) -> Result<(), CommError> {
 
 /// Returns how much longer than rank 0 this rank waits before it reports.
 fn patience(rank: usize) -> Duration {
-    PATIENCE * rank.min(8) as u32
+    PATIENCE * if rank < 8 { rank as u32 } else { 5 + rank.ilog2() }
+}
+
+/// Returns the interval between messages that every rank of a job of `size` ranks repeats. It grows with the
+/// number of ranks, so that the number of messages that a rank receives in a second does not: a socket that
+/// receives more than its process reads drops them.
+fn spaced(interval: Duration, size: usize) -> Duration {
+    interval * (size / 16).max(1) as u32
 }
 
 /// Waits until this process's output has been read, then ends this process, and with it the job.
@@ -153,12 +160,10 @@ impl Guard {
                 if announced.is_none() {
                     self.exits.begin_to_listen();
                 }
-                if announced.is_none_or(|at| at.elapsed() > ANNOUNCE) {
+                let interval = spaced(ANNOUNCE, self.member.size);
+                if announced.is_none_or(|at| at.elapsed() > interval) {
                     announced = Some(Instant::now());
-                    let mut reason = activity.with(|state| state.reason.clone());
-                    reason.truncate(reason.floor_char_boundary(REASON));
-                    self.announce(&Message::Leaving { status, reason });
-                    self.announce(&Message::Question);
+                    self.announce_exit(status);
                 }
                 self.check_silence();
                 continue;
@@ -167,6 +172,20 @@ impl Guard {
             let Some(waited) = seen.waited else { continue };
             self.check_departures(&seen, waited);
             self.check_wait(&seen, waited);
+        }
+    }
+
+    /// Announces to all ranks that this rank leaves with exit code `status`. Also asks questions, because a
+    /// rank that leaves notices if another rank is stopped ([`check_silence`](Self::check_silence)). Rank 0
+    /// asks all ranks, and they ask rank 0: if all ranks asked all ranks, the answers would fill the sockets.
+    fn announce_exit(&self, status: i32) {
+        let mut reason = self.member.activity.with(|state| state.reason.clone());
+        reason.truncate(reason.floor_char_boundary(REASON));
+        self.announce(&Message::Leaving { status, reason });
+        if self.member.rank == 0 {
+            self.announce(&Message::Question);
+        } else {
+            self.send(&Message::Question, &self.peers[0]);
         }
     }
 
@@ -218,14 +237,17 @@ impl Guard {
     fn check_silence(&self) {
         // The guard of a rank on a busy core may be silent for seconds.
         let deadline = self.member.activity.with(|state| state.deadline);
-        let limit = deadline.max(SILENCE).saturating_add(patience(self.member.rank));
-        if self.exits.silent(limit).is_empty() {
+        let Member { rank, size, .. } = self.member;
+        let limit = deadline.max(SILENCE).max(3 * spaced(ANNOUNCE, size)).saturating_add(patience(rank));
+        // The ranks that this rank asks.
+        let silent = || self.exits.silent(limit).into_iter().find(|&other| rank == 0 || other == 0);
+        if silent().is_none() {
             return;
         }
         // Perhaps this rank itself was stopped, and has not yet read the messages of the others. `query_all`
         // reads them.
         self.query_all(&self.member.activity.now());
-        if let Some(&rank) = self.exits.silent(limit).first() {
+        if let Some(rank) = silent() {
             let line = format!(
                 "rank {rank} on {} has not answered for {} s, while rank {} on {} waits for it to exit",
                 self.hosts[rank],
