@@ -122,23 +122,15 @@ pub fn print_header(world: &World, record: &RunRecord, plan: &ShardPlan, dimensi
         record.config.model,
         record.params,
         record.topology,
-        hosts.join(", "),
+        first_of(&hosts),
         record.config.communication.backend,
         world.mpi_library()
     );
     let Dimensions { input, classes } = dimensions;
     let root = record.config.data.data_root.display();
     log::info!("  samples of {} in {} from {root}", size_of_sample(input), count(classes, "class"));
-    for place in &record.places {
-        log::info!(
-            "  rank {} on {}: pid {}, core {}, {}, {} training samples",
-            place.rank,
-            place.host,
-            place.pid,
-            place.binding,
-            record.config.device,
-            plan.shard_len(place.rank)
-        );
+    for line in rank_lines(&record.places, record.config.device, plan) {
+        log::info!("  {line}");
     }
     if record.oversubscribed {
         log::warn!(
@@ -148,6 +140,45 @@ pub fn print_header(world: &World, record: &RunRecord, plan: &ShardPlan, dimensi
     if record.shared_machine {
         log::info!("these hosts are one machine under several names: they share its cores and memory");
     }
+}
+
+/// Describes where the ranks run. With more than [`LINES`] ranks, a line describes all consecutive ranks of a
+/// host. `run.json` has all ranks.
+fn rank_lines(places: &[RankPlace], device: DeviceKind, plan: &ShardPlan) -> Vec<String> {
+    /// Maximum number of lines.
+    const LINES: usize = 16;
+    let of_one = |place: &RankPlace| {
+        let RankPlace { rank, host, pid, binding, .. } = place;
+        let samples = plan.shard_len(*rank);
+        format!("rank {rank} on {host}: pid {pid}, core {binding}, {device}, {samples} training samples")
+    };
+    if places.len() <= LINES {
+        return places.iter().map(of_one).collect();
+    }
+    let of_several = |places: &[RankPlace]| {
+        let [first, .., last] = places else { return places.iter().map(of_one).collect() };
+        let bindings: BTreeSet<&str> = places.iter().map(|place| place.binding.as_str()).collect();
+        let cores = first_of(&bindings.into_iter().collect::<Vec<_>>());
+        // The shards of the first ranks may have one sample more.
+        let samples = match [last, first].map(|place| plan.shard_len(place.rank)) {
+            [fewest, most] if fewest == most => format!("{most}"),
+            [fewest, most] => format!("{fewest} to {most}"),
+        };
+        let (first, last, host) = (first.rank, last.rank, &first.host);
+        format!("ranks {first} to {last} on {host}: cores {cores}, {device}, {samples} training samples each")
+    };
+    let hosts: Vec<&[RankPlace]> = places.chunk_by(|a, b| a.host == b.host).collect();
+    let shown = if hosts.len() > LINES { LINES - 1 } else { hosts.len() };
+    let rest: usize = hosts[shown..].iter().map(|places| places.len()).sum();
+    let rest = (rest > 0).then(|| format!("and {rest} more ranks"));
+    hosts[..shown].iter().map(|places| of_several(places)).chain(rest).collect()
+}
+
+/// Lists the first names.
+fn first_of<T: AsRef<str>>(names: &[T]) -> String {
+    const SHOWN: usize = 8;
+    let shown: Vec<&str> = names.iter().take(SHOWN).map(AsRef::as_ref).collect();
+    format!("{}{}", shown.join(", "), if names.len() > SHOWN { ", …" } else { "" })
 }
 
 /// Gathers the results of a finished training from all ranks. `cpu` is the CPU time of this rank and of its
@@ -417,4 +448,41 @@ fn waiting(results: &Results) -> Option<String> {
 fn live_mb(config: &RunConfig) -> Option<f64> {
     let is_counted = matches!(config.device, DeviceKind::Flex | DeviceKind::NdArray);
     is_counted.then(|| burn_fused::memory::live_bytes::peak_of_steps() as f64 / f64::from(1 << 20))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(ranks: usize, hosts: usize) -> Vec<String> {
+        let place = |rank: usize| RankPlace {
+            rank,
+            host: format!("node{}", rank * hosts / ranks),
+            pid: 7,
+            binding: (rank % 2).to_string(),
+            cores: 2,
+            boot_id: String::new(),
+        };
+        let plan = ShardPlan { samples: 3 * ranks + 1, world_size: ranks, batch_size: 1 };
+        rank_lines(&(0..ranks).map(place).collect::<Vec<_>>(), DeviceKind::Flex, &plan)
+    }
+
+    #[test]
+    fn many_ranks_are_described_by_host() {
+        let few = lines(16, 2);
+        assert_eq!(
+            (few.len(), few[15].as_str()),
+            (16, "rank 15 on node1: pid 7, core 1, flex, 3 training samples")
+        );
+        assert_eq!(
+            lines(64, 2),
+            [
+                "ranks 0 to 31 on node0: cores 0, 1, flex, 3 to 4 training samples each",
+                "ranks 32 to 63 on node1: cores 0, 1, flex, 3 training samples each",
+            ]
+        );
+        let hosts = lines(1024, 128);
+        assert_eq!((hosts.len(), hosts[15].as_str()), (16, "and 904 more ranks"));
+        assert_eq!(lines(40, 40)[14], "rank 14 on node14: pid 7, core 0, flex, 3 training samples");
+    }
 }

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Starts an MPI program on the emulated nodes. mpirun itself runs on node0:
 #
-#   tests/cluster/mpirun.sh 1x1|1x2|2x1|2x2 PROGRAM ARGS...
+#   tests/cluster/mpirun.sh NxC PROGRAM ARGS...
 #
-# NxC is N nodes with C ranks on each. MPI=mpich uses MPICH's mpirun. $MPIRUN_OPTIONS has further options of
+# NxC is N nodes, 1 or 2, with C ranks on each, at most 16. MPI=mpich uses MPICH's mpirun. $MPIRUN_OPTIONS has further options of
 # mpirun, split at spaces. These options and the variables OMPI_MCA_... override the settings below. Every
 # node has its own /tmp: program, data and results must be elsewhere.
 set -euo pipefail
@@ -13,8 +13,8 @@ here=$(dirname "$(readlink -f "$0")")
 # shellcheck source-path=SCRIPTDIR source=../../scripts/mpi.sh
 . "$project/scripts/mpi.sh"
 mpirun=$(mpi_command mpirun)
-usage="usage: mpirun.sh 1x1|1x2|2x1|2x2 PROGRAM ARGS..."
-[[ ${1-} =~ ^([12])x([12])$ ]] || die "$usage"
+usage="usage: mpirun.sh NxC PROGRAM ARGS..., with 1 or 2 nodes and 1 to 16 ranks on each"
+[[ ${1-} =~ ^([12])x([1-9]|1[0-6])$ ]] || die "$usage"
 nodes=${BASH_REMATCH[1]}
 ranks_per_node=${BASH_REMATCH[2]}
 shift

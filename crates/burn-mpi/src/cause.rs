@@ -8,6 +8,7 @@ use std::cmp::Ordering;
 use std::time::Duration;
 
 use crate::activity::{Departure, Status};
+use crate::host::named_ranks;
 use crate::member::Member;
 use crate::{CommError, SharedError, process};
 
@@ -64,7 +65,6 @@ impl Wait<'_> {
         let Self { seen, answers, .. } = *self;
         let others = || (0..answers.len()).filter(|&rank| rank != self.member.rank);
         let name = |rank: usize| format!("rank {rank} on {}", self.hosts[rank]);
-        let list = |ranks: Vec<usize>| ranks.into_iter().map(name).collect::<Vec<_>>().join(", ");
         let silent: Vec<usize> = others().filter(|&rank| answers[rank].is_none()).collect();
         if let Some(departure) = self.departed.iter().find(|departure| silent.contains(&departure.rank)) {
             return departure.error().to_string();
@@ -72,14 +72,17 @@ impl Wait<'_> {
         if !silent.is_empty() {
             return format!(
                 "missing: {} (no answer for {} s: stopped, exited, unreachable or very slow)",
-                list(silent),
+                named_ranks(&silent, self.hosts),
                 self.silent.as_secs()
             );
         }
         let is_busy = |answer: &Status| answer.waited.is_none() && answer.entered <= seen.entered;
         let busy: Vec<usize> = others().filter(|&rank| answers[rank].as_ref().is_some_and(is_busy)).collect();
         if !busy.is_empty() {
-            return format!("missing: {} (running, but not in this operation)", list(busy));
+            return format!(
+                "missing: {} (running, but not in this operation)",
+                named_ranks(&busy, self.hosts)
+            );
         }
         let elsewhere = others()
             .find_map(|rank| Some(format!("{} {}", name(rank), where_else(seen, answers[rank].as_ref()?)?)));

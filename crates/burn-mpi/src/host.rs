@@ -80,6 +80,23 @@ pub fn oversubscribed(places: &[Place], threads: usize) -> bool {
     })
 }
 
+/// Names ranks and their hosts, such as `rank 2 on alpha, ranks 4 to 9 on beta`. `hosts` has the host of each
+/// rank of the job. A long list is cut.
+pub(crate) fn named_ranks(ranks: &[usize], hosts: &[String]) -> String {
+    /// Maximum number of names.
+    const SHOWN: usize = 8;
+    let follows = |a: &usize, b: &usize| *b == a + 1 && hosts[*a] == hosts[*b];
+    let name = |ranks: &[usize]| match ranks {
+        [first, _, .., last] => vec![(ranks.len(), format!("ranks {first} to {last} on {}", hosts[*first]))],
+        few => few.iter().map(|rank| (1, format!("rank {rank} on {}", hosts[*rank]))).collect(),
+    };
+    let names: Vec<(usize, String)> = ranks.chunk_by(follows).flat_map(name).collect();
+    let (shown, rest) = names.split_at(names.len().min(SHOWN));
+    let rest: usize = rest.iter().map(|(ranks, _)| ranks).sum();
+    let rest = (rest > 0).then(|| format!("{rest} more ranks"));
+    shown.iter().map(|(_, name)| name.clone()).chain(rest).collect::<Vec<_>>().join(", ")
+}
+
 fn read_line(path: &str) -> Option<String> {
     Some(std::fs::read_to_string(path).ok()?.trim().to_owned())
 }
@@ -128,6 +145,22 @@ mod tests {
         assert_eq!(places[0].bound_cores(), BTreeSet::from([0, 1, 2, 5]));
         assert!(!oversubscribed(&places, 2));
         assert!(oversubscribed(&places, 3));
+    }
+
+    #[test]
+    fn many_ranks_are_named_by_ranges() {
+        let hosts: Vec<String> = (0..64).map(|rank| format!("node{}", rank / 32)).collect();
+        let named = |ranks: &[usize]| named_ranks(ranks, &hosts);
+        assert_eq!(named(&[1]), "rank 1 on node0");
+        assert_eq!(named(&[0, 1, 63]), "rank 0 on node0, rank 1 on node0, rank 63 on node1");
+        let all: Vec<usize> = (1..64).collect();
+        assert_eq!(named(&all), "ranks 1 to 31 on node0, ranks 32 to 63 on node1");
+        let odd: Vec<usize> = (0..32).map(|rank| 2 * rank + 1).collect();
+        let text = named(&odd);
+        assert!(
+            text.starts_with("rank 1 on node0, ") && text.ends_with("rank 15 on node0, 24 more ranks"),
+            "{text}"
+        );
     }
 
     #[test]

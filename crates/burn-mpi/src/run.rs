@@ -25,7 +25,7 @@ use crate::collective::mpi::{Mpi, is_mpi_thread, mpi_library, note_thread};
 use crate::collective::pending::Link;
 use crate::collective::wire::Element;
 use crate::guard::{finalize, start_up};
-use crate::host::tell_apart;
+use crate::host::{named_ranks, tell_apart};
 use crate::launcher::stat;
 use crate::member::Member;
 use crate::process::{self, identity, print_line};
@@ -141,8 +141,9 @@ fn check_builds(link: &mut MpiLink) -> Result<(), CommError> {
     let others: Vec<usize> = (1..ranks.len()).filter(|&rank| ranks[rank][0] != ranks[0][0]).collect();
     let Some((&rank, more)) = others.split_first() else { return Ok(()) };
     let [build, host] = ranks[rank].clone();
-    let more: String = more.iter().map(|&rank| format!(", rank {rank} on {}", ranks[rank][1])).collect();
-    let also = if more.is_empty() { String::new() } else { format!("; so has{}", &more[1..]) };
+    let hosts: Vec<String> = ranks.iter().map(|[_, host]| host.clone()).collect();
+    let also =
+        if more.is_empty() { String::new() } else { format!("; so has {}", named_ranks(more, &hosts)) };
     let reason = format!(
         "it has a different build ({build}) from rank 0 on {} ({}){also}: copy the same program to all machines",
         ranks[0][1], ranks[0][0]

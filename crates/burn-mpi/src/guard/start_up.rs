@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use super::{TICK, end_process, patience};
 use crate::Launcher;
-use crate::host::Place;
+use crate::host::{Place, named_ranks};
 use crate::launcher::stat;
 use crate::process::{self, print_line};
 
@@ -49,10 +49,10 @@ fn end_the_job(launcher: &Launcher, waited: Duration) -> ! {
     let Launcher { name, rank, size, .. } = launcher;
     let size = size.map_or_else(|| "several".to_owned(), |size| size.to_string());
     let host = Place::of_this_process(*rank).host;
-    let others = match stopped_siblings().as_slice() {
-        [] => "other ranks may be stopped, have exited, or be unreachable from this host".to_owned(),
-        [one] => format!("stopped: rank {one} on {host}"),
-        some => format!("stopped: ranks {} on {host}", some.join(", ")),
+    let stopped = stopped_siblings();
+    let others = match stopped.last() {
+        None => "other ranks may be stopped, have exited, or be unreachable from this host".to_owned(),
+        Some(last) => format!("stopped: {}", named_ranks(&stopped, &vec![host.clone(); last + 1])),
     };
     print_line(&format!(
         "the start of MPI exceeded the deadline of {} s ({}): rank {rank} on {host}, one of {size} ranks of {name}, has \
@@ -66,7 +66,7 @@ fn end_the_job(launcher: &Launcher, waited: Duration) -> ! {
 
 /// Returns the other ranks on this host that a signal has stopped, in order. They are processes with the same
 /// parent.
-fn stopped_siblings() -> Vec<String> {
+fn stopped_siblings() -> Vec<usize> {
     let own = parent_id().to_string();
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let rank = |process: fs::DirEntry| {
@@ -78,7 +78,7 @@ fn stopped_siblings() -> Vec<String> {
     };
     let mut ranks: Vec<usize> = processes.filter_map(rank).collect();
     ranks.sort_unstable();
-    ranks.iter().map(ToString::to_string).collect()
+    ranks
 }
 
 /// Returns the rank that a launcher has set in the environment of a process; `None` if there is no such
