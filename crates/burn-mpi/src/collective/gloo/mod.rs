@@ -21,7 +21,7 @@ use parking_lot::{Mutex, MutexGuard};
 use crate::calling::Announcement;
 use crate::collective::connect::GlooAlgorithm;
 use crate::collective::gloo::sys::{Mesh, Run, adder_of};
-use crate::collective::pending::{ANNOUNCEMENTS, Launch, Link, PendingOps, Transfer};
+use crate::collective::pending::{ANNOUNCEMENTS, DETAILS, Launch, Link, PendingOps, Transfer};
 use crate::collective::wire::Element;
 use crate::member::Member;
 use crate::{Call, CommError, Operation, Reduction, Wire, World};
@@ -58,7 +58,8 @@ impl Context {
     pub fn connect(world: &World, interface: Option<&str>, timeout: Duration) -> Result<Self, CommError> {
         let address = interface::choose(world, interface)?;
         let (rank, size) = (world.rank(), world.size());
-        let mesh = world.agree(Mesh::listen(&address.ip.to_string(), rank, size, timeout))?;
+        let mesh = Mesh::listen(&address.ip.to_string(), rank, size, timeout);
+        let mesh = world.agree(mesh.map_err(|reason| with_advice(&reason, size)))?;
         let mine = world.agree(mesh.addresses(size))?;
         // The address on which each peer listens for this rank. A rank needs one address of each peer, and
         // not the addresses on which the peers listen for each other.
@@ -68,7 +69,8 @@ impl Context {
         world.agree(mesh.connect(&peers, size).map_err(|reason| {
             let elapsed = started.elapsed().as_secs_f64();
             format!(
-                "gloo did not connect all ranks over {address}, and gave up after {elapsed:.1} s: {reason}"
+                "gloo did not connect all ranks over {address}, and gave up after {elapsed:.1} s: {}",
+                with_advice(&reason, size)
             )
         }))?;
         log::debug!("gloo: rank {rank} on {address}");
@@ -164,7 +166,7 @@ impl Context {
         // Messages between two ranks share one tag. All ranks make all other calls, so all ranks count the
         // same tags for these calls.
         let is_message = matches!(call, Call::Send { .. } | Call::Receive { .. });
-        let announces = channel == ANNOUNCEMENTS;
+        let announces = matches!(channel, ANNOUNCEMENTS | DETAILS);
         let tag = &mut self.tags[usize::from(announces)];
         *tag = (*tag + u32::from(!is_message)) % ANNOUNCED;
         let tag = if is_message { MESSAGE } else { *tag } | if announces { ANNOUNCED } else { 0 };
@@ -192,6 +194,18 @@ impl Context {
             self.member.broken(&started, Member::PEER_REASON_TIMEOUT, reason)
         })
     }
+}
+
+/// Adds to gloo's `reason` how many open files a rank needs, if it has too few.
+fn with_advice(reason: &str, size: usize) -> String {
+    if !reason.contains("Too many open files") {
+        return reason.to_owned();
+    }
+    let peers = size - 1;
+    format!(
+        "{reason}: a rank opens {peers} connections for collectives, and {peers} more if its small exchanges use gloo; \
+         raise the limit of open files (ulimit -n)"
+    )
 }
 
 /// [`Collective`](crate::Collective) over gloo's TCP connections.
@@ -368,5 +382,17 @@ impl Drop for GlooThread {
         {
             let _ = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn too_few_open_files_are_explained() {
+        let text = with_advice("socket: Too many open files", 64);
+        assert!(text.starts_with("socket: Too many open files: a rank opens 63 connections"), "{text}");
+        assert_eq!(with_advice("Connection refused", 64), "Connection refused");
     }
 }
