@@ -1,4 +1,4 @@
-//! Jobs whose ranks have different folders or data sets.
+//! Jobs whose ranks have different folders or data sets, and a job of many ranks.
 
 use std::process::Command;
 
@@ -51,4 +51,21 @@ fn ranks_with_another_normalisation_are_rejected() {
     let output = must_fail(command);
     let printed = text(&output);
     assert!(printed.contains("the data set") && printed.contains("names and normalisation"), "{printed}");
+}
+
+/// 20 ranks need several rounds of each exchange, and more ranks than cores exit together.
+#[test]
+fn many_processes_train_as_two_that_accumulate() {
+    let lab = Lab::new();
+    let options =
+        ["--epochs", "1", "--train-samples", "230", "--test-samples", "50", "--train-batch-size", "2"];
+    let few = lab.train(2, "few", &[&options[..], &["--accumulate", "10"]].concat());
+    for backend in ["mpi", "gloo"] {
+        let many = lab.train(20, backend, &[&options[..], &["--backend", backend]].concat());
+        assert_eq!((&many["steps"], &many["world_size"]), (&few["steps"], &20.into()));
+        for loss in ["train_loss", "test_loss"] {
+            let [few, many] = [&few, &many].map(|run| run[loss].as_f64().expect("a loss"));
+            assert!((few - many).abs() < 1e-5, "{backend}: {loss} {many} instead of {few}");
+        }
+    }
 }

@@ -126,6 +126,21 @@ fn uneven_shards_compute_the_same_as_one_rank_on_the_union() {
     }
 }
 
+/// The samples of a step are the same, also in the last step, in which some of the 64 ranks have fewer.
+#[test]
+fn many_ranks_compute_the_same_as_few_that_accumulate() {
+    let lab = Lab::new();
+    let options =
+        ["--epochs", "1", "--train-samples", "1000", "--test-samples", "70", "--train-batch-size", "4"];
+    lab.train(4, "few", &[&options[..], &["--accumulate", "16"]].concat());
+    for backend in ["mpi", "gloo"] {
+        let run = lab.train(64, backend, &[&options[..], &["--backend", backend]].concat());
+        assert_eq!((&run["steps"], run["per_rank"].as_array().map(Vec::len)), (&4.into(), Some(64)));
+        let worst = lab.weights_apart("few", backend);
+        assert!(worst < 1e-5, "{backend}: {worst}");
+    }
+}
+
 #[test]
 fn eval_reproduces_the_runs_accuracy() {
     let lab = Lab::new();

@@ -159,7 +159,7 @@ struct PendingOp<Q> {
 
 enum Stage<Q> {
     /// Not started, because ranks still compare this operation or an earlier one.
-    Announced { comparison: Option<Comparison<Q>>, launch: Launch },
+    Announced { comparison: Option<Box<Comparison<Q>>>, launch: Launch },
     /// The only or the last call of the operation is in flight. Its result is in the second buffer.
     Whole(Q),
     /// The all-to-all of chunks is in flight. An all-reduce then gathers the sums of the chunks.
@@ -360,7 +360,7 @@ impl<L: Link> Collective for PendingOps<L> {
         let mut launch =
             Launch { transfer, announcement: self.checked.note(operation)?, buffers: (from, to) };
         let comparison = match launch.announcement.take_if(|_| !L::COMPARES_WITHIN) {
-            Some(announcement) => Some(self.checked.announce(announcement, bucket)?),
+            Some(announcement) => Some(Box::new(self.checked.announce(announcement, bucket)?)),
             None => None,
         };
         let stage = if comparison.is_some() || self.ops.iter().any(PendingOp::is_announced) {
