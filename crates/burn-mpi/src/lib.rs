@@ -71,6 +71,7 @@ mod ddp;
 #[cfg(feature = "mpi")]
 mod environment;
 mod error;
+mod gathers;
 #[cfg(feature = "mpi")]
 mod guard;
 mod host;

@@ -181,7 +181,7 @@ pub fn run_with_lines<T: Send, E: fmt::Display>(
     let as_rank = |rank: usize| {
         let result = catch_unwind(AssertUnwindSafe(|| {
             (options.on_thread)(rank);
-            let world = World::of_seat(Seat::take(Arc::clone(&hub), rank), hub.places());
+            let world = World::of_seat(Seat::take(Arc::clone(&hub), rank), Arc::clone(&hub.places));
             body(&world).map_err(|error| error.to_string())
         }));
         let (status, reason, value) = match result {

@@ -17,6 +17,12 @@ use burn_mpi::{
     ShardedOptimizer, Signals, SyncOptions, Transport, World, broadcast_module, check_equal_weights, connect,
 };
 
+/// Returns options with this seed. `TURNS=off` makes ranks run at the same time, for a thread sanitizer.
+fn with_seed(seed: u64) -> Options {
+    let turns = std::env::var("TURNS").map_or(true, |text| text != "off");
+    Options { turns, seed, ..Options::default() }
+}
+
 const INPUTS: usize = 6;
 const RATE: f64 = 0.1;
 
@@ -140,7 +146,7 @@ fn many_ranks_train_as_one_process_on_the_union_and_their_memory_is_linear() {
     for (kind, ranks) in
         [(Kind::Local, 256), (Kind::Sharded, 256), (Kind::Compressed, 256), (Kind::Averaged, 1024)]
     {
-        let options = Options { hosts: 7, seed: 3, stack_bytes: 2 << 20, ..Options::default() };
+        let options = Options { hosts: 7, stack_bytes: 2 << 20, ..with_seed(3) };
         let trained = run(ranks, &options, |world| train(world, kind)).unwrap().swap_remove(0);
         let furthest = trained.iter().zip(plain(ranks)).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
         // Compression is exact only for gradients of rank 1.
@@ -153,7 +159,7 @@ fn many_ranks_train_as_one_process_on_the_union_and_their_memory_is_linear() {
 #[test]
 fn ranks_share_the_list_of_places() {
     let address = |world: &World| Ok::<_, CommError>(world.places().as_ptr().addr());
-    let addresses = run(5, &Options::default(), address).unwrap();
+    let addresses = run(5, &with_seed(0), address).unwrap();
     assert!(addresses.iter().all(|address| *address == addresses[0]), "{addresses:?}");
 }
 
@@ -186,7 +192,7 @@ fn ranks_receive_a_few_bytes_from_each_rank_to_compare_modules_and_orders() {
             train(world, Kind::Averaged)?;
             Ok::<_, CommError>(calls.take())
         };
-        run(ranks, &Options::default(), counted).unwrap().swap_remove(0)
+        run(ranks, &with_seed(0), counted).unwrap().swap_remove(0)
     };
     let calls = calls_of(32);
     assert_eq!(calls_of(8).len(), calls.len(), "the number of calls does not depend on the number of ranks");

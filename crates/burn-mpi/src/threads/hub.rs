@@ -31,7 +31,7 @@ pub(crate) struct Hub {
     pub members: Vec<Member>,
     hosts: Vec<String>,
     /// Where each rank pretends to run. All ranks share it.
-    places: Arc<[Place]>,
+    pub places: Arc<[Place]>,
     /// Virtual time in ns; `None` without turns.
     time: Option<Arc<AtomicU64>>,
     state: Mutex<HubState>,
@@ -81,11 +81,6 @@ impl Hub {
             hosts,
             time,
         }
-    }
-
-    /// Returns where each rank pretends to run.
-    pub fn places(&self) -> Arc<[Place]> {
-        Arc::clone(&self.places)
     }
 
     /// Waits for the first turn of `rank`. Turns begin once every rank has called this function or has left.
