@@ -72,10 +72,11 @@ pub(crate) fn tell_apart(places: &mut [Place]) {
 /// Each rank runs `threads` threads. Ranks share cores if a machine has more threads than cores, or if the
 /// threads that are bound to a set of cores outnumber the cores of the set.
 pub fn oversubscribed(places: &[Place], threads: usize) -> bool {
-    places.iter().any(|place| {
-        let machine = || places.iter().filter(|p| p.boot_id == place.boot_id);
-        let own = place.bound_cores();
-        let crowd = machine().filter(|p| !own.is_empty() && p.bound_cores().is_subset(&own)).count();
+    // Each binding is parsed once, not once for each pair of ranks.
+    let bound: Vec<BTreeSet<usize>> = places.iter().map(Place::bound_cores).collect();
+    places.iter().zip(&bound).any(|(place, own)| {
+        let machine = || places.iter().zip(&bound).filter(|(p, _)| p.boot_id == place.boot_id);
+        let crowd = machine().filter(|(_, cores)| !own.is_empty() && cores.is_subset(own)).count();
         machine().count() * threads > place.cores || (crowd > 0 && crowd * threads > own.len())
     })
 }
