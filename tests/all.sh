@@ -152,7 +152,8 @@ unit_and_job_tests() {
   local junit=target/nextest/default/junit.xml
   rm -f "$junit"
   cargo nextest --version >/dev/null 2>&1 || cargo install --locked cargo-nextest || return
-  scripts/cargo.sh nextest run --release --workspace
+  # Tests of jobs wait for deadlines nearly half of their time.
+  scripts/cargo.sh nextest run --release --workspace --test-threads $((($(nproc) * 3 + 1) / 2))
   local status=$?
   [ ! -e "$junit" ] || python3 tests/summary.py "$junit" "$failures"
   return $status
