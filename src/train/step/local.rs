@@ -2,7 +2,7 @@
 //! `LocalUpdates` averages the changes every `--sync-every` steps.
 //!
 //! A rank does not wait for other ranks in a step. It learns of their signals (NaN or infinite loss, stop
-//! request) two steps later, see [`LateSignals`]; and at once in the last step of an epoch, and before tests
+//! request) some steps later, see [`LateSignals`]; and at once in the last step of an epoch, and before tests
 //! and checkpoints inside an epoch. A rank whose loss is NaN or infinite makes no update until then, so that
 //! its parameters stay finite; then all ranks end.
 
@@ -114,7 +114,7 @@ impl Learner<'_> {
         self.local = Some(Box::new(Local {
             updates: LocalUpdates::new(self.world, collective, &self.layout, &self.params, options)?,
             options,
-            signals: LateSignals::new(self.world, &self.options.transport())?,
+            signals: LateSignals::new(self.world, &self.options.transport(), options.delay)?,
             gradients: OwnGradients::new(&self.layout),
             first_step: steps,
             own: None,
@@ -126,8 +126,8 @@ impl Learner<'_> {
         Ok(())
     }
 
-    /// Trains this rank on its own samples of a step. Returns the signals of the step two steps before, summed
-    /// over ranks; of all steps so far if `agrees` is true, which must be equal on all ranks.
+    /// Trains this rank on its own samples of a step. Returns the signals of an earlier step, summed over
+    /// ranks; of all steps so far if `agrees` is true, which must be equal on all ranks.
     ///
     /// A rank without samples, and a rank whose loss is NaN or infinite, makes no update.
     ///

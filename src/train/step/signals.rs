@@ -1,8 +1,8 @@
 //! Signals between ranks that train with local updates: losses that are NaN or infinite, and stop requests.
 //!
 //! Local updates have no collective in most steps. So that a stop request takes effect soon, ranks exchange
-//! their signals in each step, but wait for them only two steps later. The exchange then costs no time,
-//! unless a rank is more than two steps behind.
+//! their signals in each step, but wait for them only some steps later. The exchange then costs no time,
+//! unless a rank is that many steps behind.
 
 use std::time::{Duration, Instant};
 
@@ -10,12 +10,16 @@ use burn_mpi::{
     Backend, Collective, CommError, Operation, Reduction, Signals, Transport, Wire, World, connect,
 };
 
-/// Number of steps after which a rank waits for the signals of a step.
-const DELAY: usize = 2;
+/// Minimum number of steps after which a rank waits for the signals of a step.
+const LEAST_DELAY: usize = 2;
+/// Maximum number of these steps.
+const MOST_DELAY: usize = 32;
 
 /// The signals of the last steps, which all ranks exchange over a communicator of their own.
 pub struct LateSignals {
     collective: Box<dyn Collective>,
+    /// Number of steps after which this rank waits for the signals of a step.
+    delay: usize,
     /// Number of steps whose signals this rank has sent.
     sent: usize,
     /// Number of steps whose signals this rank has received.
@@ -25,30 +29,32 @@ pub struct LateSignals {
 }
 
 impl LateSignals {
-    /// Connects all ranks, which must all call it.
+    /// Connects all ranks, which must all call it. Signals share the network with fragments, which are in
+    /// flight for `in_flight` steps, and may arrive only after them.
     ///
     /// # Errors
     /// If the transport fails.
-    pub fn new(world: &World, transport: &Transport) -> Result<Self, CommError> {
+    pub fn new(world: &World, transport: &Transport, in_flight: usize) -> Result<Self, CommError> {
         let collective = connect(world, Backend::Mpi, transport)?;
-        Ok(Self { collective, sent: 0, received: 0, waited: Duration::ZERO })
+        let delay = in_flight.clamp(LEAST_DELAY, MOST_DELAY);
+        Ok(Self { collective, delay, sent: 0, received: 0, waited: Duration::ZERO })
     }
 
-    /// Sends this rank's signals of a step. Returns the sum over ranks of the signals of the step two steps
-    /// before; of all steps so far if `all` is true, which must be equal on all ranks.
+    /// Sends this rank's signals of a step. Returns the sum over ranks of the signals of an earlier step; of
+    /// all steps so far if `all` is true, which must be equal on all ranks.
     ///
     /// # Errors
     /// If the transport fails.
     pub fn exchange(&mut self, mine: Signals, all: bool) -> Result<Signals, CommError> {
         let wire = Wire::F32(vec![mine.not_finite, mine.stop]);
-        let sum = Operation::all_reduce(self.sent % (DELAY + 1), &wire, Reduction::Native);
+        let sum = Operation::all_reduce(self.sent % (self.delay + 1), &wire, Reduction::Native);
         self.collective.start(sum, wire)?;
         self.sent += 1;
         let mut sums = Signals::default();
-        let mut last = if all { self.sent } else { self.sent.saturating_sub(DELAY) };
+        let mut last = if all { self.sent } else { self.sent.saturating_sub(self.delay) };
         let began = Instant::now();
         while self.received < last {
-            if let Wire::F32(values) = self.collective.wait(self.received % (DELAY + 1))? {
+            if let Wire::F32(values) = self.collective.wait(self.received % (self.delay + 1))? {
                 sums.not_finite += values[0];
                 sums.stop += values[1];
             }
