@@ -69,13 +69,17 @@ impl Buckets {
                 found[index] = Some(gradient);
             }
         }
-        let mut end = 0;
-        let parts = self.parts.iter().zip(found).map(|(part, gradient)| {
-            end += part.range.len();
-            (end - part.range.len(), part, gradient)
-        });
-        let parts = parts.filter(|(_, part, _)| !self.absent[part.param]);
-        parts.filter_map(|(start, part, gradient)| Some((start, part, gradient?))).collect()
+        let mut gradients = Vec::with_capacity(self.parts.len());
+        let mut start = 0;
+        for (part, gradient) in self.parts.iter().zip(found) {
+            if let Some(gradient) = gradient
+                && !self.absent[part.param]
+            {
+                gradients.push((start, part, gradient));
+            }
+            start += part.range.len();
+        }
+        gradients
     }
 
     /// Returns the values of `part` in its bucket, mutable; `None` as for [`gradient`](Self::gradient).
