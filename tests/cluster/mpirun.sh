@@ -3,9 +3,9 @@
 #
 #   tests/cluster/mpirun.sh NxC PROGRAM ARGS...
 #
-# NxC is N nodes, 1 or 2, with C ranks on each, at most 16. MPI=mpich uses MPICH's mpirun. $MPIRUN_OPTIONS has further options of
-# mpirun, split at spaces. These options and the variables OMPI_MCA_... override the settings below. Every
-# node has its own /tmp: program, data and results must be elsewhere.
+# NxC is N nodes with C ranks on each: one or two nodes, and up to 16 ranks. MPI=mpich uses MPICH's mpirun.
+# $MPIRUN_OPTIONS has further options of mpirun, split at spaces. These options and the variables OMPI_MCA_...
+# override the settings below. Every node has its own /tmp: program, data and results must be elsewhere.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 # shellcheck source-path=SCRIPTDIR source=common.sh

@@ -5,13 +5,14 @@
 //! whole moment.
 
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use tempfile::TempDir;
 
+use super::tensor_file::read_header;
 use super::{Layout, RecordError, files, folders};
 
 /// Name of the file in a checkpoint's folder.
@@ -140,16 +141,8 @@ impl MomentsFile {
     pub fn open(checkpoint: &Path, layout: &Layout, moments: &[String]) -> Result<Self, RecordError> {
         let path = checkpoint.join(OPTIMIZER);
         let damaged = |what: String| RecordError::damaged(&path, what);
-        let failed = |e| RecordError::read(&path, e);
-        let mut file = files::open_regular(&path).map_err(failed)?;
-        let mut bytes = vec![0; size_of::<u64>()];
-        file.read_exact(&mut bytes).map_err(failed)?;
-        let length = u64::from_le_bytes(std::array::from_fn(|at| bytes[at]));
-        (&mut file).take(length).read_to_end(&mut bytes).map_err(failed)?;
-        let start = bytes.len() as u64;
-        // `SafeTensors::read_metadata` needs the whole file in memory.
-        let metadata: Metadata = serde_json::from_slice(&bytes[size_of::<u64>()..])
-            .map_err(|_| damaged("is not a complete safetensors file".into()))?;
+        let mut file = files::open_regular(&path).map_err(|e| RecordError::read(&path, e))?;
+        let (metadata, start) = read_header(&path, &mut file)?;
         let mut offsets = vec![Vec::new(); moments.len()];
         for (moment, offsets) in moments.iter().zip(&mut offsets) {
             for spec in &layout.0 {

@@ -7,15 +7,15 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, BufWriter, Read, Write};
+use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use safetensors::tensor::Metadata;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
+use super::tensor_file::read_header;
 use super::{RecordError, files, folders};
 
 /// Name of the file in a checkpoint's folder.
@@ -124,18 +124,9 @@ impl RankFile {
     pub fn open(checkpoint: &Path, ranks: usize) -> Result<Option<Self>, RecordError> {
         let path = checkpoint.join(RANKS);
         let damaged = |what: &str| RecordError::damaged(&path, what.into());
-        let failed = |e| RecordError::read(&path, e);
-        let Some(mut file) = files::if_there(files::open_regular(&path)).map_err(failed)? else {
-            return Ok(None);
-        };
-        let mut bytes = vec![0; size_of::<u64>()];
-        file.read_exact(&mut bytes).map_err(failed)?;
-        let length = u64::from_le_bytes(std::array::from_fn(|at| bytes[at]));
-        (&mut file).take(length).read_to_end(&mut bytes).map_err(failed)?;
-        let start = bytes.len() as u64;
-        // `SafeTensors::read_metadata` needs the whole file in memory.
-        let metadata: Metadata = serde_json::from_slice(&bytes[size_of::<u64>()..])
-            .map_err(|_| damaged("is damaged: it is not a complete safetensors file"))?;
+        let file = files::if_there(files::open_regular(&path));
+        let Some(mut file) = file.map_err(|e| RecordError::read(&path, e))? else { return Ok(None) };
+        let (metadata, start) = read_header(&path, &mut file)?;
         let mut tensors = vec![BTreeMap::new(); ranks];
         for (name, info) in metadata.tensors() {
             let rank = name.strip_prefix("rank").and_then(|rest| rest.split_once('.'));

@@ -3,11 +3,13 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::fs::File;
+use std::io::Read;
 use std::ops::Range;
 use std::path::Path;
 
 use safetensors::SafeTensorError;
-use safetensors::tensor::{Dtype, SafeTensors, TensorView, View};
+use safetensors::tensor::{Dtype, Metadata, SafeTensors, TensorView, View};
 use serde::{Deserialize, Serialize};
 
 use super::RecordError;
@@ -33,6 +35,22 @@ pub struct TensorSpec {
 /// The tensors of a network, in the order of flat buffers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout(pub Vec<TensorSpec>);
+
+/// Reads the beginning of the safetensors file `path`, which is open as `file`. Returns the description of its
+/// tensors, and the offset of the first value. `SafeTensors::read_metadata` needs the whole file in memory.
+///
+/// # Errors
+/// If the file cannot be read, or its beginning is damaged.
+pub(super) fn read_header(path: &Path, file: &mut File) -> Result<(Metadata, u64), RecordError> {
+    let failed = |e| RecordError::read(path, e);
+    let mut bytes = vec![0; size_of::<u64>()];
+    file.read_exact(&mut bytes).map_err(failed)?;
+    let length = u64::from_le_bytes(std::array::from_fn(|at| bytes[at]));
+    file.take(length).read_to_end(&mut bytes).map_err(failed)?;
+    let metadata = serde_json::from_slice(&bytes[size_of::<u64>()..]);
+    let damaged = |_| RecordError::damaged(path, "is damaged: it is not a complete safetensors file".into());
+    Ok((metadata.map_err(damaged)?, bytes.len() as u64))
+}
 
 impl Layout {
     /// Returns the length of a flat buffer.

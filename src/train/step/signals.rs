@@ -15,7 +15,8 @@ const LEAST_DELAY: usize = 2;
 /// Maximum number of these steps.
 const MOST_DELAY: usize = 32;
 
-/// The signals of the last steps, which all ranks exchange over a communicator of their own.
+/// The signals of the last steps. All ranks exchange them over an MPI communicator of their own, whatever the
+/// backend: fragments may occupy the connections of another backend, one operation after the other.
 pub struct LateSignals {
     collective: Box<dyn Collective>,
     /// Number of steps after which this rank waits for the signals of a step.
