@@ -270,14 +270,14 @@ impl<'w> Learner<'w> {
     }
 
     fn update(&mut self) -> Result<(), CommError> {
-        let (began, exposed) = (Instant::now(), self.sync.times().exposed);
+        let elsewhere = |sync: &GradientSync| sync.times().exposed + sync.times().copy;
+        let (began, before) = (Instant::now(), elsewhere(&self.sync));
         if self.unscale()? {
             self.optimizer.update(&mut self.params, &mut self.sync, self.rate)?;
             self.sync.gather_params(&mut self.params)?;
             self.network = self.layout.write_trainable(self.network.clone(), &self.params);
         }
-        let waited = self.sync.times().exposed - exposed;
-        self.times.optimizer += began.elapsed().saturating_sub(waited);
+        self.times.optimizer += began.elapsed().saturating_sub(elsewhere(&self.sync) - before);
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 //! Gradients and checkpoints need only a module's float parameters ([`ParamLayout`](crate::ParamLayout)).
 //! Broadcasts and comparisons between ranks include every tensor, byte by byte.
 
+use burn::backend::Flex;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId, Parameter};
 use burn::tensor::kind::Basic;
 use burn::tensor::{Bool, DType, Int, Tensor, TensorData};
@@ -33,6 +34,14 @@ type Values<'a> = dyn FnMut(DType, &[usize], bool) -> Option<TensorData> + 'a;
 /// unchanged.
 pub(crate) fn write<M: Module>(module: M, values: &mut Values<'_>) -> M {
     module.map(&mut Writer(values))
+}
+
+/// Returns `module` with new values for its float parameters. `values` returns the values of a parameter, by
+/// its index in visit order, or `None` to keep them; a parameter with new values gets gradients. Writes into the memory of a parameter if the parameter
+/// is in f32 on flex and nothing else refers to its memory: new memory for all parameters in each step would
+/// cost more time than the values themselves.
+pub(crate) fn overwrite<'a, M: Module>(module: M, values: &'a dyn Fn(usize) -> Option<&'a [f32]>) -> M {
+    module.map(&mut Overwriter { values, next: 0 })
 }
 
 struct Visitor<'a, 'b> {
@@ -144,6 +153,38 @@ impl ModuleMapper for Writer<'_, '_> {
     }
 }
 
+struct Overwriter<'a> {
+    values: &'a dyn Fn(usize) -> Option<&'a [f32]>,
+    next: usize,
+}
+
+impl ModuleMapper for Overwriter<'_> {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let index = self.next;
+        self.next += 1;
+        let Some(values) = (self.values)(index) else { return param };
+        let (id, old, mapper) = param.consume();
+        let (dims, dtype, device) = (old.dims(), old.dtype(), old.device());
+        let new = in_place(old, values)
+            .unwrap_or_else(|| Tensor::from_data(TensorData::new(values.to_vec(), dims), (&device, dtype)));
+        Param::from_mapped_value(id, new.set_require_grad(true), mapper)
+    }
+}
+
+/// Returns `tensor` with `values` in its memory; `None` if it has another type or layout, is on another
+/// backend, or shares its memory.
+fn in_place<const D: usize>(tensor: Tensor<D>, values: &[f32]) -> Option<Tensor<D>> {
+    let checkpointing = tensor.gradient_checkpointing_strategy();
+    let mut memory = tensor.inner().try_into_primitive::<Flex>().ok()?;
+    let is_whole = memory.as_slice::<f32>()?.len() * size_of::<f32>() == memory.bytes().len();
+    memory.try_storage_mut::<f32>().filter(|_| is_whole)?.copy_from_slice(values);
+    let tensor = Tensor::<D>::from_primitive::<Flex>(memory);
+    Some(match checkpointing {
+        Some(strategy) => tensor.autodiff().with_gradient_checkpointing_strategy(strategy),
+        None => tensor,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -197,5 +238,38 @@ mod tests {
         assert_eq!(read(&written), source);
         assert!(written.double.is_require_grad());
         assert_eq!(written.mask.val().into_data(), TensorData::from([true, true]));
+    }
+
+    #[test]
+    fn values_are_written_in_place_unless_another_tensor_has_the_memory() {
+        let device = Device::flex().autodiff();
+        let address = |model: &burn::nn::Linear| {
+            let weight = model.weight.val().inner().try_into_primitive::<Flex>().unwrap();
+            weight.as_slice::<f32>().unwrap().as_ptr().addr()
+        };
+        let values = |scale: f32| [scale, 2.0 * scale, 3.0 * scale];
+        let written = |model, scale| {
+            let new = values(scale);
+            // The bias is the second parameter.
+            overwrite(model, &|param| (param == 0).then_some(&new[..]))
+        };
+        let model = burn::nn::LinearConfig::new(3, 1).init(&device);
+        let (before, bias) = (address(&model), model.bias.as_ref().unwrap().val().into_data());
+        let model = written(model, 1.0);
+        assert_eq!(address(&model), before);
+        let kept = model.clone();
+        let model = written(model, 7.0);
+        assert_ne!(address(&model), before);
+        for (model, scale) in [(&kept, 1.0), (&model, 7.0)] {
+            assert_eq!(model.weight.val().into_data(), TensorData::new(values(scale).to_vec(), [3, 1]));
+            assert_eq!(model.bias.as_ref().unwrap().val().into_data(), bias);
+            assert!(model.weight.is_require_grad());
+        }
+
+        let mixed = overwrite(types(3.0, &device), &|_| Some(&[0.5, 4.0]));
+        for (value, dtype) in [(&mixed.double, DType::F64), (&mixed.brain, DType::BF16)] {
+            let expected = TensorData::from([0.5, 4.0]).convert_dtype(dtype);
+            assert_eq!(value.val().into_data(), expected);
+        }
     }
 }

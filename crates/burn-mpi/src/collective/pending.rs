@@ -45,6 +45,9 @@ pub struct Launch {
     pub buffers: (Wire, Wire),
 }
 
+/// Maximum number of bytes of a receive buffer that is kept for the next exchange.
+const SPARE: usize = 32 << 20;
+
 /// Name of a comparison of calls in errors.
 pub const COMPARISON: &str = "comparison of calls";
 
@@ -150,6 +153,9 @@ pub struct PendingOps<L: Link> {
     /// halves of the buffer and summing them. Open MPI's own algorithm (coll/libnbc, in place) sends the
     /// whole buffer to one rank and back, so one direction of the network link is always idle.
     halves: bool,
+    /// The receive buffer of the last exchange of chunks, for the next exchange: a new one would first be
+    /// filled with zeros.
+    spare: Option<Wire>,
 }
 
 struct PendingOp<Q> {
@@ -188,7 +194,14 @@ impl<Q> PendingOp<Q> {
     /// Makes progress on the operation, without waiting. All-gathers start in the order of the operations. An
     /// operation that has not yet started its all-gather sets `gathers` to false, so that no later operation
     /// starts one.
-    fn advance<L: Link<Request = Q>>(&mut self, link: &mut L, gathers: &mut bool) -> Result<(), CommError> {
+    ///
+    /// Puts the receive buffer of a complete exchange into `spare`.
+    fn advance<L: Link<Request = Q>>(
+        &mut self,
+        link: &mut L,
+        gathers: &mut bool,
+        spare: &mut Option<Wire>,
+    ) -> Result<(), CommError> {
         match &mut self.stage {
             Stage::Whole(request) => {
                 if let Some((mut from, result)) = link.test(request)? {
@@ -215,6 +228,7 @@ impl<Q> PendingOp<Q> {
                         all.sum_of_chunks(&chunks);
                         self.finish(all, link.member());
                     }
+                    *spare = Some(chunks).filter(|chunks| chunks.bytes().len() <= SPARE);
                 }
             }
             Stage::Announced { .. } | Stage::Exchanged { .. } | Stage::Done(_) => {}
@@ -243,7 +257,7 @@ impl<L: Link> PendingOps<L> {
         if number > 1 {
             checked.label = format!("{} (collective {number})", L::NAME);
         }
-        Self { ops: Vec::new(), checked, halves }
+        Self { ops: Vec::new(), checked, halves, spare: None }
     }
 
     /// Returns the operation of `bucket`; `None` if no such operation was started, or if its result was
@@ -316,7 +330,7 @@ impl<L: Link> Collective for PendingOps<L> {
     }
 
     fn start(&mut self, operation: Operation, mut buffer: Wire) -> Result<(), CommError> {
-        let Operation { order, length, bucket, .. } = operation;
+        let Operation { order, element, length, bucket, .. } = operation;
         let number = bucket.unwrap_or(BLOCKING);
         assert!(
             self.operation_of(bucket).is_none(),
@@ -351,7 +365,10 @@ impl<L: Link> Collective for PendingOps<L> {
             }
             _ => {
                 buffer.resize(chunk * size);
-                let to = buffer.zeros_like(if call == Call::ReduceScatter { chunk } else { chunk * size });
+                let length = if call == Call::ReduceScatter { chunk } else { chunk * size };
+                let spare = self.spare.take_if(|spare| spare.element() == element);
+                let mut to = spare.unwrap_or_else(|| buffer.zeros_like(length));
+                to.resize(length);
                 (buffer, to)
             }
         };
@@ -376,7 +393,7 @@ impl<L: Link> Collective for PendingOps<L> {
         self.start_announced()?;
         let mut gathers = true;
         for op in &mut self.ops {
-            let advanced = op.advance(&mut self.checked.link, &mut gathers);
+            let advanced = op.advance(&mut self.checked.link, &mut gathers, &mut self.spare);
             advanced.inspect_err(|error| {
                 if error.is_shared() {
                     self.checked.failed = Some(error.clone());

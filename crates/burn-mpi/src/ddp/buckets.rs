@@ -478,7 +478,7 @@ impl Buckets {
         self.copying(|this| this.buffers.unpack(bucket, wire, start));
     }
 
-    /// Runs `body`, which copies gradients, and adds its time to the copy time.
+    /// Runs `body`, which copies values into or out of buckets, and adds its time to the copy time.
     pub(super) fn copying<T>(&mut self, body: impl FnOnce(&mut Self) -> T) -> T {
         let began = self.clock.now();
         self.notify(SyncEvent::CopyBegin);

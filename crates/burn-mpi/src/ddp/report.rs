@@ -10,7 +10,9 @@ use crate::ddp::options::WireType;
 /// Communication times of this rank, summed over steps.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct CommTimes {
-    /// Copying gradients into buckets, and converting them for sending and after receiving.
+    /// Copying gradients into buckets, and converting them for sending and after receiving. With
+    /// [`SyncOptions::shard`](crate::SyncOptions::shard), also copying updated parameters into and out of
+    /// buckets.
     pub copy: Duration,
     /// Compressing and decompressing gradients, during backward and after it, with the conversion of what is
     /// sent.

@@ -109,16 +109,12 @@ impl<O: Optimizer> ShardedOptimizer<O> {
         let result = self.update(lr, &values, sync);
         result.inspect_err(|error| sync.broken = Some(error.clone()))?;
         sync.averaged = false;
-        let buckets = sync.buckets.as_deref().ok_or(PANICKED)?;
+        let buckets = sync.buckets.as_deref_mut().ok_or(PANICKED)?;
         let updated: Vec<bool> = values.iter().map(Option::is_some).collect();
         // Writing a parameter in place requires that nothing else refers to its old values.
         drop(values);
-        let mut next = 0;
-        Ok(tensors::write(module, &mut |dtype, shape, _| {
-            let param = next;
-            next += usize::from(dtype.is_float());
-            let values = (dtype.is_float() && updated[param]).then(|| buckets.gradient(param)).flatten()?;
-            Some(TensorData::new(values.to_vec(), shape.to_vec()))
+        Ok(buckets.copying(|buckets| {
+            tensors::overwrite(module, &|param| buckets.gradient(param).filter(|_| updated[param]))
         }))
     }
 
@@ -173,8 +169,11 @@ impl<O: Optimizer> ShardedOptimizer<O> {
                 let value = value.clone().slice([part.range.clone()]);
                 let (value, new) = self.optimizer.step(lr, value, gradient, old);
                 *state = new;
-                let slots = buckets.part_mut(part).ok_or(PANICKED)?;
-                read(value, &mut |values| slots.copy_from_slice(values));
+                buckets.copying(|buckets| {
+                    let slots = buckets.part_mut(part).ok_or(PANICKED)?;
+                    read(value, &mut |values| slots.copy_from_slice(values));
+                    Ok::<_, CommError>(())
+                })?;
             }
             buckets.start_gather(bucket)?;
         }

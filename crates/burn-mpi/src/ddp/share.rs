@@ -82,20 +82,24 @@ impl GradientSync {
         let specs = self.layout.specs();
         let offsets: Vec<usize> = specs.iter().map(|spec| spec.range.start).collect();
         let buckets = self.reduced()?;
-        for (_, part, slots) in buckets.gradients_of_parts() {
-            slots.copy_from_slice(&params[offsets[part.param]..][part.range.clone()]);
-        }
+        buckets.copying(|buckets| {
+            for (_, part, slots) in buckets.gradients_of_parts() {
+                slots.copy_from_slice(&params[offsets[part.param]..][part.range.clone()]);
+            }
+        });
         let mut all = 0..buckets.plan.buckets().len();
         let started = all.try_for_each(|bucket| buckets.start_gather(bucket));
         let gathered = started.and_then(|()| buckets.finish_gathers());
         gathered.inspect_err(|error| self.broken = Some(error.clone()))?;
         self.averaged = false;
-        let buckets = self.buckets.as_deref().ok_or(PANICKED)?;
-        for (param, spec) in self.layout.specs().iter().enumerate().filter(|(_, spec)| spec.trainable) {
-            if let Some(values) = buckets.gradient(param).filter(|_| !buckets.absent[param]) {
-                params[spec.range.clone()].copy_from_slice(values);
+        let specs = self.layout.specs().iter().enumerate().filter(|(_, spec)| spec.trainable);
+        self.buckets.as_deref_mut().ok_or(PANICKED)?.copying(|buckets| {
+            for (param, spec) in specs {
+                if let Some(values) = buckets.gradient(param).filter(|_| !buckets.absent[param]) {
+                    params[spec.range.clone()].copy_from_slice(values);
+                }
             }
-        }
+        });
         Ok(())
     }
 

@@ -126,7 +126,8 @@ impl Buckets {
             && let Some(wire) = self.buffers.pack_wide(bucket)
         {
             let length = self.plan.buckets()[bucket].padded;
-            self.start(bucket, Operation::all_gather(bucket, &wire, length), wire)?;
+            let gather = Operation::all_gather(bucket, &wire, length);
+            self.copying(|this| this.start(bucket, gather, wire))?;
         }
         Ok(())
     }
