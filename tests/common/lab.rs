@@ -123,9 +123,10 @@ impl Lab {
     }
 }
 
-/// The output of a command (stdout, then stderr), for messages of assertions.
+/// The output of a command (stdout, then stderr, then the signal that ended it), for messages of assertions.
 pub fn text(output: &Output) -> String {
-    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+    let ended = output.status.code().map_or_else(|| format!("({})", output.status), |_| String::new());
+    format!("{}{}{ended}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
 /// Runs `mpiburn report` in the lab's folder; without paths it reports on the folder `results`.
