@@ -138,6 +138,8 @@ pub struct Work {
     pub samples: usize,
     /// Number of samples of one rank in a step.
     pub batch: usize,
+    /// Maximum number of ranks: with more, a rank would have no sample.
+    pub most_ranks: usize,
     /// What ranks exchange.
     pub algorithm: Algorithm,
 }
@@ -174,8 +176,18 @@ impl Work {
             overlap: *run.option("overlap") == true,
             samples: results.per_rank.iter().map(|rank| rank.train_samples).sum(),
             batch: step_samples(|field| run.option(field)),
+            most_ranks: [run.record.data.train_samples, run.record.data.test_samples]
+                .into_iter()
+                .filter(|&samples| samples > 0)
+                .fold(MOST_RANKS, usize::min),
             algorithm,
         }
+    }
+
+    /// Returns the numbers of ranks to predict for: 1, 2, 4 … up to 4096, or as many as have samples.
+    pub fn rank_counts(&self) -> impl Iterator<Item = usize> + use<> {
+        let most = self.most_ranks;
+        (0..).map(|power| 1 << power).take_while(move |&ranks| ranks <= most)
     }
 
     /// Returns what a rank sends in a step on `ranks`: operations that may overlap with backward, one for
@@ -303,10 +315,8 @@ fn buckets(params: usize, (first, capacity): (usize, usize), tail: usize) -> Vec
     buckets
 }
 
-/// Returns the job sizes to predict for, in ranks: 1, 2, 4 … 4096.
-pub fn rank_counts() -> impl Iterator<Item = usize> {
-    (0..=12).map(|power| 1 << power)
-}
+/// Maximum number of ranks to predict for.
+pub const MOST_RANKS: usize = 4096;
 
 #[cfg(test)]
 mod tests {
@@ -322,6 +332,7 @@ mod tests {
             overlap,
             samples: 60_000,
             batch: 32,
+            most_ranks: MOST_RANKS,
             algorithm: Algorithm::AllReduce,
         }
     }

@@ -9,7 +9,7 @@ use itertools::{Itertools, MinMaxResult};
 
 use super::findings::{Finding, Question};
 use super::pairs::{Pair, pairs};
-use super::remarks::is_sound;
+use super::remarks::{has_changed_ranks, is_sound};
 use super::rows::{Interval, Row, Spread, chance, tells_classes_apart, times_differ, varied};
 use super::runs::{QUANTIZED, Run};
 use super::summary::{balanced_accuracy, exposed_percent, speed_up, stored_kb, times_smaller};
@@ -124,8 +124,9 @@ pub fn standing<'a>(rows: &[Row<'a>]) -> Vec<Row<'a>> {
 
 /// Calls `find` for the rows that [`standing`] returns, and adds to the finding how many oversubscribed rows
 /// are left out. If nothing is found, calls `find` for all rows, and adds whether ranks share cores and
-/// whether all times are unreliable.
+/// whether all times are unreliable. A run on several numbers of ranks represents none of them.
 fn representative<'a>(rows: &[Row<'a>], find: impl Fn(&[Row<'a>]) -> Option<Finding>) -> Option<Finding> {
+    let rows: Vec<Row<'a>> = rows.iter().filter(|row| !has_changed_ranks(row)).cloned().collect();
     let others = rows.iter().filter(|row| row.first().record.oversubscribed).count();
     let left_out = match others {
         0 => String::new(),
@@ -138,8 +139,8 @@ fn representative<'a>(rows: &[Row<'a>], find: impl Fn(&[Row<'a>]) -> Option<Find
     } else {
         "; these times are unreliable: see the marks in the table"
     };
-    let found = find(&standing(rows)).map(|found| with(found, &left_out));
-    found.or_else(|| Some(with(with(find(rows)?, shared), doubted)))
+    let found = find(&standing(&rows)).map(|found| with(found, &left_out));
+    found.or_else(|| Some(with(with(find(&rows)?, shared), doubted)))
 }
 
 /// Returns the row with the shortest training time, among the rows with reliable times.

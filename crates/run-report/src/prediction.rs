@@ -7,7 +7,7 @@ use plotters::style::BLACK;
 
 use super::UsageError;
 use super::command::{Format, ReportArgs};
-use super::cost_model::{Algorithm, AllReduce, Work, rank_counts};
+use super::cost_model::{Algorithm, AllReduce, MOST_RANKS, Work};
 use super::link::{Link, MEASURE};
 use super::page::PagePart;
 use super::plots::{Axis, Line, LinePlot, Mark, Panel, Picture, Plot, colour, span};
@@ -166,10 +166,27 @@ fn unusable(run: &Run) -> Option<&'static str> {
         Algorithm::PowerSgd { bytes: 0.0 } => {
             Some("one rank compresses nothing; name a run of --compress with at least two ranks")
         }
+        _ if run.rank_counts().len() > 1 => {
+            Some("a resume changed its number of ranks; name a run on one number of ranks")
+        }
+        _ if !has_valid_options(run) => Some("its options in run.json are damaged"),
         _ if work.compute_ms == 0.0 => Some("it spent all of its time waiting for other ranks"),
         _ if work.samples == 0 => Some("it has no samples"),
         _ => None,
     }
+}
+
+/// Whether the options that predictions use have values that `mpiburn train` accepts.
+fn has_valid_options(run: &Run) -> bool {
+    let is_count = |name: &str, least: u64| {
+        let value = run.option(name);
+        value.is_null() || value.as_u64().is_some_and(|count| (least..1 << 32).contains(&count))
+    };
+    is_count("sync_every", 1)
+        && is_count("fragments", 1)
+        && is_count("sync_delay", 0)
+        && run.option("bucket_mb").as_f64().is_none_or(|size| size > 0.0)
+        && ["f32", "bf16", "f16", ""].contains(&run.text("grad_dtype"))
 }
 
 /// Makes the table that compares algorithms: a row for each algorithm, with its epoch time by the faster cost
@@ -192,7 +209,8 @@ fn comparison(section: &Section, predictions: &[Prediction<'_, '_>], link: &Link
                     "kb_sent" => row.work.sent_bytes(model, ranks) / 1024.0,
                     _ => row.work.epoch_s(link, model, ranks),
                 };
-                Cell::number(found, decimals(found, digits), vec![])
+                let cell = || Cell::number(found, decimals(found, digits), vec![]);
+                Cell::maybe((ranks <= row.work.most_ranks).then(cell))
             }));
         }
     }
@@ -266,24 +284,32 @@ fn table(section: &Section, prediction: &Prediction<'_, '_>, link: &Link) -> She
             .shows(|_: &PredictionRow<'_, '_>| Cell::text(algorithm)),
     );
     let title = format!("{}, {algorithm}: {}", section.title, of_link(link));
-    let lines = prediction_rows(measured);
+    let lines = prediction_rows(work, measured);
     let alone = "Assumes one rank and one link on each machine, and a rank's batch size as measured. Waiting for slower \
                  ranks is not included.";
-    let doubts = "The times of that run are unreliable: too short, disturbed or unsteady.";
-    let doubts = (!prediction.is_sound).then(|| doubts.to_owned());
+    let doubts = [
+        (!prediction.is_sound, "The times of that run are unreliable: too short, disturbed or unsteady."),
+        (
+            source.record.oversubscribed,
+            "Ranks of that run shared cores, which its times contain only in part.",
+        ),
+    ];
+    let doubts = doubts.into_iter().filter(|doubt| doubt.0).map(|doubt| doubt.1.to_owned());
+    let ends = (work.most_ranks < MOST_RANKS)
+        .then(|| format!("More than {} would have ranks without samples.", count(work.most_ranks, "rank")));
     let slug = match algorithm.as_str() {
         PLAIN => String::new(),
         name => format!("-{}", file_name(&name.replace(", ", "-"))),
     };
     Sheet::from_rows(format!("{}-prediction{slug}", section.name), title, columns, &lines)
-        .with_remarks([origin(work, source), alone.into()].into_iter().chain(doubts))
+        .with_remarks([origin(work, source), alone.into()].into_iter().chain(ends).chain(doubts))
 }
 
 /// Returns a row for each number of ranks. If several configurations with this number of ranks were measured,
 /// each has its row.
-fn prediction_rows<'r, 'a>(measured: &[&'r Row<'a>]) -> Vec<PredictionRow<'r, 'a>> {
+fn prediction_rows<'r, 'a>(work: &Work, measured: &[&'r Row<'a>]) -> Vec<PredictionRow<'r, 'a>> {
     let mut rows = Vec::new();
-    for ranks in rank_counts() {
+    for ranks in work.rank_counts() {
         let here = measured.iter().filter(|row| row.ranks() == ranks);
         rows.extend(here.map(|row| PredictionRow { ranks, measured: Some(row) }));
         if rows.last().is_none_or(|row| row.ranks != ranks) {
@@ -298,8 +324,10 @@ fn origin(work: &Work, source: &Run) -> String {
     let bytes = work.buckets.iter().sum::<usize>() * work.width;
     let sent = match work.algorithm {
         Algorithm::Local { every, fragments, delay } => format!(
-            "{bytes} bytes of parameters in {} every {every} steps, in flight for {delay} of them",
-            count(fragments, "part")
+            "{bytes} bytes of parameters in {} every {}, each in flight during {}",
+            count(fragments, "part"),
+            count(every, "step"),
+            count(delay, "step")
         ),
         _ => format!(
             "{bytes} bytes of gradients in {}{}{}",
@@ -331,7 +359,7 @@ fn predict_plot(Prediction { work, measured, .. }: &Prediction<'_, '_>, link: &L
     let measured: Vec<_> = measured.iter().filter(|row| !row.first().record.oversubscribed).collect();
     let lines = |predicted: &dyn Fn(AllReduce, usize) -> f64, of_row: &dyn Fn(&Row<'_>) -> f64| {
         let model = |(i, algorithm)| {
-            let points = rank_counts().map(|ranks| ((ranks as f64).log2(), predicted(algorithm, ranks)));
+            let points = work.rank_counts().map(|ranks| ((ranks as f64).log2(), predicted(algorithm, ranks)));
             Line { colour: colour(i), points: points.collect(), ..Line::default() }
         };
         let dots = measured.iter().map(|row| ((row.ranks() as f64).log2(), of_row(row))).collect();
@@ -454,6 +482,23 @@ mod tests {
         assert_eq!((compared.columns.len(), compared.rows.len()), (1 + 2 * 5, 5));
         let csv = part(&all, Format::Csv).sheets;
         assert_eq!((csv.len(), csv[0].rows.len()), (1, 5 * 13));
+
+        let resharded = Run { path: "resharded".into(), ..crate::testing::resumed_on(2, run(1, "", &[])) };
+        let found = part(&[resharded.clone(), run(2, "plain", &[])], Format::Terminal);
+        assert!(found.sheets[0].remarks[0].contains("From plain (2x1"), "{}", found.sheets[0].remarks[0]);
+        for damaged in [("sync_every", 1.5.into()), ("bucket_mb", (-1).into()), ("grad_dtype", "x".into())] {
+            let found = part(&[run(1, "damaged", &[damaged])], Format::Terminal);
+            assert!(tells(&found.notes[0], &["damaged: ", "options in run.json"]), "{:?}", found.notes);
+        }
+        let found = part(&[resharded], Format::Terminal);
+        assert!(tells(&found.notes[0], &["resharded: ", "number of ranks"]), "{:?}", found.notes);
+
+        let mut few = run(2, "few", &[]);
+        (few.record.data.test_samples, few.record.oversubscribed) = (40, true);
+        let found = part(&[few], Format::Terminal);
+        let remarks = found.sheets[0].remarks.join(" ");
+        assert!(tells(&remarks, &["More than 40 ranks", "shared cores"]), "{remarks}");
+        assert_eq!(found.sheets[0].rows.len(), 6, "1 to 32 ranks");
 
         let alone = part(&[alone], Format::Terminal);
         assert!(alone.sheets.is_empty() && tells(&alone.notes[0], &["alone: ", "at least two ranks"]));

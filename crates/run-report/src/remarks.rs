@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use indexmap::IndexMap;
 use itertools::Itertools;
-use run_record::{Affects, Change, FailedAttempt, LEAST_RISE, count};
+use run_record::{Affects, Change, FailedAttempt, LEAST_RISE, WORLD_SIZE, count};
 use serde_json::Value;
 
 use super::rows::{Interval, Row, typed, varied};
@@ -214,7 +214,7 @@ pub struct TimingWarning {
 }
 
 /// All warnings, in the order of their marks. CPU load and time are medians over repeats.
-const WARNINGS: [TimingWarning; 4] = [
+const WARNINGS: [TimingWarning; 5] = [
     TimingWarning {
         mark: "ᵃ",
         name: "short",
@@ -256,6 +256,15 @@ const WARNINGS: [TimingWarning; 4] = [
         },
         is_of: |row, _| row.train_seconds().range_percent() > RANGE_PERCENT,
     },
+    TimingWarning {
+        mark: "ᵍ",
+        name: "ranks changed",
+        footnote: || {
+            "Ranks changed: a part of the training ran on another number of ranks. No ratio is computed from such a row."
+                .into()
+        },
+        is_of: |row, _| has_changed_ranks(row),
+    },
 ];
 
 /// Returns the reasons to doubt the times of `row`. `rows` are all rows of the table.
@@ -264,9 +273,14 @@ pub fn warnings(row: &Row<'_>, rows: &[Row<'_>]) -> impl Iterator<Item = &'stati
 }
 
 /// Whether the row's times are reliable, so that ratios of them are meaningful. Times are unreliable if the
-/// row is too short, disturbed or unsteady.
+/// row is too short, disturbed or unsteady, or from several numbers of ranks.
 pub fn is_sound(row: &Row<'_>) -> bool {
     warnings(row, &[]).next().is_none()
+}
+
+/// Whether a run of the row had several numbers of ranks.
+pub fn has_changed_ranks(row: &Row<'_>) -> bool {
+    row.runs.iter().any(|run| run.rank_counts().len() > 1)
 }
 
 /// Mark of rows with a run that was resumed with other options. The row has the settings after the last
@@ -373,8 +387,11 @@ fn changes(run: &Run, is_shown: impl Fn(&Change) -> bool) -> Vec<String> {
     let line = |(step, change): &(usize, Change)| {
         let [from, to] = [&change.from, &change.to].map(|value| typed(&shown(value)).to_owned());
         let epoch = format!(" (epoch {})", step / steps + 1);
-        let option = change.field.replace('_', "-");
-        format!("--{option} {from} → {to} from step {}{epoch}", step + 1).replace(char::is_control, " ")
+        let what = match change.field.as_str() {
+            WORLD_SIZE => "ranks".to_owned(),
+            option => format!("--{}", option.replace('_', "-")),
+        };
+        format!("{what} {from} → {to} from step {}{epoch}", step + 1).replace(char::is_control, " ")
     };
     let shown = changes.iter().filter(|(_, change)| change.from != change.to && is_shown(change));
     shown.map(line).collect()

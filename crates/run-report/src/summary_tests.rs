@@ -3,7 +3,7 @@
 use super::*;
 use crate::rows::group;
 use crate::runs::Run;
-use crate::testing::{run, with_target, with_test_losses};
+use crate::testing::{resumed_on, run, with_target, with_test_losses};
 
 fn section(runs: Vec<Run>) -> Section {
     Section { name: "t".into(), title: "T".into(), runs, ..Section::default() }
@@ -200,6 +200,17 @@ fn an_unsteady_baseline_is_marked_and_gives_no_ratio() {
     assert!(text.contains("ᶠ Unsteady: "), "{text}");
     let findings = crate::findings::findings(&group(&section.runs), "1x1").iter().join("; ");
     assert!(!findings.contains("fastest"), "{findings}");
+}
+
+#[test]
+fn a_run_on_several_numbers_of_ranks_is_marked_and_is_not_the_fastest() {
+    let resharded = resumed_on(1, run((1, 2), &[], 3.0));
+    let section = section(vec![run((1, 1), &[], 5.0), resharded]);
+    let text = summary(&section, &group(&section.runs), "1x1").markdown();
+    assert!(text.contains("| 3.00 ᵍᵈ | – | – |") && text.contains("ᵍ Ranks changed: "), "{text}");
+    assert!(text.contains("ranks 1 → 2 from step 11 (epoch 1)"), "{text}");
+    let findings = crate::findings::findings(&group(&section.runs), "1x1").iter().join("; ");
+    assert!(!findings.contains("fastest") && !findings.contains("wait"), "{findings}");
 }
 
 #[test]

@@ -3,7 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use super::runs::Run;
-use run_record::{DataRecord, RankPlace, RankRecord, Results, RunRecord, Schema, Status, StepMs};
+use run_record::{
+    Attempt, Change, DataRecord, RankPlace, RankRecord, Results, RunRecord, Schema, Status, StepMs,
+    WORLD_SIZE,
+};
 use serde_json::{Map, Value};
 
 /// Makes the `config` of a run with these options, given as `--name`, `--name=value`, or `--name` followed by
@@ -39,6 +42,14 @@ pub fn tells(text: &str, facts: &[&str]) -> bool {
         facts.iter().try_fold(line, |rest, fact| rest.split_once(fact).map(|(_, rest)| rest)).is_some()
     };
     text.lines().any(is_told)
+}
+
+/// Returns `run` as if it had begun on `ranks` ranks and was resumed on its own number of ranks after step 10.
+pub fn resumed_on(ranks: usize, mut run: Run) -> Run {
+    let to = run.record.world_size.into();
+    let change = Change { field: WORLD_SIZE.into(), from: ranks.into(), to };
+    run.record.history.push(Attempt { started_at: String::new(), step: 10, changed: vec![change] });
+    run
 }
 
 /// Makes a completed run of `train` with `options`, in which the training took `train_seconds`. `topology`
