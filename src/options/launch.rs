@@ -52,11 +52,11 @@ pub struct LaunchArgs {
     /// times.
     #[arg(long, value_name = "N", value_parser = range::<u32>(1, 1000))]
     pub restart: Option<u32>,
-    /// With --restart: leave out the machines of the host file that do not answer any more, and go on with
-    /// the ranks that are left.
+    /// With --restart and a host file: leave out the machines that do not answer any more, and go on with the
+    /// ranks that are left.
     ///
     /// The samples of a step stay the same, see train --reshard. If the number of ranks that are left does not
-    /// divide them, fewer ranks take part. A machine that answers again takes part in the attempt after it.
+    /// divide the batch of all ranks, fewer ranks take part. A machine that answers again takes part in the attempt after it.
     /// DIR must be visible on the machines that are left, because rank 0 writes it.
     #[arg(long, requires = "restart")]
     pub shrink: bool,

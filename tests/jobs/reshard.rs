@@ -66,7 +66,7 @@ fn other_numbers_of_ranks_go_on_over_each_transport() {
         assert_near(&record, &expected);
         assert_eq!((&record["world_size"], &record["config"]["train_batch_size"]), (&4.into(), &6.into()));
         let shown = shown(&lab, &[&cut]);
-        assert!(shown.contains("--world-size 1 → 4 from step 61 (epoch 4)"), "{shown}");
+        assert!(shown.contains("ranks 1 → 4 from step 61 (epoch 4)"), "{shown}");
     }
 }
 
@@ -143,13 +143,14 @@ fn machines_that_do_not_answer_are_left_out_until_they_answer_again() {
     let output = ended(job);
     assert!(output.status.success(), "{}", text(&output));
     let lines = about_machines(&output);
-    assert_eq!(lines.len(), 2, "{}", text(&output));
+    assert_eq!(lines.len(), 3, "{}", text(&output));
     assert!(
         lines[0].contains("c.lan does not answer (") && lines[0].contains("no route to c.lan"),
         "{lines:?}"
     );
     assert!(lines[0].ends_with("continuing on 2x1 (2 ranks)"), "{lines:?}");
     assert!(lines[1].contains("b.lan does not answer (") && lines[1].contains("c.lan does not"), "{lines:?}");
+    assert!(lines[2].ends_with("all machines answer again; continuing on 3x1"), "{lines:?}");
     let record = lab.completed("cut");
     assert_near(&record, &expected);
     let changed: Vec<String> = record["history"]
@@ -165,6 +166,32 @@ fn machines_that_do_not_answer_are_left_out_until_they_answer_again() {
     assert_eq!(changed, ["", "3-2", "2-1", "1-3"]);
     assert_eq!(record["failed_attempts"].as_array().map(Vec::len), Some(3));
     assert!(!lab.path("cut").join(".hosts").exists());
+}
+
+/// The run chose its batch size for all machines.
+#[test]
+fn without_a_checkpoint_a_run_does_not_begin_again_on_fewer_machines() {
+    let lab = Lab::new();
+    let mut command = machines(&lab);
+    command.args(["--shrink", "--", "train", "--data-root"]).arg(digits());
+    command
+        .args(["--train-samples=391", "--epochs=500", "--checkpoint-every=9999999", "--out"])
+        .arg(lab.path("new"));
+    let mut job = command.spawn().unwrap();
+    let record = || lab.path("new").join("run.json");
+    let pid = || {
+        let run: Value = serde_json::from_slice(&fs::read(record()).ok()?).ok()?;
+        run["places"].as_array()?.last()?["pid"].as_u64()
+    };
+    wait_until(&mut job, "the run", || pid().is_some());
+    fs::write(lab.path("down-c.lan"), "").unwrap();
+    signal(pid().unwrap(), "-KILL");
+    let output = ended(job);
+    let errors = errors(&output);
+    let is_end = |line: &String| {
+        line.contains("not started again: c.lan does not answer (") && line.contains("without a checkpoint")
+    };
+    assert!(!output.status.success() && errors.iter().any(is_end), "{}", text(&output));
 }
 
 #[test]

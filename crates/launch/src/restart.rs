@@ -38,6 +38,8 @@ const IDLE: usize = 3;
 const RESUMABLE_CODE: i32 = EXIT_RESUMABLE as i32;
 /// Exit code of a job with wrong options.
 const USAGE_CODE: i32 = EXIT_USAGE as i32;
+/// Exit code of Open MPI's mpirun if a node is lost.
+const NODE_LOST: i32 = 205;
 /// Why a job that failed after its last step is not started again.
 const COMPLETE: &str = "the run is complete";
 
@@ -93,9 +95,13 @@ pub fn restart(
                         file.display()
                     ));
                 }
-                // A start from the beginning needs all machines: a run chooses its batch size for them.
-                if let Some(shrinking) = shrinking.as_ref().filter(|_| next.resumes) {
-                    match shrinking.shrink(launch, &training.dir, stop) {
+                if let Some(shrinking) = &shrinking {
+                    let machines = if next.resumes {
+                        shrinking.shrink(launch, &training.dir, stop)
+                    } else {
+                        shrinking.require_all(launch, stop)
+                    };
+                    match machines {
                         Ok(line) => line.iter().for_each(|line| say(line)),
                         Err(error) => {
                             say(&format!("launch: not started again: {error:#}"));
@@ -344,6 +350,8 @@ impl Restarts<'_> {
             // Shells and launchers return 126 and 127 for a program that is not executable, or missing.
             (USAGE_CODE | 126 | 127, _) => Some(REPEATS),
             _ if taken => Some(REPEATS),
+            // When a node is lost, mpirun sends SIGTERM to the ranks that are left. They stop with a checkpoint.
+            (NODE_LOST, Some(Status::Stopped)) => None,
             (_, Some(Status::Stopped)) => Some("; not started again: a signal stopped the run"),
             (_, Some(Status::Completed)) => Some(COMPLETE),
             _ => None,
@@ -472,6 +480,18 @@ mod tests {
         let (_, lines, starts) = restarted("exit 1", 1);
         let end = "no rank printed a cause; not started again: --restart 1 is used up";
         assert!(starts == 2 && lines[1].ends_with(end), "{lines:?}");
+    }
+
+    #[test]
+    fn a_lost_node_is_a_fault_although_mpirun_stops_the_other_ranks() {
+        let stopped = |code| {
+            let write = r#"mkdir -p run; echo "{\"status\": \"stopped\", \"at\": $$}" >run/run.json"#;
+            restarted(&format!("{write}; exit {code}"), 1)
+        };
+        let (_, lines, starts) = stopped(205);
+        assert!(starts == 2 && lines[0].contains("starting again"), "{lines:?}");
+        let (_, lines, starts) = stopped(1);
+        assert!(starts == 1 && lines[0].ends_with("a signal stopped the run"), "{lines:?}");
     }
 
     #[test]

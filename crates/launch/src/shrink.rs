@@ -17,6 +17,9 @@ use super::hosts::Slots;
 use super::preflight::{ask_hosts, binding};
 use super::{Hosts, Launch, StopRequest, Topology};
 
+/// The machines that answer, with their answers, and a text about each that does not.
+type Answers = (Vec<(String, [usize; 2])>, Vec<String>);
+
 /// The machines of the first attempt, and its topology.
 pub(super) struct Shrinking {
     topology: Topology,
@@ -33,6 +36,38 @@ impl Shrinking {
         Some(Self { topology: launch.topology, hosts, file: dir.join(HOSTS) })
     }
 
+    /// Checks that all machines of the first attempt answer, for an attempt that begins again. A run chooses
+    /// its batch size for them, and without a checkpoint there is nothing to reshard.
+    ///
+    /// # Errors
+    /// If a machine does not answer, or a signal comes before.
+    pub fn require_all(&self, launch: &Launch, stop: &StopRequest) -> anyhow::Result<Option<String>> {
+        let (_, lost) = self.ask(launch, self.topology.nodes, stop)?;
+        let remedy = "without a checkpoint, the run can begin again only on all machines: save one earlier with \
+                      --checkpoint-every";
+        anyhow::ensure!(lost.is_empty(), "{}; {remedy}", lost.join("; "));
+        Ok(None)
+    }
+
+    /// Asks the machines of the host file, at most the first `most`, until the topology is complete. Returns
+    /// those that answer with their answers, and a text about each that does not.
+    fn ask(&self, launch: &Launch, most: usize, stop: &StopRequest) -> anyhow::Result<Answers> {
+        let Self { topology, hosts, .. } = self;
+        let fits = |(_, slots): &&(String, Slots)| slots.at_most() >= topology.ranks_per_node;
+        let all = hosts.entries.iter().filter(fits).take(most);
+        let names: Vec<&str> = all.map(|(name, _)| name.as_str()).collect();
+        let (mut left, mut lost) = (Vec::new(), Vec::new());
+        let then = |host: &str, counts: anyhow::Result<[usize; 2]>| {
+            match counts {
+                Ok(counts) => left.push((host.to_owned(), counts)),
+                Err(error) => lost.push(format!("{host} does not answer ({error:#})")),
+            }
+            Ok(left.len() < topology.nodes)
+        };
+        ask_hosts(launch, hosts, &names, stop, then)?;
+        Ok((left, lost))
+    }
+
     /// Makes `launch` start on the machines that answer. Returns a line for the user if this is not the
     /// topology of the first attempt.
     ///
@@ -45,24 +80,13 @@ impl Shrinking {
         stop: &StopRequest,
     ) -> anyhow::Result<Option<String>> {
         let Self { topology, hosts, file } = self;
-        let fits = |(_, slots): &&(String, Slots)| slots.at_most() >= topology.ranks_per_node;
-        let all: Vec<&(String, Slots)> = hosts.entries.iter().filter(fits).collect();
-        let names: Vec<&str> = all.iter().map(|(name, _)| name.as_str()).collect();
-        let (mut left, mut lost) = (Vec::new(), Vec::new());
-        let then = |host: &str, counts: anyhow::Result<[usize; 2]>| {
-            match counts {
-                Ok(counts) => left.push((host.to_owned(), counts)),
-                Err(error) => lost.push(format!("{host} does not answer ({error:#})")),
-            }
-            Ok(left.len() < topology.nodes)
-        };
-        ask_hosts(launch, hosts, &names, stop, then)?;
+        let (mut left, lost) = self.ask(launch, usize::MAX, stop)?;
         anyhow::ensure!(!left.is_empty(), "no machine answers: {}", lost.join("; "));
         let batch = samples_of_a_step(dir)?;
         let most = Topology { nodes: left.len(), ..*topology };
         let part = largest(most, batch);
         left.truncate(part.nodes);
-        launch.topology = part;
+        let before = std::mem::replace(&mut launch.topology, part);
         launch.binding = left
             .iter()
             .map(|(_, counts)| binding(part.ranks_per_node, *counts))
@@ -70,7 +94,8 @@ impl Shrinking {
             .unwrap_or(launch.binding);
         if lost.is_empty() && part == *topology {
             launch.hosts = Some(hosts.clone());
-            return Ok(None);
+            let back = || format!("launch: all machines answer again; continuing on {part}");
+            return Ok((before != part).then(back));
         }
         let entry = |(name, _): (String, _)| (name, Slots::Given(topology.ranks_per_node));
         let entries: Vec<(String, Slots)> = left.into_iter().map(entry).collect();
