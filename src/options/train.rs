@@ -53,7 +53,7 @@ pub struct TrainArgs {
     /// With --resume: continue on another number of ranks.
     ///
     /// The samples of a step stay the same, so the batch size per rank changes: a run of 4 ranks with batches
-    /// of 32 has batches of 64 on 2 ranks. The numbers of ranks must divide the samples of a step evenly. On
+    /// of 32 has batches of 64 on 2 ranks. The number of ranks must divide the batch of all ranks (128) evenly. On
     /// the run's own number of ranks, the option has no effect.
     #[arg(long, help_heading = "Results")]
     pub reshard: bool,

@@ -131,8 +131,8 @@ fn other_numbers_of_ranks_go_on_with_the_samples_and_the_losses_of_the_first() {
         }
 
         let shown = shown(&lab, &[cut]);
-        let line = format!("--world-size 4 → 2 from step {}", steps[0] + 1);
-        assert!(shown.contains(&line) && shown.contains("--world-size 4 → 6 from "), "{shown}");
+        let line = format!("ranks 4 → 2 from step {}", steps[0] + 1);
+        assert!(shown.contains(&line) && shown.contains("ranks 4 → 6 from "), "{shown}");
         assert!(shown.contains("--train-batch-size 6 → 12 from "), "{shown}");
     }
 }
@@ -146,7 +146,20 @@ fn a_number_of_ranks_that_does_not_divide_the_batch_is_rejected_and_without_resh
     assert!(line.contains("mpirun -n 2"), "{line}");
     let uneven = ["--reshard", "12 samples (2 ranks x 6)", "divided by 5", "use 1, 2, 3, 4 or 6 ranks"];
     refused(lab.resume(5, "run", &["--epochs=2", "--reshard"]), 2, &uneven);
-    refused(lab.resume(4, "run", &["--reshard"]), 2, &["--reshard: the run is complete", "--epochs N"]);
+    // A complete run does not change.
+    let before = std::fs::read(lab.path("run/run.json")).unwrap();
+    output_of(lab.resume(4, "run", &["--reshard"]));
+    assert_eq!(std::fs::read(lab.path("run/run.json")).unwrap(), before);
+    let done = ["the run is complete", "--epochs 2"];
+    refused(lab.resume(4, "run", &["--reshard", "--lr-scaling=linear", "--epochs=1"]), 2, &done);
+    for damaged in ["0", "7", "9223372036854775808"] {
+        let changed = String::from_utf8(before.clone()).unwrap();
+        let changed = changed.replace("\"world_size\": 2,", &format!("\"world_size\": {damaged},"));
+        std::fs::write(lab.path("run/run.json"), changed).unwrap();
+        let facts = [&format!("world_size of run.json is {damaged}"), "hosts names 2", "restore run.json"];
+        refused(lab.resume(4, "run", &["--epochs=2", "--reshard"]), 1, &facts);
+    }
+    std::fs::write(lab.path("run/run.json"), &before).unwrap();
     let fixed = ["--epochs=2", "--reshard", "--train-batch-size=6"];
     refused(lab.resume(4, "run", &fixed), 2, &["--train-batch-size 6: cannot change"]);
     refused(lab.command(2, "new", &["--reshard"]), 2, &["--reshard: requires --resume"]);
@@ -187,7 +200,7 @@ fn a_run_that_is_killed_before_its_first_checkpoint_on_other_ranks_goes_on_from_
     shown(&lab, &["run"]);
 
     edit(&lab.path("run/run.json"), |run| run["world_size"] = 4.into());
-    let words = ["the checkpoint has a convnet on 3 ranks", "on 4 ranks", "restore run.json"];
+    let words = ["world_size of run.json is 4", "hosts names 3", "restore run.json"];
     refused(lab.resume(4, "run", &["--epochs=3"]), 1, &words);
 }
 

@@ -108,7 +108,7 @@ fn changed_options_never_end_a_run_inside_an_epoch_or_with_results_of_others() {
 
         stopped(at_end, 4);
         let sets = ["--epochs=2", "--test-samples=5"];
-        let words = ["after 2 epochs", "test-samples", "--epochs N"];
+        let words = ["after 2 epochs", "test-samples", "--epochs 3"];
         refused(lab.resume(ranks, at_end, &sets), 2, &words);
         output_of(lab.resume(ranks, at_end, &["--epochs=2"]));
         let run = lab.completed(at_end);

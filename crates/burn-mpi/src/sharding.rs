@@ -129,8 +129,9 @@ impl fmt::Display for UnevenBatch {
         let named: Vec<String> = self.nearest().iter().map(ToString::to_string).collect();
         write!(
             f,
-            "a batch of {} samples ({world_size} ranks x {batch_size}) cannot be divided by {ranks}: use {}",
+            "a batch of {} samples ({world_size} {} x {batch_size}) cannot be divided by {ranks}: use {}",
             self.global(),
+            if *world_size == 1 { "rank" } else { "ranks" },
             match named.split_last() {
                 Some((last, [])) if last == "1" => "1 rank".to_owned(),
                 Some((last, [])) => format!("{last} ranks"),

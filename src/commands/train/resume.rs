@@ -54,6 +54,12 @@ impl Resumed {
         // Lock first: a run that is still being written would look damaged.
         let dir = dir.locked()?;
         let (ranks, here) = (record.world_size, world.size());
+        ensure!(
+            record.hosts.len() == ranks,
+            "{}: world_size of run.json is {ranks}, but hosts names {}: restore run.json",
+            path.display(),
+            record.hosts.len()
+        );
         if ranks != here && !args.reshard {
             let problem = format!(
                 "the run has {}, but this job has {here}: start it with mpirun -n {ranks}, or add --reshard to \
@@ -102,8 +108,11 @@ impl Resumed {
         check_curves(dir.path(), &curves, &intact.path)?;
         dir.refuse_links(record.world_size, &curves)?;
         intact.set_aside()?;
-        say_changes(&changed, &typed);
         let step = checkpoint.position.step;
+        let complete = completed == Some(step) && is_only_of_ranks(&changed);
+        if !complete {
+            say_changes(&changed, &typed);
+        }
         if let Some(steps) = completed.filter(|&steps| steps > step) {
             log::warn!(
                 "run.json records {steps} steps, but the newest checkpoint is {}: resuming from this checkpoint",
@@ -116,7 +125,6 @@ impl Resumed {
         record.failed_attempts = old.failed_attempts;
         let ranks = RankFile::open(&intact.path, old.world_size)?;
         let moments = Some(MomentsFile::open(&intact.path, &stored(layout), &checkpoint.moments)?);
-        let complete = completed == Some(step) && changed.is_empty();
         record.history.push(Attempt { started_at: record.started_at.clone(), step, changed });
         let weights = Some(std::mem::take(&mut checkpoint.params));
         let (dir, checkpoint) = (Some(dir), Some(checkpoint));
@@ -294,6 +302,11 @@ fn is_of_test_set(change: &Change) -> bool {
     ["data_root", "test_samples"].contains(&change.field.as_str())
 }
 
+/// Whether nothing changes except the number of ranks, and with it the batch size of a rank.
+fn is_only_of_ranks(changed: &[Change]) -> bool {
+    changed.iter().all(|change| ["train_batch_size", WORLD_SIZE].contains(&change.field.as_str()))
+}
+
 /// Returns an error text if the run is already done with the changed options. No step would use the changed
 /// options, but `run.json` would list them beside the results.
 fn ends_wrongly(
@@ -304,7 +317,11 @@ fn ends_wrongly(
 ) -> Option<String> {
     let Position { epoch, step_in_epoch, step, .. } = *position;
     let patience = config.recipe.early_stopping;
-    if changed.is_empty() || !position.is_done(config.epochs.get(), patience.map(Positive::get)) {
+    let stays_complete = completed == Some(step) && is_only_of_ranks(changed);
+    if changed.is_empty()
+        || stays_complete
+        || !position.is_done(config.epochs.get(), patience.map(Positive::get))
+    {
         return None;
     }
     if position.stopped_at_target {
@@ -329,7 +346,11 @@ fn ends_wrongly(
     if epoch > config.epochs.get() {
         return Some(format!("the run has already completed {epoch} epochs: choose at least {epoch}"));
     }
-    let more = if epoch >= config.epochs.get() { "--epochs N" } else { "--early-stopping none" };
+    let more = if epoch >= config.epochs.get() {
+        format!("--epochs {}", epoch + 1)
+    } else {
+        "--early-stopping none".to_owned()
+    };
     if completed == Some(step) {
         return Some(format!("the run is complete after {step} steps; to continue, add {more}"));
     }
