@@ -176,7 +176,7 @@ impl ModuleMapper for Overwriter<'_> {
 fn in_place<const D: usize>(tensor: Tensor<D>, values: &[f32]) -> Option<Tensor<D>> {
     let checkpointing = tensor.gradient_checkpointing_strategy();
     let mut memory = tensor.inner().try_into_primitive::<Flex>().ok()?;
-    let is_whole = memory.as_slice::<f32>()?.len() * size_of::<f32>() == memory.bytes().len();
+    let is_whole = size_of_val(memory.as_slice::<f32>()?) == memory.bytes().len();
     memory.try_storage_mut::<f32>().filter(|_| is_whole)?.copy_from_slice(values);
     let tensor = Tensor::<D>::from_primitive::<Flex>(memory);
     Some(match checkpointing {
