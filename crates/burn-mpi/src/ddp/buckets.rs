@@ -72,8 +72,6 @@ pub(crate) struct Buckets {
     parts: Vec<Part>,
     /// Indices of `parts` in the order of their buckets and slots.
     parts_by_slot: Vec<usize>,
-    /// Number of buckets of this step whose gather is complete.
-    gathered: usize,
     pub(super) buffers: Buffers,
     /// The step in progress, or the last one.
     pub step: Step,
@@ -126,7 +124,6 @@ impl Buckets {
             rank,
             parts: Vec::new(),
             parts_by_slot: Vec::new(),
-            gathered: 0,
             buffers: Buffers::new(&plan, options.wire),
             options,
             plan,

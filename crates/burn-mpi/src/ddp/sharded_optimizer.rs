@@ -149,7 +149,7 @@ impl<O: Optimizer> ShardedOptimizer<O> {
         self.plan.as_ref().is_some_and(|known| known.as_ref() == plan)
     }
 
-    /// Updates this rank's parts in their buckets, and gathers each bucket while the next one is updated.
+    /// Updates this rank's parts in their buckets, and gathers the parts of all ranks.
     fn update(
         &mut self,
         lr: LearningRate,
@@ -157,27 +157,22 @@ impl<O: Optimizer> ShardedOptimizer<O> {
         sync: &mut GradientSync,
     ) -> Result<(), CommError> {
         let buckets = sync.reduced()?;
-        for bucket in 0..buckets.plan.buckets().len() {
-            for (part, state) in
-                self.parts.iter().zip(&mut self.states).filter(|(part, _)| part.bucket == bucket)
-            {
-                let Some(value) = &values[part.param] else { continue };
-                let gradient = buckets.part_tensor(part).ok_or(PANICKED)?;
-                let device = value.device();
-                let gradient = Tensor::<1>::from_primitive::<Flex>(gradient).to_device(&device);
-                let old = state.take().map(|state| O::to_device(state, &device));
-                let value = value.clone().slice([part.range.clone()]);
-                let (value, new) = self.optimizer.step(lr, value, gradient, old);
-                *state = new;
-                buckets.copying(|buckets| {
-                    let slots = buckets.part_mut(part).ok_or(PANICKED)?;
-                    read(value, &mut |values| slots.copy_from_slice(values));
-                    Ok::<_, CommError>(())
-                })?;
-            }
-            buckets.start_gather(bucket)?;
+        for (part, state) in self.parts.iter().zip(&mut self.states) {
+            let Some(value) = &values[part.param] else { continue };
+            let gradient = buckets.part_tensor(part).ok_or(PANICKED)?;
+            let device = value.device();
+            let gradient = Tensor::<1>::from_primitive::<Flex>(gradient).to_device(&device);
+            let old = state.take().map(|state| O::to_device(state, &device));
+            let value = value.clone().slice([part.range.clone()]);
+            let (value, new) = self.optimizer.step(lr, value, gradient, old);
+            *state = new;
+            buckets.copying(|buckets| {
+                let slots = buckets.part_mut(part).ok_or(PANICKED)?;
+                read(value, &mut |values| slots.copy_from_slice(values));
+                Ok::<_, CommError>(())
+            })?;
         }
-        buckets.finish_gathers()
+        buckets.gather()
     }
 }
 

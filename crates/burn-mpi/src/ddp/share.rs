@@ -87,10 +87,7 @@ impl GradientSync {
                 slots.copy_from_slice(&params[offsets[part.param]..][part.range.clone()]);
             }
         });
-        let mut all = 0..buckets.plan.buckets().len();
-        let started = all.try_for_each(|bucket| buckets.start_gather(bucket));
-        let gathered = started.and_then(|()| buckets.finish_gathers());
-        gathered.inspect_err(|error| self.broken = Some(error.clone()))?;
+        buckets.gather().inspect_err(|error| self.broken = Some(error.clone()))?;
         self.averaged = false;
         let specs = self.layout.specs().iter().enumerate().filter(|(_, spec)| spec.trainable);
         self.buckets.as_deref_mut().ok_or(PANICKED)?.copying(|buckets| {

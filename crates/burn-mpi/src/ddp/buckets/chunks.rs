@@ -116,38 +116,27 @@ impl Buckets {
         Ok(sums)
     }
 
-    /// Starts to gather all ranks' chunks of a bucket. Does nothing if this rank has the whole bucket. Buckets
-    /// must be started in order.
-    pub fn start_gather(&mut self, bucket: usize) -> Result<(), CommError> {
-        while self.is_scattered() && self.gathered + IN_FLIGHT <= bucket {
-            self.finish_gather()?;
-        }
-        if self.is_scattered()
-            && let Some(wire) = self.buffers.pack_wide(bucket)
-        {
-            let length = self.plan.buckets()[bucket].padded;
-            let gather = Operation::all_gather(bucket, &wire, length);
-            self.copying(|this| this.start(bucket, gather, wire))?;
+    /// Gathers all ranks' chunks of every bucket. Does nothing if this rank has whole buckets.
+    pub fn gather(&mut self) -> Result<(), CommError> {
+        let count = if self.is_scattered() { self.plan.buckets().len() } else { 0 };
+        let mut started = 0;
+        for bucket in 0..count {
+            while started < count.min(bucket + IN_FLIGHT) {
+                self.start_gather(started)?;
+                started += 1;
+            }
+            let began = self.clock.now();
+            let wire = self.wait(bucket)?;
+            self.buffers.unpack(bucket, wire, 0);
+            self.times.exposed += self.clock.now() - began;
         }
         Ok(())
     }
 
-    /// Waits for all gathers.
-    pub fn finish_gathers(&mut self) -> Result<(), CommError> {
-        while self.is_scattered() && self.gathered < self.plan.buckets().len() {
-            self.finish_gather()?;
-        }
-        self.gathered = 0;
-        Ok(())
-    }
-
-    fn finish_gather(&mut self) -> Result<(), CommError> {
-        let began = self.clock.now();
-        let wire = self.wait(self.gathered)?;
-        self.buffers.unpack(self.gathered, wire, 0);
-        self.gathered += 1;
-        self.times.exposed += self.clock.now() - began;
-        Ok(())
+    fn start_gather(&mut self, bucket: usize) -> Result<(), CommError> {
+        let Some(wire) = self.buffers.pack_wide(bucket) else { return Ok(()) };
+        let gather = Operation::all_gather(bucket, &wire, self.plan.buckets()[bucket].padded);
+        self.copying(|this| this.start(bucket, gather, wire))
     }
 
     /// Returns whether this rank has only a chunk of each bucket after the buckets are reduced.
