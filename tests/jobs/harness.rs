@@ -188,7 +188,7 @@ pub fn children(pid: u64) -> Vec<u64> {
 }
 
 /// A process and all its descendants; the process is the first.
-fn all_below(pid: u64) -> Vec<u64> {
+pub fn all_below(pid: u64) -> Vec<u64> {
     [pid].into_iter().chain(children(pid).into_iter().flat_map(all_below)).collect()
 }
 
