@@ -56,8 +56,8 @@ pub struct LaunchArgs {
     /// ranks that are left.
     ///
     /// The samples of a step stay the same, see train --reshard. If the number of ranks that are left does not
-    /// divide the batch of all ranks, fewer ranks take part. A machine that answers again takes part in the attempt after it.
-    /// DIR must be visible on the machines that are left, because rank 0 writes it.
+    /// divide the batch of all ranks, fewer ranks take part. A machine that answers again takes part in the
+    /// attempt after it. DIR must be visible on the machines that are left, because rank 0 writes it.
     #[arg(long, requires = "restart")]
     pub shrink: bool,
     /// Print the command line and exit.

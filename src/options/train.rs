@@ -53,8 +53,8 @@ pub struct TrainArgs {
     /// With --resume: continue on another number of ranks.
     ///
     /// The samples of a step stay the same, so the batch size per rank changes: a run of 4 ranks with batches
-    /// of 32 has batches of 64 on 2 ranks. The number of ranks must divide the batch of all ranks (128) evenly. On
-    /// the run's own number of ranks, the option has no effect.
+    /// of 32 has batches of 64 on 2 ranks. The number of ranks must divide the batch of all ranks (128)
+    /// evenly. On the run's own number of ranks, the option has no effect.
     #[arg(long, help_heading = "Results")]
     pub reshard: bool,
     /// Write the number of the last step to a file in the run directory, and tag messages on standard error

@@ -270,14 +270,15 @@ impl<'w> Learner<'w> {
     }
 
     fn update(&mut self) -> Result<(), CommError> {
-        let elsewhere = |sync: &GradientSync| sync.times().exposed + sync.times().copy;
-        let (began, before) = (Instant::now(), elsewhere(&self.sync));
+        // Shares are also copied and gathered in an update.
+        let exchanging = |sync: &GradientSync| sync.times().exposed + sync.times().copy;
+        let (began, before) = (Instant::now(), exchanging(&self.sync));
         if self.unscale()? {
             self.optimizer.update(&mut self.params, &mut self.sync, self.rate)?;
             self.sync.gather_params(&mut self.params)?;
             self.network = self.layout.write_trainable(self.network.clone(), &self.params);
         }
-        self.times.optimizer += began.elapsed().saturating_sub(elsewhere(&self.sync) - before);
+        self.times.optimizer += began.elapsed().saturating_sub(exchanging(&self.sync) - before);
         Ok(())
     }
 

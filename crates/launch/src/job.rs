@@ -12,6 +12,9 @@ use super::cause::{Cause, Watched};
 use super::{Launch, LauncherKind, MpiFlavour, line, quirks};
 use crate::StopRequest;
 
+/// Exit code of Open MPI's mpirun if a node is lost.
+pub(super) const NODE_LOST: i32 = 205;
+
 /// How a job ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outcome {
@@ -148,7 +151,7 @@ pub fn explain(code: i32, signal: Option<&str>) -> String {
         (137, _) => {
             "a rank was killed, often because memory ran out; continue from the last checkpoint with --resume"
         }
-        (205, _) => {
+        (NODE_LOST, _) => {
             "a node is lost or unreachable; when it is back, continue from the last checkpoint with --resume"
         }
         _ => "see the lines above",

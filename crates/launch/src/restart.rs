@@ -21,6 +21,7 @@ use run_record::files::FolderLock;
 use run_record::{FailedAttempt, Intact, RecordError, RunDir, RunDirState, Status, lock, now, set_aside};
 
 use super::cause::{Cause, Kind};
+use super::job::NODE_LOST;
 use super::shrink::Shrinking;
 use super::{
     EXIT_RESUMABLE, EXIT_USAGE, Launch, MpiFlavour, Outcome, StopRequest, Streams, explain, line, quirks,
@@ -38,8 +39,6 @@ const IDLE: usize = 3;
 const RESUMABLE_CODE: i32 = EXIT_RESUMABLE as i32;
 /// Exit code of a job with wrong options.
 const USAGE_CODE: i32 = EXIT_USAGE as i32;
-/// Exit code of Open MPI's mpirun if a node is lost.
-const NODE_LOST: i32 = 205;
 /// Why a job that failed after its last step is not started again.
 const COMPLETE: &str = "the run is complete";
 
@@ -99,7 +98,7 @@ pub fn restart(
                     let machines = if next.resumes {
                         shrinking.shrink(launch, &training.dir, stop)
                     } else {
-                        shrinking.require_all(launch, stop)
+                        shrinking.require_all(launch, stop).map(|()| None)
                     };
                     match machines {
                         Ok(line) => line.iter().for_each(|line| say(line)),
@@ -350,7 +349,7 @@ impl Restarts<'_> {
             // Shells and launchers return 126 and 127 for a program that is not executable, or missing.
             (USAGE_CODE | 126 | 127, _) => Some(REPEATS),
             _ if taken => Some(REPEATS),
-            // When a node is lost, mpirun sends SIGTERM to the ranks that are left. They stop with a checkpoint.
+            // mpirun sends SIGTERM to the ranks that are left, and they stop with a checkpoint.
             (NODE_LOST, Some(Status::Stopped)) => None,
             (_, Some(Status::Stopped)) => Some("; not started again: a signal stopped the run"),
             (_, Some(Status::Completed)) => Some(COMPLETE),

@@ -41,12 +41,12 @@ impl Shrinking {
     ///
     /// # Errors
     /// If a machine does not answer, or a signal comes before.
-    pub fn require_all(&self, launch: &Launch, stop: &StopRequest) -> anyhow::Result<Option<String>> {
+    pub fn require_all(&self, launch: &Launch, stop: &StopRequest) -> anyhow::Result<()> {
         let (_, lost) = self.ask(launch, self.topology.nodes, stop)?;
         let remedy = "without a checkpoint, the run can begin again only on all machines: save one earlier with \
                       --checkpoint-every";
         anyhow::ensure!(lost.is_empty(), "{}; {remedy}", lost.join("; "));
-        Ok(None)
+        Ok(())
     }
 
     /// Asks the machines of the host file, at most the first `most`, until the topology is complete. Returns

@@ -339,10 +339,9 @@ pub struct ReportArgs {
     pub bandwidth_mbit: Option<f64>,
 }
 
-/// Parses a number from `least` to 1e9. Numbers below 1e-6 are 0: no link has them.
+/// Parses a number from `least` to 1e9.
 fn bounded(text: &str, least: f64) -> Result<f64, String> {
     let number = text.parse().ok().filter(|number| (least..=1e9).contains(number));
-    let number = number.map(|number: f64| if number < 1e-6 { 0.0 } else { number });
     number.ok_or_else(|| format!("must be a number from {least} to 1000000000"))
 }
 

@@ -291,12 +291,12 @@ fn table(section: &Section, prediction: &Prediction<'_, '_>, link: &Link) -> She
         (!prediction.is_sound, "The times of that run are unreliable: too short, disturbed or unsteady."),
         (
             source.record.oversubscribed,
-            "Ranks of that run shared cores, which its times contain only in part.",
+            "Ranks of that run shared cores and took turns: its times are not representative.",
         ),
     ];
     let doubts = doubts.into_iter().filter(|doubt| doubt.0).map(|doubt| doubt.1.to_owned());
     let ends = (work.most_ranks < MOST_RANKS)
-        .then(|| format!("More than {} would have ranks without samples.", count(work.most_ranks, "rank")));
+        .then(|| format!("With more than {}, some have no sample.", count(work.most_ranks, "rank")));
     let slug = match algorithm.as_str() {
         PLAIN => String::new(),
         name => format!("-{}", file_name(&name.replace(", ", "-"))),
@@ -497,7 +497,7 @@ mod tests {
         (few.record.data.test_samples, few.record.oversubscribed) = (40, true);
         let found = part(&[few], Format::Terminal);
         let remarks = found.sheets[0].remarks.join(" ");
-        assert!(tells(&remarks, &["More than 40 ranks", "shared cores"]), "{remarks}");
+        assert!(tells(&remarks, &["With more than 40 ranks", "shared cores"]), "{remarks}");
         assert_eq!(found.sheets[0].rows.len(), 6, "1 to 32 ranks");
 
         let alone = part(&[alone], Format::Terminal);

@@ -283,21 +283,21 @@ pub fn train<N: Network>(
                 sync.backward(&loss, &model, batch.len(), batch.total, MicroBatch::Last)?;
                 mean.add(loss.into_scalar::<f32>(), batch.len());
             }
-            let elsewhere = |sync: &GradientSync| sync.times().exposed + sync.times().copy;
+            let exchanging = |sync: &GradientSync| sync.times().exposed + sync.times().copy;
             let (averaged, before);
             match &mut optimizer {
                 Updates::Whole(optimizer) => {
                     let gradients = sync.finish(&model)?;
-                    (averaged, before) = (Instant::now(), elsewhere(&sync));
+                    (averaged, before) = (Instant::now(), exchanging(&sync));
                     model = optimizer.step(options.rate, model, gradients);
                 }
                 Updates::Share(optimizer) => {
                     sync.reduce(Signals::default())?;
-                    (averaged, before) = (Instant::now(), elsewhere(&sync));
+                    (averaged, before) = (Instant::now(), exchanging(&sync));
                     model = optimizer.step(options.rate, model, &mut sync)?;
                 }
             }
-            updates.push(averaged.elapsed().saturating_sub(elsewhere(&sync) - before));
+            updates.push(averaged.elapsed().saturating_sub(exchanging(&sync) - before));
             times.push(began.elapsed());
         }
         let loss = average_metrics(world, &[("loss", mean)])?[0];

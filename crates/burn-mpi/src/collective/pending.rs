@@ -45,7 +45,8 @@ pub struct Launch {
     pub buffers: (Wire, Wire),
 }
 
-/// Maximum number of bytes of a receive buffer that is kept for the next exchange.
+/// Maximum number of bytes of a receive buffer that is kept for the next exchange. It holds a bucket, but not
+/// all parameters, which local updates exchange: they would occupy the memory for many steps.
 const SPARE: usize = 32 << 20;
 
 /// Name of a comparison of calls in errors.

@@ -111,7 +111,7 @@ impl<O: Optimizer> ShardedOptimizer<O> {
         sync.averaged = false;
         let buckets = sync.buckets.as_deref_mut().ok_or(PANICKED)?;
         let updated: Vec<bool> = values.iter().map(Option::is_some).collect();
-        // Writing a parameter in place requires that nothing else refers to its old values.
+        // A parameter is written in place only if nothing else refers to its old values.
         drop(values);
         Ok(buckets.copying(|buckets| {
             tensors::overwrite(module, &|param| buckets.gradient(param).filter(|_| updated[param]))
