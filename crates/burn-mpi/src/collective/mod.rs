@@ -14,9 +14,11 @@ pub(crate) mod operation;
 pub(crate) mod pending;
 pub(crate) mod polled;
 pub(crate) mod primitives;
+pub(crate) mod spare;
 pub(crate) mod wire;
 
 use self::operation::{BLOCKING, Operation};
+use self::wire::Element;
 use crate::{CommError, Reduction, Wire};
 
 /// Collective operations of one transport.
@@ -172,6 +174,22 @@ pub trait Collective {
     /// # Panics
     /// If `bucket` is not in flight.
     fn wait(&mut self, bucket: usize) -> Result<Wire, CommError>;
+
+    /// Returns a buffer of `length` values of type `element`, for an operation. Its values are arbitrary: it
+    /// may be memory of an earlier operation.
+    ///
+    /// The default implementation returns zeros in new memory.
+    fn buffer(&mut self, element: Element, length: usize) -> Wire {
+        Wire::zeros(element, length)
+    }
+
+    /// Takes a buffer that the caller no longer needs, for later calls of [`buffer`](Self::buffer) and later
+    /// operations.
+    ///
+    /// The default implementation frees it.
+    fn recycle(&mut self, buffer: Wire) {
+        drop(buffer);
+    }
 
     /// Sums `buffer` over all ranks, in place, and returns when the sum is complete.
     ///

@@ -11,6 +11,7 @@
 use super::compared::{Checked, Comparison};
 use super::operation::BLOCKING;
 use crate::calling::Announcement;
+use crate::collective::spare::Spare;
 use crate::collective::wire::Element;
 use crate::member::{Member, Started};
 use crate::{Call, Collective, CommError, Operation, Primitives, Reduction, Wire, World};
@@ -44,10 +45,6 @@ pub struct Launch {
     /// The buffer to read, and the buffer to write.
     pub buffers: (Wire, Wire),
 }
-
-/// Maximum number of bytes of a receive buffer that is kept for the next exchange. It holds a bucket, but not
-/// all parameters, which local updates exchange: they would occupy the memory for many steps.
-const SPARE: usize = 32 << 20;
 
 /// Name of a comparison of calls in errors.
 pub const COMPARISON: &str = "comparison of calls";
@@ -154,9 +151,7 @@ pub struct PendingOps<L: Link> {
     /// halves of the buffer and summing them. Open MPI's own algorithm (coll/libnbc, in place) sends the
     /// whole buffer to one rank and back, so one direction of the network link is always idle.
     halves: bool,
-    /// The receive buffer of the last exchange of chunks, for the next exchange: a new one would first be
-    /// filled with zeros.
-    spare: Option<Wire>,
+    spare: Spare,
 }
 
 struct PendingOp<Q> {
@@ -196,40 +191,30 @@ impl<Q> PendingOp<Q> {
     /// operation that has not yet started its all-gather sets `gathers` to false, so that no later operation
     /// starts one.
     ///
-    /// Puts the receive buffer of a complete exchange into `spare`.
+    /// Puts the buffers that a complete call no longer needs into `spare`.
     fn advance<L: Link<Request = Q>>(
         &mut self,
         link: &mut L,
         gathers: &mut bool,
-        spare: &mut Option<Wire>,
+        spare: &mut Spare,
     ) -> Result<(), CommError> {
         match &mut self.stage {
             Stage::Whole(request) => {
-                if let Some((mut from, result)) = link.test(request)? {
-                    if self.operation.call == Call::ReduceScatter {
-                        // The result is returned in the memory of the whole buffer, which the caller may
-                        // need again for an all-gather or for the next sum.
-                        from.resize(result.len());
-                        from.bytes_mut().copy_from_slice(result.bytes());
-                        self.finish(from, link.member());
-                    } else {
-                        self.finish(result, link.member());
-                    }
+                if let Some((from, result)) = link.test(request)? {
+                    spare.put(from);
+                    self.finish(result, link.member());
                 }
             }
             Stage::Exchange(request) => {
-                if let Some((mut all, chunks)) = link.test(request)? {
-                    let chunk = chunks.len() / link.member().size;
+                if let Some((all, chunks)) = link.test(request)? {
+                    let sum = Wire::sum_of(&chunks, chunks.len() / link.member().size);
+                    spare.put(chunks);
                     if self.operation.call == Call::AllReduce {
-                        let mut sum = chunks.zeros_like(chunk);
-                        sum.sum_of_chunks(&chunks);
                         self.stage = Stage::Exchanged { sum, all };
                     } else {
-                        all.resize(chunk);
-                        all.sum_of_chunks(&chunks);
-                        self.finish(all, link.member());
+                        spare.put(all);
+                        self.finish(sum, link.member());
                     }
-                    *spare = Some(chunks).filter(|chunks| chunks.bytes().len() <= SPARE);
                 }
             }
             Stage::Announced { .. } | Stage::Exchanged { .. } | Stage::Done(_) => {}
@@ -258,7 +243,7 @@ impl<L: Link> PendingOps<L> {
         if number > 1 {
             checked.label = format!("{} (collective {number})", L::NAME);
         }
-        Self { ops: Vec::new(), checked, halves, spare: None }
+        Self { ops: Vec::new(), checked, halves, spare: Spare::default() }
     }
 
     /// Returns the operation of `bucket`; `None` if no such operation was started, or if its result was
@@ -357,20 +342,13 @@ impl<L: Link> Collective for PendingOps<L> {
         let (from, to) = match call {
             Call::AllReduce => (buffer.zeros_like(0), buffer),
             Call::AllGather => {
-                // The gathered values are written to the memory of `buffer`, which has room for them if it
-                // has had a whole buffer before.
                 buffer.resize(chunk);
-                let from = buffer.clone();
-                buffer.resize(chunk * size);
-                (from, buffer)
+                (buffer, self.spare.take(element, chunk * size))
             }
             _ => {
                 buffer.resize(chunk * size);
                 let length = if call == Call::ReduceScatter { chunk } else { chunk * size };
-                let spare = self.spare.take_if(|spare| spare.element() == element);
-                let mut to = spare.unwrap_or_else(|| buffer.zeros_like(length));
-                to.resize(length);
-                (buffer, to)
+                (buffer, self.spare.take(element, length))
             }
         };
         let bytes = from.bytes().len().max(to.bytes().len());
@@ -406,6 +384,14 @@ impl<L: Link> Collective for PendingOps<L> {
 
     fn is_done(&self, bucket: usize) -> bool {
         self.ops.iter().any(|op| op.operation.bucket == Some(bucket) && op.is_done())
+    }
+
+    fn buffer(&mut self, element: Element, length: usize) -> Wire {
+        self.spare.take(element, length)
+    }
+
+    fn recycle(&mut self, buffer: Wire) {
+        self.spare.put(buffer);
     }
 
     fn wait(&mut self, bucket: usize) -> Result<Wire, CommError> {

@@ -117,6 +117,11 @@ impl Wire {
         each!(self, v => bytemuck::cast_slice_mut(v))
     }
 
+    /// Number of elements for which the buffer has memory.
+    pub(crate) fn capacity(&self) -> usize {
+        each!(self, v => v.capacity())
+    }
+
     /// Returns `length` zeros of the same type.
     pub fn zeros_like(&self, length: usize) -> Self {
         Self::zeros(self.element(), length)
@@ -157,6 +162,22 @@ impl Wire {
             self.bytes_mut().copy_from_slice(&chunks.bytes()[..first]);
             self.add_from(chunks, self.len());
         }
+    }
+
+    /// Returns the sum of several buffers of `length` elements, which are in `chunks`, one after the other.
+    /// They are added as [`sum_of_chunks`](Self::sum_of_chunks) adds them.
+    pub(crate) fn sum_of(chunks: &Self, length: usize) -> Self {
+        let mut sum = match chunks {
+            Self::F32(values) => Self::F32(values[..length].to_vec()),
+            Self::F64(values) => Self::F64(values[..length].to_vec()),
+            Self::Bf16(values) => Self::Bf16(values[..length].to_vec()),
+            Self::F16(values) => Self::F16(values[..length].to_vec()),
+            Self::Bytes(values) => Self::Bytes(values[..length].to_vec()),
+        };
+        if length > 0 {
+            sum.add_from(chunks, length);
+        }
+        sum
     }
 
     /// Adds `terms`, of the same type and length.

@@ -29,6 +29,7 @@ use burn::backend::flex::FlexTensor;
 pub(crate) use self::late::Irregular;
 use crate::clock::Clock;
 use crate::collective::operation::Call;
+use crate::ddp::buckets::chunks::widened;
 use crate::ddp::buffers::{BucketPlan, Buffers, CONTROL, Part};
 use crate::ddp::compressed::Compressor;
 use crate::ddp::options::{SyncOptions, WireType};
@@ -81,8 +82,13 @@ pub(crate) struct Buckets {
 /// This rank's part of the current step.
 #[derive(Default)]
 pub(crate) struct Step {
+    /// Number of buckets that backward has filled; a gradient that comes later is late. A full bucket starts
+    /// at once, or as soon as a few others are complete. The sums must not depend on when it starts.
+    full: usize,
     /// Number of buckets started. Buckets start in the order of the plan.
     pub(super) started: usize,
+    /// Number of buckets of which this rank has its chunk of the sums. Only if the optimizer state is sharded.
+    pub(super) scattered: usize,
     /// Whether each parameter has a gradient in this step.
     written: Vec<bool>,
     /// Whether each parameter is sealed: its bucket no longer waits for it.
@@ -124,7 +130,7 @@ impl Buckets {
             rank,
             parts: Vec::new(),
             parts_by_slot: Vec::new(),
-            buffers: Buffers::new(&plan, options.wire),
+            buffers: Buffers::empty(0),
             options,
             plan,
             times: CommTimes::default(),
@@ -137,6 +143,7 @@ impl Buckets {
             clock,
         };
         buckets.set_parts();
+        buckets.buffers = buckets.new_buffers(&buckets.plan);
         buckets
     }
 
@@ -150,7 +157,7 @@ impl Buckets {
 
     /// Replaces the plan, and allocates buffers for it. Call it between steps only.
     pub fn set_plan(&mut self, plan: BucketPlan) {
-        self.buffers = Buffers::new(&plan, self.options.wire);
+        self.buffers = self.new_buffers(&plan);
         if let Some(compressor) = &mut self.compressor {
             compressor.set_plan(&plan);
         }
@@ -173,7 +180,9 @@ impl Buckets {
             flags.resize(self.uses.len(), false);
         }
         self.step = Step { written, sealed, ..Step::default() };
-        self.buffers.restore(&self.plan);
+        if self.is_scattered() {
+            self.buffers = self.new_buffers(&self.plan);
+        }
     }
 
     /// Takes the final gradient of `param`, and starts the buckets that are now full. Call it at most once
@@ -194,6 +203,10 @@ impl Buckets {
                 self.notify(SyncEvent::InFlight(in_flight));
                 if in_flight == 0 {
                     self.note_finished();
+                }
+                if self.is_scattered() {
+                    self.step.failure = self.take_chunks().err();
+                    self.start_next_full();
                 }
             }
             Err(error) => self.step.failure = Some(error),
@@ -220,10 +233,14 @@ impl Buckets {
             return;
         };
         self.copying(|this| {
-            let Step { started, weight, written, late, .. } = &mut this.step;
-            let (weight, has_started) = (*weight, bucket < *started);
+            let is_late = bucket < this.step.full.max(this.step.started);
+            if !is_late {
+                this.allocate(bucket);
+            }
+            let Step { weight, written, late, .. } = &mut this.step;
+            let weight = *weight;
             let first = !std::mem::replace(&mut written[param], true);
-            match this.buffers.slots(bucket, range).filter(|_| !has_started) {
+            match this.buffers.slots(bucket, range).filter(|_| !is_late) {
                 // This rank has all samples of the step, so the gradient is not scaled.
                 Some(slots) if first && weight == 1.0 => slots.copy_from_slice(gradient),
                 Some(slots) => {
@@ -269,9 +286,8 @@ impl Buckets {
         if let Some((bucket, range)) = self.plan.place(param)
             && !std::mem::replace(&mut self.step.sealed[param], true)
             && !self.step.written[param]
-            && let Some(slots) = self.buffers.slots(bucket, range)
         {
-            slots.fill(0.0);
+            self.fill_zeros(bucket, range);
         }
     }
 
@@ -337,18 +353,27 @@ impl Buckets {
         Ok((Signals { not_finite: sums[0], stop: sums[1] }, irregular))
     }
 
-    /// Starts the full buckets, in order, because MPI matches collectives by order. The last bucket waits for
-    /// `finish`, because it carries the signals. An error is kept and returned at the end of the step.
+    /// Counts and starts the buckets that are full now, and makes progress on those in flight. The last bucket
+    /// waits for `finish`, because it carries the signals.
     fn start_full(&mut self) {
         let last = self.plan.buckets().len() - 1;
         let is_full = |this: &Self| {
-            this.plan.buckets()[this.step.started].params.iter().all(|&param| this.step.sealed[param])
+            this.plan.buckets()[this.step.full].params.iter().all(|&param| this.step.sealed[param])
         };
-        while self.can_overlap() && self.step.started < last && self.step.failure.is_none() && is_full(self) {
+        while self.can_overlap() && self.step.full < last && is_full(self) {
+            self.step.full += 1;
+        }
+        self.start_next_full();
+        self.poll();
+    }
+
+    /// Starts full buckets, in order, because MPI matches collectives by order. An error is kept and returned
+    /// at the end of the step.
+    fn start_next_full(&mut self) {
+        while self.step.started < self.step.full && self.step.failure.is_none() && self.can_start() {
             self.step.failure = self.start_next().err();
             self.step.in_flight_since.get_or_insert_with(|| self.clock.now());
         }
-        self.poll();
     }
 
     pub(super) fn start_next(&mut self) -> Result<(), CommError> {
@@ -451,28 +476,40 @@ impl Buckets {
     /// not use the parameter.
     fn clear_unwritten(&mut self) -> bool {
         let mut incomplete = false;
-        for (bucket, spec) in self.plan.buckets().iter().enumerate() {
-            for &param in spec.params.iter().filter(|&&param| !self.step.written[param]) {
+        for param in 0..self.step.written.len() {
+            if let Some((bucket, range)) = self.plan.place(param).filter(|_| !self.step.written[param]) {
                 incomplete = true;
-                if let Some((_, range)) = self.plan.place(param)
-                    && bucket >= self.step.started
-                    && let Some(slots) = self.buffers.slots(bucket, range)
-                {
-                    slots.fill(0.0);
+                if bucket >= self.step.started {
+                    self.fill_zeros(bucket, range);
                 }
             }
         }
         incomplete
     }
 
-    /// Returns the bucket as it is sent; `None` while it is in flight.
+    fn fill_zeros(&mut self, bucket: usize, range: Range<usize>) {
+        self.allocate(bucket);
+        if let Some(slots) = self.buffers.slots(bucket, range) {
+            slots.fill(0.0);
+        }
+    }
+
+    /// Returns the bucket as it is sent; `None` if it is already in flight.
     fn pack(&mut self, bucket: usize) -> Option<Wire> {
-        self.copying(|this| this.buffers.pack(bucket))
+        self.copying(|this| {
+            if this.is_scattered() {
+                return this.pack_whole(bucket);
+            }
+            this.buffers.pack(bucket)
+        })
     }
 
     /// Takes back a bucket after its reduction. `start` is the index of its first value.
     pub(super) fn unpack(&mut self, bucket: usize, wire: Wire, start: usize) {
-        self.copying(|this| this.buffers.unpack(bucket, wire, start));
+        self.copying(|this| {
+            let wire = if this.is_scattered() { widened(wire) } else { wire };
+            this.buffers.unpack(bucket, wire, start);
+        });
     }
 
     /// Runs `body`, which copies values into or out of buckets, and adds its time to the copy time.

@@ -171,6 +171,9 @@ impl Memory {
 }
 
 /// A buffer for each bucket of a plan.
+///
+/// If the optimizer state is sharded, a bucket has memory for all its values only while it is filled, reduced
+/// or gathered. In between, it has this rank's chunk, or no memory.
 pub(super) struct Buffers {
     /// For each bucket, the index of the first value in its f32 buffer. It is above 0 while a buffer has only
     /// this rank's chunk.
@@ -185,7 +188,7 @@ pub(super) struct Buffers {
 
 impl Buffers {
     /// Allocates zeros for each bucket of `plan`.
-    pub fn new(plan: &BucketPlan, wire: WireType) -> Self {
+    pub fn allocated(plan: &BucketPlan, wire: WireType) -> Self {
         let sizes = plan.buckets().iter().map(|bucket| bucket.padded);
         Self {
             starts: vec![0; plan.buckets().len()],
@@ -196,14 +199,15 @@ impl Buffers {
         }
     }
 
-    /// Makes every buffer as long as its bucket again, after steps in which it had only a chunk.
-    pub fn restore(&mut self, plan: &BucketPlan) {
-        self.starts.fill(0);
-        for (memory, bucket) in self.wide.iter_mut().zip(plan.buckets()) {
-            if let Some(memory) = memory.as_mut().filter(|memory| memory.values().len() != bucket.padded) {
-                memory.own().resize(bucket.padded, 0.0);
-            }
-        }
+    /// Returns `count` buckets without memory, which [`unpack`](Self::unpack) can give them.
+    pub fn empty(count: usize) -> Self {
+        let wide = (0..count).map(|_| Some(Memory::Own(Vec::new()))).collect();
+        Self { starts: vec![0; count], wide, narrow: vec![const { None }; count] }
+    }
+
+    /// Returns whether a bucket has no memory, and is not in flight either.
+    pub fn has_no_memory(&self, bucket: usize) -> bool {
+        self.wide[bucket].as_ref().is_some_and(|memory| memory.values().is_empty())
     }
 
     /// Returns `range` of a bucket as a range of its f32 buffer; `None` if it begins before the buffer.
@@ -261,16 +265,14 @@ impl Buffers {
     }
 
     /// Takes back the buffer that [`pack`](Self::pack) or [`pack_wide`](Self::pack_wide) returned, after the
-    /// operation. `start` is the index of its first value in the bucket: the buffer is the whole bucket, or
-    /// this rank's chunk.
+    /// operation, or another f32 buffer in its place. `start` is the index of its first value in the bucket:
+    /// the buffer is the whole bucket, or this rank's chunk.
     pub fn unpack(&mut self, bucket: usize, wire: Wire, start: usize) {
         self.starts[bucket] = start;
         match (wire, &mut self.wide[bucket]) {
             (Wire::F32(values), memory) => *memory = Some(Memory::Own(values)),
             (narrow, Some(wide)) => {
-                let wide = wide.own();
-                wide.truncate(narrow.len());
-                narrow.widen(wide);
+                narrow.widen(wide.own());
                 self.narrow[bucket] = Some(narrow);
             }
             _ => unreachable!("a bucket comes back as it left"),

@@ -106,16 +106,15 @@ impl<O: Optimizer> ShardedOptimizer<O> {
         }
         let values = Values::of(&module, sync)?;
         self.begin(&module, sync)?;
-        let result = self.update(lr, &values, sync);
-        result.inspect_err(|error| sync.broken = Some(error.clone()))?;
+        let result = self.update(lr, &values, sync).and_then(|()| {
+            let updated: Vec<bool> = values.iter().map(Option::is_some).collect();
+            // A parameter is written in place only if nothing else refers to its old values.
+            drop(values);
+            gather(module, &updated, sync)
+        });
+        let module = result.inspect_err(|error| sync.broken = Some(error.clone()))?;
         sync.averaged = false;
-        let buckets = sync.buckets.as_deref_mut().ok_or(PANICKED)?;
-        let updated: Vec<bool> = values.iter().map(Option::is_some).collect();
-        // A parameter is written in place only if nothing else refers to its old values.
-        drop(values);
-        Ok(buckets.copying(|buckets| {
-            tensors::overwrite(module, &|param| buckets.gradient(param).filter(|_| updated[param]))
-        }))
+        Ok(module)
     }
 
     /// Finds out what this rank updates, and loads its share of a record.
@@ -149,7 +148,7 @@ impl<O: Optimizer> ShardedOptimizer<O> {
         self.plan.as_ref().is_some_and(|known| known.as_ref() == plan)
     }
 
-    /// Updates this rank's parts in their buckets, and gathers the parts of all ranks.
+    /// Updates this rank's parts in their buckets.
     fn update(
         &mut self,
         lr: LearningRate,
@@ -172,8 +171,20 @@ impl<O: Optimizer> ShardedOptimizer<O> {
                 Ok::<_, CommError>(())
             })?;
         }
-        buckets.gather()
+        Ok(())
     }
+}
+
+/// Gathers the parameters that are `updated` into `module`, one bucket after the other.
+fn gather<M: Module>(module: M, updated: &[bool], sync: &mut GradientSync) -> Result<M, CommError> {
+    let mut module = Some(module);
+    sync.reduced()?.gather(&mut |buckets, bucket| {
+        let is_taken =
+            |param: usize| updated[param] && buckets.plan.place(param).is_some_and(|place| place.0 == bucket);
+        let values = |param| buckets.gradient(param).filter(|_| is_taken(param));
+        module = module.take().map(|module| tensors::overwrite(module, &values));
+    })?;
+    module.ok_or(PANICKED)
 }
 
 /// Collects the values of the parameters that a step updates.

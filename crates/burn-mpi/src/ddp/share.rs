@@ -87,16 +87,17 @@ impl GradientSync {
                 slots.copy_from_slice(&params[offsets[part.param]..][part.range.clone()]);
             }
         });
-        buckets.gather().inspect_err(|error| self.broken = Some(error.clone()))?;
-        self.averaged = false;
-        let specs = self.layout.specs().iter().enumerate().filter(|(_, spec)| spec.trainable);
-        self.buckets.as_deref_mut().ok_or(PANICKED)?.copying(|buckets| {
-            for (param, spec) in specs {
+        let specs = self.layout.specs();
+        let buckets = self.buckets.as_deref_mut().ok_or(PANICKED)?;
+        let gathered = buckets.gather(&mut |buckets, bucket| {
+            for &param in &buckets.plan.buckets()[bucket].params {
                 if let Some(values) = buckets.gradient(param).filter(|_| !buckets.absent[param]) {
-                    params[spec.range.clone()].copy_from_slice(values);
+                    params[specs[param].range.clone()].copy_from_slice(values);
                 }
             }
         });
+        gathered.inspect_err(|error| self.broken = Some(error.clone()))?;
+        self.averaged = false;
         Ok(())
     }
 

@@ -4,25 +4,30 @@
 use burn::backend::flex::FlexTensor;
 
 use super::Buckets;
+use crate::collective::wire::Element;
 use crate::ddp::buffers::{BucketPlan, Buffers, Part};
-use crate::{CommError, Operation, chunk_range};
+use crate::ddp::options::WireType;
+use crate::{CommError, Operation, Wire, chunk_range};
 
-/// Maximum number of buckets in flight after backward. Each needs additional memory: a reduce-scatter for a
-/// whole bucket, and an all-gather for this rank's chunk.
-const IN_FLIGHT: usize = 3;
+/// Maximum number of buckets in flight. Each has a buffer to send and a buffer to receive, so more of them
+/// need more memory. One bucket travels while ranks sum the other.
+const IN_FLIGHT: usize = 2;
 
 impl Buckets {
     /// Replaces the plan in a step of which no bucket has started, and keeps the step's gradients. Frees each
     /// old bucket as soon as its gradients are copied: all old and new buckets together would need twice the
     /// memory of the gradients.
     pub fn repack(&mut self, plan: BucketPlan) {
-        let mut buffers = Buffers::new(&plan, self.options.wire);
+        let mut buffers = self.new_buffers(&plan);
         let mut remaining: Vec<usize> =
             self.plan.buckets().iter().map(|bucket| bucket.params.len()).collect();
         for &param in plan.buckets().iter().flat_map(|bucket| &bucket.params) {
             let (Some((from, range)), Some((to, slots))) = (self.plan.place(param), plan.place(param)) else {
                 continue;
             };
+            if buffers.has_no_memory(to) {
+                buffers.unpack(to, self.collective.buffer(Element::F32, plan.buckets()[to].padded), 0);
+            }
             if self.step.written[param]
                 && let Some(gradient) = self.buffers.values(from, range)
                 && let Some(slots) = buffers.slots(to, slots)
@@ -31,11 +36,50 @@ impl Buckets {
             }
             remaining[from] -= 1;
             if remaining[from] == 0 {
-                drop(self.buffers.pack_wide(from));
+                self.recycle(from);
             }
         }
         (self.plan, self.buffers) = (plan, buffers);
         self.set_parts();
+    }
+
+    /// Returns buffers for the buckets of `plan`. If the optimizer state is sharded, a bucket gets memory only
+    /// when it needs it.
+    pub(super) fn new_buffers(&self, plan: &BucketPlan) -> Buffers {
+        if self.is_scattered() {
+            Buffers::empty(plan.buckets().len())
+        } else {
+            Buffers::allocated(plan, self.options.wire)
+        }
+    }
+
+    /// Gives memory to a bucket that has none.
+    pub(super) fn allocate(&mut self, bucket: usize) {
+        if self.buffers.has_no_memory(bucket) {
+            let memory = self.collective.buffer(Element::F32, self.plan.buckets()[bucket].padded);
+            self.buffers.unpack(bucket, memory, 0);
+        }
+    }
+
+    /// Releases the memory of a bucket.
+    fn recycle(&mut self, bucket: usize) {
+        if let Some(memory) = self.buffers.pack_wide(bucket) {
+            self.collective.recycle(memory);
+        }
+    }
+
+    /// Returns the whole bucket as it is sent, and releases its other memory; `None` if it is already in
+    /// flight.
+    pub(super) fn pack_whole(&mut self, bucket: usize) -> Option<Wire> {
+        self.allocate(bucket);
+        if self.options.wire == WireType::F32 {
+            return self.buffers.pack_wide(bucket);
+        }
+        let length = self.plan.buckets()[bucket].padded;
+        let mut narrow = self.collective.buffer(self.options.wire.element(), length);
+        narrow.narrow(self.buffers.values(bucket, 0..length)?);
+        self.recycle(bucket);
+        Some(narrow)
     }
 
     /// Finds out which values this rank updates by the current plan.
@@ -102,45 +146,88 @@ impl Buckets {
         let began = self.clock.now();
         let copied = self.times.copy;
         let count = self.plan.buckets().len();
-        for bucket in 0..count {
-            while self.step.started < count.min(bucket + IN_FLIGHT) {
+        while self.step.scattered < count {
+            while self.step.started < count.min(self.step.scattered + IN_FLIGHT) {
                 self.start_next()?;
             }
-            let wire = self.wait(bucket)?;
-            let padded = self.plan.buckets()[bucket].padded;
-            let chunk = chunk_range(padded, self.collective.world_size(), self.rank);
-            self.unpack(bucket, wire, chunk.start);
+            self.take_chunk()?;
         }
         let sums = self.sum(tail.to_vec())?;
         self.times.exposed += (self.clock.now() - began).saturating_sub(self.times.copy - copied);
         Ok(sums)
     }
 
-    /// Gathers all ranks' chunks of every bucket. Does nothing if this rank has whole buckets.
-    pub fn gather(&mut self) -> Result<(), CommError> {
-        let count = if self.is_scattered() { self.plan.buckets().len() } else { 0 };
+    /// Returns whether another bucket can start during backward. Without shares, any number can: their
+    /// memory is allocated anyway.
+    pub(super) fn can_start(&self) -> bool {
+        !self.is_scattered() || self.step.started < self.step.scattered + IN_FLIGHT
+    }
+
+    /// Takes this rank's chunks of the buckets that are complete, so that later buckets can use the memory of
+    /// these buckets.
+    pub(super) fn take_chunks(&mut self) -> Result<(), CommError> {
+        while self.step.scattered < self.step.started && self.collective.is_done(self.step.scattered) {
+            self.take_chunk()?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the next bucket, and takes this rank's chunk of its sums.
+    fn take_chunk(&mut self) -> Result<(), CommError> {
+        let bucket = self.step.scattered;
+        let wire = self.wait(bucket)?;
+        let padded = self.plan.buckets()[bucket].padded;
+        let chunk = chunk_range(padded, self.collective.world_size(), self.rank);
+        self.unpack(bucket, wire, chunk.start);
+        self.step.scattered += 1;
+        Ok(())
+    }
+
+    /// Gathers all ranks' chunks of every bucket, and calls `take` with the index of each bucket while it has
+    /// all values. Afterwards, buckets have no values until the next step. If this rank has whole buckets
+    /// anyway, only calls `take`.
+    pub fn gather(&mut self, take: &mut dyn FnMut(&Self, usize)) -> Result<(), CommError> {
+        let count = self.plan.buckets().len();
         let mut started = 0;
         for bucket in 0..count {
-            while started < count.min(bucket + IN_FLIGHT) {
+            while self.is_scattered() && started < count.min(bucket + IN_FLIGHT) {
                 self.start_gather(started)?;
                 started += 1;
             }
-            let began = self.clock.now();
-            let wire = self.wait(bucket)?;
-            self.buffers.unpack(bucket, wire, 0);
-            self.times.exposed += self.clock.now() - began;
+            if self.is_scattered() {
+                let began = self.clock.now();
+                let wire = self.wait(bucket)?;
+                self.buffers.unpack(bucket, wire, 0);
+                self.times.exposed += self.clock.now() - began;
+            }
+            self.copying(|this| take(this, bucket));
+            if self.is_scattered() {
+                self.recycle(bucket);
+            }
         }
         Ok(())
     }
 
     fn start_gather(&mut self, bucket: usize) -> Result<(), CommError> {
-        let Some(wire) = self.buffers.pack_wide(bucket) else { return Ok(()) };
-        let gather = Operation::all_gather(bucket, &wire, self.plan.buckets()[bucket].padded);
-        self.copying(|this| this.start(bucket, gather, wire))
+        self.copying(|this| {
+            let Some(wire) = this.buffers.pack_wide(bucket) else { return Ok(()) };
+            let gather = Operation::all_gather(bucket, &wire, this.plan.buckets()[bucket].padded);
+            this.start(bucket, gather, wire)
+        })
     }
 
     /// Returns whether this rank has only a chunk of each bucket after the buckets are reduced.
     pub(super) fn is_scattered(&self) -> bool {
         self.options.shard && self.collective.world_size() > 1
     }
+}
+
+/// Returns the values of `wire` as f32.
+pub(super) fn widened(wire: Wire) -> Wire {
+    if let Wire::F32(_) = wire {
+        return wire;
+    }
+    let mut values = vec![0.0; wire.len()];
+    wire.widen(&mut values);
+    Wire::F32(values)
 }
