@@ -33,7 +33,7 @@ impl Spare {
 
     /// Keeps the memory of `wire`. Frees a buffer if there are too many.
     pub fn put(&mut self, wire: Wire) {
-        if wire.bytes().len() <= BYTES {
+        if (1..=BYTES).contains(&wire.bytes().len()) {
             self.0.push(wire);
         }
         if self.0.len() > COUNT {
@@ -68,10 +68,11 @@ mod tests {
     }
 
     #[test]
-    fn few_buffers_are_kept_and_none_that_is_large() {
+    fn few_buffers_are_kept_and_none_that_is_large_or_empty() {
         let mut spare = Spare::default();
         (0..COUNT + 3).for_each(|extra| spare.put(Wire::zeros(Element::Byte, 10 + extra)));
         spare.put(Wire::zeros(Element::Byte, BYTES + 1));
+        spare.put(Wire::zeros(Element::Byte, 0));
         let lengths: Vec<usize> = spare.0.iter().map(Wire::len).collect();
         assert_eq!(lengths, [13, 14, 15, 16]);
     }

@@ -2,6 +2,7 @@
 //! of an optimizer with the whole state, and those of plain Burn on the samples of all ranks.
 
 mod errors;
+mod memory;
 mod state;
 mod updates;
 

@@ -9,9 +9,12 @@ use crate::ddp::buffers::{BucketPlan, Buffers, Part};
 use crate::ddp::options::WireType;
 use crate::{CommError, Operation, Wire, chunk_range};
 
-/// Maximum number of buckets in flight. Each has a buffer to send and a buffer to receive, so more of them
-/// need more memory. One bucket travels while ranks sum the other.
-const IN_FLIGHT: usize = 2;
+/// Maximum number of buckets in flight during backward. Each has a buffer to send and a buffer to receive,
+/// while the gradients and activations of backward still need memory.
+const IN_BACKWARD: usize = 2;
+
+/// Maximum number of buckets in flight after backward.
+const AFTER_BACKWARD: usize = 4;
 
 impl Buckets {
     /// Replaces the plan in a step of which no bucket has started, and keeps the step's gradients. Frees each
@@ -63,7 +66,7 @@ impl Buckets {
 
     /// Releases the memory of a bucket.
     fn recycle(&mut self, bucket: usize) {
-        if let Some(memory) = self.buffers.pack_wide(bucket) {
+        if let Some(memory) = self.buffers.pack_wide(bucket).filter(|memory| !memory.is_empty()) {
             self.collective.recycle(memory);
         }
     }
@@ -147,7 +150,7 @@ impl Buckets {
         let copied = self.times.copy;
         let count = self.plan.buckets().len();
         while self.step.scattered < count {
-            while self.step.started < count.min(self.step.scattered + IN_FLIGHT) {
+            while self.step.started < count.min(self.step.scattered + AFTER_BACKWARD) {
                 self.start_next()?;
             }
             self.take_chunk()?;
@@ -160,7 +163,7 @@ impl Buckets {
     /// Returns whether another bucket can start during backward. Without shares, any number can: their
     /// memory is allocated anyway.
     pub(super) fn can_start(&self) -> bool {
-        !self.is_scattered() || self.step.started < self.step.scattered + IN_FLIGHT
+        !self.is_scattered() || self.step.started < self.step.scattered + IN_BACKWARD
     }
 
     /// Takes this rank's chunks of the buckets that are complete, so that later buckets can use the memory of
@@ -190,7 +193,7 @@ impl Buckets {
         let count = self.plan.buckets().len();
         let mut started = 0;
         for bucket in 0..count {
-            while self.is_scattered() && started < count.min(bucket + IN_FLIGHT) {
+            while self.is_scattered() && started < count.min(bucket + AFTER_BACKWARD) {
                 self.start_gather(started)?;
                 started += 1;
             }
