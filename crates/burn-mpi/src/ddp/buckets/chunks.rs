@@ -57,8 +57,9 @@ impl Buckets {
     }
 
     /// Gives memory to a bucket that has none.
+    #[inline]
     pub(super) fn allocate(&mut self, bucket: usize) {
-        if self.buffers.has_no_memory(bucket) {
+        if self.is_scattered() && self.buffers.has_no_memory(bucket) {
             let memory = self.collective.buffer(Element::F32, self.plan.buckets()[bucket].padded);
             self.buffers.unpack(bucket, memory, 0);
         }
@@ -220,6 +221,7 @@ impl Buckets {
     }
 
     /// Returns whether this rank has only a chunk of each bucket after the buckets are reduced.
+    #[inline]
     pub(super) fn is_scattered(&self) -> bool {
         self.options.shard && self.collective.world_size() > 1
     }
