@@ -30,9 +30,8 @@ pub fn run(args: &LaunchArgs, verbosity: Vec<String>) -> anyhow::Result<i32> {
         .context("cannot install signal handlers")?;
     let file = args.hostfile.clone().or_else(|| hostfile(Path::new("hostfiles"), args.topology));
     let mut launch = prepare(args.topology, args.launcher, &args.how, file, program.clone())?;
-    if args.shrink && launch.hosts.is_none() {
-        let problem = "requires a host file, and mpirun as the launcher: name one with --hostfile FILE";
-        return Err(ConfigError::new("shrink", "", problem).into());
+    if args.shrink {
+        check_shrink(args, &launch)?;
     }
     let training = match args.restart {
         Some(_) => training::from_program(&program, args.shrink)?,
@@ -46,7 +45,12 @@ pub fn run(args: &LaunchArgs, verbosity: Vec<String>) -> anyhow::Result<i32> {
         print_dry(&mut launch)?;
         return Ok(0);
     }
-    if let Err(error) = launch::check(&mut launch, &stop) {
+    let checked = match &training {
+        // The machines that do not answer are left out.
+        Some(training) if training.shrinks && training.resumes => launch::check_here(&mut launch),
+        _ => launch::check(&mut launch, &stop),
+    };
+    if let Err(error) = checked {
         let Some(signal) = stop.number() else { return Err(error) };
         super::print_error(FAILED, &error.to_string());
         return Ok(128 + signal);
@@ -61,6 +65,20 @@ pub fn run(args: &LaunchArgs, verbosity: Vec<String>) -> anyhow::Result<i32> {
         eprintln!("mpiburn: {}", launch::explain(outcome.code, stop.signal()));
     }
     Ok(outcome.code)
+}
+
+/// Rejects `--shrink` where no machine can be left out.
+fn check_shrink(args: &LaunchArgs, launch: &Launch) -> Result<(), ConfigError> {
+    let problem = if args.restart.is_none() {
+        "requires --restart N"
+    } else if args.how.mpirun_by.is_some() {
+        "cannot be combined with --mpirun-by: the script chooses the machines"
+    } else if launch.hosts.is_none() {
+        "requires a host file, and mpirun as the launcher: name one with --hostfile FILE"
+    } else {
+        return Ok(());
+    };
+    Err(ConfigError::new("shrink", "", problem))
 }
 
 /// Rejects invalid options of the ranks' command before the job starts; a launcher would surround the error

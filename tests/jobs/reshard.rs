@@ -193,6 +193,32 @@ fn without_a_checkpoint_a_run_does_not_begin_again_on_fewer_machines() {
     assert!(!output.status.success() && errors.iter().any(is_end), "{}", text(&output));
 }
 
+/// A user who lost a machine may begin with a resume, and later repeat it with all machines.
+#[test]
+fn a_resume_leaves_out_a_machine_that_does_not_answer() {
+    let lab = Lab::new();
+    let options = [&OPTIONS[..], &["--train-batch-size=8", "--test-samples=100", "--epochs=1"]].concat();
+    lab.train(3, "cut", &options);
+    let down = lab.path("down-b.lan");
+    for (epochs, ranks) in [("2", 2), ("3", 3)] {
+        if ranks == 2 {
+            fs::write(&down, "").unwrap();
+        }
+        let mut command = machines(&lab);
+        command.args(["--shrink", "--", "train", "--epochs", epochs, "--resume"]).arg(lab.path("cut"));
+        let output = ended(command.spawn().unwrap());
+        let lines = about_machines(&output);
+        assert_eq!(lines.len(), usize::from(ranks == 2), "{}", text(&output));
+        assert!(lines.iter().all(|line| line.contains("b.lan does not answer (")), "{lines:?}");
+        let record = lab.completed("cut");
+        assert_eq!(
+            (&record["world_size"], &record["config"]["epochs"]),
+            (&ranks.into(), &epochs.parse::<u64>().unwrap().into())
+        );
+        let _ = fs::remove_file(&down);
+    }
+}
+
 #[test]
 fn a_launch_without_machines_to_leave_out_rejects_shrink() {
     let lab = Lab::new();
@@ -206,7 +232,13 @@ fn a_launch_without_machines_to_leave_out_rejects_shrink() {
     let output = train(&["--restart", "1", "--shrink"]);
     assert_eq!((output.status.code(), errors(&output).len()), (Some(2), 1), "{}", text(&output));
     assert!(errors(&output)[0].starts_with("mpiburn: --shrink: requires a host file"), "{}", text(&output));
-    let output = train(&["--shrink"]);
-    assert!(output.status.code() == Some(2) && text(&output).contains("--restart"), "{}", text(&output));
+    for (options, reason) in [
+        (&["--shrink"][..], "requires --restart N"),
+        (&["--restart=1", "--shrink", "--mpirun-by=./by.sh"], "cannot be combined with --mpirun-by"),
+    ] {
+        let output = train(options);
+        assert_eq!((output.status.code(), errors(&output).len()), (Some(2), 1), "{}", text(&output));
+        assert!(errors(&output)[0].starts_with(&format!("mpiburn: --shrink: {reason}")), "{}", text(&output));
+    }
     assert!(!Path::new(&lab.path("none")).exists());
 }

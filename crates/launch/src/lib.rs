@@ -32,7 +32,7 @@ pub use cause::{Cause, IN_USE, Kind, cause_in};
 pub use command::{Binding, Launch, LauncherKind, MpiFlavour, line};
 pub use hosts::{Hosts, Topology, hostfile, hostfile_place};
 pub use job::{Outcome, Streams, explain};
-pub use preflight::{bind_here, check, impossible};
+pub use preflight::{bind_here, check, check_here, impossible};
 pub use restart::{Training, restart};
 pub use run_record::quoted;
 pub use stop::StopRequest;

@@ -21,18 +21,26 @@ use crate::StopRequest;
 /// # Errors
 /// If a check fails, or if `stop` interrupts it.
 pub fn check(launch: &mut Launch, stop: &StopRequest) -> anyhow::Result<()> {
-    check_command(launch)?;
+    check_here(launch)?;
     // Only mpirun reads the host file. A script in the launcher's place has its own list of machines, and so
     // has Slurm.
-    if launch.by.is_some() || launch.launcher != LauncherKind::Mpirun {
-        return Ok(());
+    if launch.by.is_none() && launch.launcher == LauncherKind::Mpirun {
+        launch.binding = check_hosts(launch, stop)?;
     }
-    if launch.mpi == MpiFlavour::OpenMpi {
+    Ok(())
+}
+
+/// Makes the checks of [`check`] that need no other machine.
+///
+/// # Errors
+/// If a check fails.
+pub fn check_here(launch: &mut Launch) -> anyhow::Result<()> {
+    check_command(launch)?;
+    let is_mpirun = launch.by.is_none() && launch.launcher == LauncherKind::Mpirun;
+    if is_mpirun && launch.mpi == MpiFlavour::OpenMpi {
         quirks::check_environment()?;
     }
-    bind_here(launch)?;
-    launch.binding = check_hosts(launch, stop)?;
-    Ok(())
+    bind_here(launch).map(drop)
 }
 
 /// Checks that the launcher, or the script in its place, is installed.

@@ -50,7 +50,7 @@ pub struct Training {
     pub resumes: bool,
     /// Whether the training replaces the run in the directory.
     pub overwrites: bool,
-    /// Whether later attempts leave out machines that do not answer.
+    /// Whether attempts that resume the run leave out machines that do not answer.
     pub shrinks: bool,
     /// The file for the training's time line, if the training records one.
     pub trace: Option<PathBuf>,
@@ -61,7 +61,8 @@ pub struct Training {
 }
 
 /// Starts `training`, and starts it again up to `max_restarts` times. Returns the exit code of the last
-/// attempt. `say` gets the lines for the user.
+/// attempt. `say` gets the lines for the user. If the training resumes a run and shrinks, asks the machines of
+/// the host file first; otherwise call [`check`](super::check) before.
 ///
 /// # Errors
 /// If an attempt cannot be started, or the run directory cannot be used.
@@ -77,6 +78,11 @@ pub fn restart(
     let mut attempt = JobAttempt { number: 1, words, resumes, before };
     let failed = if resumes { original.failed.clone() } else { Vec::new() };
     let shrinking = training.shrinks.then(|| Shrinking::new(launch, &training.dir)).flatten();
+    if let (true, Some(shrinking)) = (resumes, &shrinking)
+        && let Some(line) = shrinking.shrink(launch, &training.dir, stop)?
+    {
+        say(&line);
+    }
     let mut restarts =
         Restarts { training, max_restarts, stop, original, began: false, failed, last_fault: None, idle: 0 };
     loop {

@@ -1,7 +1,7 @@
 //! `launch --restart N --shrink`: goes on without the machines that do not answer any more.
 //!
-//! Before each further attempt, the machines of the host file are asked in the order of the file, as before
-//! the first attempt. A machine that was left out takes part again as soon as it answers.
+//! Before each attempt that resumes a run, the machines of the host file are asked in the order of the file. A
+//! machine that was left out takes part again as soon as it answers.
 //!
 //! The training is resumed with `--reshard`, which needs a number of ranks that divides the samples of a
 //! step. If the number of ranks that are left does not, fewer ranks take part.

@@ -234,8 +234,8 @@ pub struct Results {
     /// `ms_per_step`.
     pub step_ms: StepMs,
     /// Bytes of gradients, compressed or not, or with local updates of changes of parameters, that a rank
-    /// passes to all-reduces in a step: mean over steps and ranks. Includes control values, and excludes tests
-    /// and checkpoints. `None` in files of older versions.
+    /// passes to all-reduces in a step: mean over steps and ranks. A reduce-scatter and a gather count as half
+    /// an all-reduce each. Includes control values, and excludes tests and checkpoints. `None` in files of older versions.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub bytes_per_step: Option<f64>,
     /// Accuracy over all tested samples.

@@ -378,10 +378,10 @@ pub const OTHERS: [Measure; 16] = [
             "Share of train s in which a rank only waited for gradients, mean over ranks; excludes \
              communication hidden behind backward",
         ),
-    Measure::new("KB/step", "kb_per_step", kb_per_step)
-        .digits(1)
-        .hide_order(8)
-        .means("Bytes that a rank passes to all-reduces in a step, mean over steps; 1 KB is 1024 bytes"),
+    Measure::new("KB/step", "kb_per_step", kb_per_step).digits(1).hide_order(8).means(
+        "Bytes that a rank passes to all-reduces in a step, mean over steps; 1 KB is 1024 bytes. A \
+             reduce-scatter and a gather count as half an all-reduce each",
+    ),
     Measure::new("test acc %", "test_accuracy", |run| run.results.test_accuracy)
         .beside(Dispersion::Interval)
         .means("Accuracy on the tested samples after the last epoch, each sample counted once"),

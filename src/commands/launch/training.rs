@@ -15,8 +15,8 @@ use crate::train::spec;
 /// their messages. `launch` reads both the file and the tags.
 const NOTE_STEPS: &str = "--note-steps";
 
-/// Returns the training that the arguments `program` start. If `shrinks` is true, later attempts may have
-/// fewer ranks, so they get `--reshard`. Returns `None` if its options are invalid; the ranks will report
+/// Returns the training that the arguments `program` start. If `shrinks` is true, attempts that resume the
+/// run may have fewer ranks, so they get `--reshard`. Returns `None` if its options are invalid; the ranks will report
 /// them.
 ///
 /// # Errors
@@ -45,13 +45,14 @@ pub fn from_program(program: &[String], shrinks: bool) -> Result<Option<Training
             "--restart: requires a run directory for checkpoints; name one with train --out DIR".into(),
         ));
     };
+    let reshard = (shrinks && args.resume.is_some() && !args.reshard).then(|| "--reshard".to_owned());
     Ok(Some(Training {
         dir: dir.clone(),
         resumes: args.resume.is_some(),
         overwrites: args.overwrite,
         shrinks,
         trace: args.trace.trace.clone(),
-        words: program.iter().cloned().chain([NOTE_STEPS.into()]).collect(),
+        words: program.iter().cloned().chain(reshard).chain([NOTE_STEPS.into()]).collect(),
         resume_after: Box::new(move |step| resume_after(&args, &verbosity, &dir, step, shrinks)),
     }))
 }
