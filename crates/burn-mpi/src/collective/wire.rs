@@ -200,7 +200,7 @@ impl Wire {
     }
 }
 
-/// Number of 16-bit elements that are widened at once. Two blocks of f32 fit in the L1 cache.
+/// Number of elements that are added at once. Two blocks of f64 fit in the L1 cache.
 const BLOCK: usize = 512;
 
 /// Addition for one element type. `ADD(sum, terms)` adds `terms` to `sum`; `terms` has one or more buffers of
@@ -225,9 +225,14 @@ impl Sum for f16 {
     const ADD: fn(&mut [Self], &[Self]) = add_wide;
 }
 
+/// Adds in blocks, so that a block of the sum stays in the L1 cache while all buffers are added to it.
 fn add<T: AddAssign + Copy>(sum: &mut [T], terms: &[T]) {
-    for terms in terms.chunks_exact(sum.len().max(1)) {
-        sum.iter_mut().zip(terms).for_each(|(sum, term)| *sum += *term);
+    let length = sum.len().max(1);
+    for (block, sum) in sum.chunks_mut(BLOCK).enumerate() {
+        for terms in terms.chunks_exact(length) {
+            let terms = &terms[block * BLOCK..][..sum.len()];
+            sum.iter_mut().zip(terms).for_each(|(sum, term)| *sum += *term);
+        }
     }
 }
 
