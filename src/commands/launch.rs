@@ -50,14 +50,17 @@ pub fn run(args: &LaunchArgs, verbosity: Vec<String>) -> anyhow::Result<i32> {
         Some(training) if training.shrinks && training.resumes => launch::check_here(&mut launch),
         _ => launch::check(&mut launch, &stop),
     };
-    if let Err(error) = checked {
+    let failed = |error: anyhow::Error| {
         let Some(signal) = stop.number() else { return Err(error) };
         super::print_error(FAILED, &error.to_string());
-        return Ok(128 + signal);
+        Ok(128 + signal)
+    };
+    if let Err(error) = checked {
+        return failed(error);
     }
     if let (Some(restarts), Some(training)) = (args.restart, training) {
         let say = |text: &str| eprintln!("mpiburn: {text}");
-        return launch::restart(&mut launch, &training, restarts, &stop, say);
+        return launch::restart(&mut launch, &training, restarts, &stop, say).or_else(failed);
     }
     log::info!("$ {}", line(&launch.command()?));
     let (outcome, _) = launch.run(launch::Streams::Own, &stop)?;

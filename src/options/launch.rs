@@ -55,9 +55,10 @@ pub struct LaunchArgs {
     /// With --restart and a host file: leave out the machines that do not answer any more, and go on with the
     /// ranks that are left.
     ///
-    /// This applies to each attempt that resumes a run, also to a first one with train --resume. The samples of a step stay the same, see train --reshard. If the number of ranks that are left does not
-    /// divide the batch of all ranks, fewer ranks take part. A machine that answers again takes part in the
-    /// attempt after it. DIR must be visible on the machines that are left, because rank 0 writes it.
+    /// This applies to each attempt that resumes a run, also to a first one with train --resume. The samples of
+    /// a step stay the same, see train --reshard. If the number of ranks that are left does not divide the
+    /// batch of all ranks, fewer ranks take part. A machine that answers again takes part in the attempt after
+    /// it. DIR must be visible on the machines that are left, because rank 0 writes it.
     #[arg(long)]
     pub shrink: bool,
     /// Print the command line and exit.

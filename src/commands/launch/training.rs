@@ -16,8 +16,8 @@ use crate::train::spec;
 const NOTE_STEPS: &str = "--note-steps";
 
 /// Returns the training that the arguments `program` start. If `shrinks` is true, attempts that resume the
-/// run may have fewer ranks, so they get `--reshard`. Returns `None` if its options are invalid; the ranks will report
-/// them.
+/// run may have fewer ranks, so they get `--reshard`. Returns `None` if its options are invalid; the ranks
+/// will report them.
 ///
 /// # Errors
 /// If `program` does not start a training, or names no run directory.

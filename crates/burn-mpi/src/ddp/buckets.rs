@@ -3,18 +3,18 @@
 //! instead, and each rank has the sums of its chunk.
 //!
 //! A parameter is sealed once its gradient is final, that is, once backward no longer changes it in this
-//! step. When all parameters of a bucket are sealed, the all-reduce of the bucket starts while backward goes
-//! on. Buckets start in order, because MPI matches collectives by order. The last bucket waits for the end of
-//! the step: it also carries the [`Signals`] and other values that all ranks need. With
+//! step. When all parameters of a bucket are sealed, the bucket is full, and its all-reduce starts while
+//! backward goes on. Buckets start in order, because MPI matches collectives by order. The last bucket waits
+//! for the end of the step: it also carries the [`Signals`] and other values that all ranks need. With
 //! [`SyncOptions::shard`], a separate all-reduce sums these values, because a reduce-scatter would give them
-//! to one rank only.
+//! to one rank only, and few buckets are in flight, because each needs memory.
 //!
 //! In each step, every rank starts the same collectives, of the same kind, for the same buckets, in the same
 //! order. Ranks may have different samples and take different branches. Such differences change only the time
 //! at which a bucket starts.
 //!
 //! A rank may use a parameter more often than expected, or not at all, or change a gradient after its bucket
-//! has started. In each of these cases, the rank sets a flag in the last bucket. If at least one rank has set
+//! is full. In each of these cases, the rank sets a flag in the last bucket. If at least one rank has set
 //! the flag, all ranks make a second all-reduce ([`Irregular`]).
 
 mod chunks;
@@ -225,7 +225,7 @@ impl Buckets {
     }
 
     /// Adds `gradient`, scaled, to the gradient of `param` in its bucket. A gradient that comes after its
-    /// bucket has started is kept aside, and reduced at the end of the step.
+    /// bucket is full is kept aside, and reduced at the end of the step.
     pub fn add(&mut self, param: usize, gradient: &[f32]) {
         let fits = |(_, range): &(usize, Range<usize>)| range.len() == gradient.len();
         let Some((bucket, range)) = self.plan.place(param).filter(fits) else {
@@ -353,8 +353,8 @@ impl Buckets {
         Ok((Signals { not_finite: sums[0], stop: sums[1] }, irregular))
     }
 
-    /// Counts and starts the buckets that are full now, and makes progress on those in flight. The last bucket
-    /// waits for `finish`, because it carries the signals.
+    /// Counts and starts the buckets that are full now, and makes progress on the buckets in flight. The last
+    /// bucket waits for `finish`, because it carries the signals.
     fn start_full(&mut self) {
         let last = self.plan.buckets().len() - 1;
         let is_full = |this: &Self| {
