@@ -7,7 +7,7 @@ use std::fs;
 use std::time::Duration;
 
 use burn_mpi::Place;
-use burn_mpi::lab::memory_limit;
+use burn_mpi::internals::memory_limit;
 use run_record::Machine;
 use serde::{Deserialize, Serialize};
 

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use burn_fused::memory::allocator;
 use burn_fused::memory::counting_allocator::CountingAllocator;
-use burn_mpi::messages::FAILED;
+use burn_mpi::internals::messages::FAILED;
 use mpiburn::commands::Ending;
 use mpiburn::options::Cli;
 use mpiburn::{INTERNAL_ERROR, commands};

@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use burn_mpi::lab::connect_primitives;
 use burn_mpi::{
     Backend, Collective, CommError, GlooAlgorithm, GlooCollective, Operation, Reduction, SharedError, World,
-    chunk_range,
+    chunk_range, connect_primitives,
 };
 
 use crate::values::wire;

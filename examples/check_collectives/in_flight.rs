@@ -1,7 +1,6 @@
 //! Checks several operations in flight at once, which may complete in any order.
 
-use burn_mpi::lab::Call;
-use burn_mpi::{Collective, Operation, Reduction, Wire, World, chunk_range};
+use burn_mpi::{Call, Collective, Operation, Reduction, Wire, World, chunk_range};
 
 use crate::values::{SUMMED, sum, value, wire};
 use crate::{Outcome, report};

@@ -85,7 +85,7 @@ fn over(
 }
 
 fn transport(interface: Option<&str>, timeout: Duration) -> Transport {
-    Transport { interface: interface.map(str::to_owned), timeout, ..Transport::default() }
+    Transport::default().with_interface(interface.map(str::to_owned)).with_timeout(timeout)
 }
 
 /// Waits for all ranks, and prints `text` on rank 0.

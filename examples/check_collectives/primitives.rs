@@ -1,7 +1,6 @@
 //! Checks the blocking operations of a transport against arithmetic.
 
-use burn_mpi::World;
-use burn_mpi::lab::Primitives;
+use burn_mpi::{Primitives, World};
 
 use crate::values::{SUMMED, sum, value, wire};
 use crate::{Outcome, report};

@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use burn_mpi::messages::FAILED;
+use burn_mpi::internals::messages::FAILED;
 
 use crate::options::{Cli, Command, ConfigError, HowArgs, LaunchArgs, is_of_value, one_line};
 use launch::{
@@ -118,7 +118,7 @@ fn with_verbosity(verbosity: Vec<String>, program: &[String]) -> Vec<String> {
 
 /// Returns the MPI implementation of this build.
 pub(super) fn mpi_flavour() -> MpiFlavour {
-    if burn_mpi::lab::MPI_FLAVOUR == "mpich" { MpiFlavour::Mpich } else { MpiFlavour::OpenMpi }
+    if burn_mpi::internals::MPI_FLAVOUR == "mpich" { MpiFlavour::Mpich } else { MpiFlavour::OpenMpi }
 }
 
 /// Prepares a launch of this program with `program` as its arguments.
@@ -141,7 +141,7 @@ pub(super) fn prepare(
         None => own.display().to_string(),
     };
     let program = std::iter::once(own).chain(program).collect();
-    let count_cores = burn_mpi::lab::cores_and_cpus;
+    let count_cores = burn_mpi::internals::cores_and_cpus;
     Ok(Launch { topology, launcher, mpi, hosts, by, count_cores, binding: Binding::Core, program })
 }
 
@@ -211,7 +211,7 @@ mod tests {
     /// `burn-mpi` and `launch` each define the tags, because neither crate depends on the other.
     #[test]
     fn the_launcher_reads_the_tags_of_ranks() {
-        use burn_mpi::messages::{NOTICED, WAITS, tag, tag_lines};
+        use burn_mpi::internals::messages::{NOTICED, WAITS, tag, tag_lines};
         tag_lines();
         for kind in [WAITS, NOTICED, FAILED, launch::IN_USE] {
             assert_eq!(tag(kind).replace(['\u{1e}', '\u{1f}'], ""), format!("{kind}: "), "is readable");

@@ -80,7 +80,7 @@ fn versions(world: &World, config: &RunConfig) -> BTreeMap<String, String> {
     ];
     let gloo = match config.communication.backend {
         #[cfg(feature = "gloo")]
-        BackendKind::Gloo => Some(("gloo".to_owned(), burn_mpi::lab::gloo_version())),
+        BackendKind::Gloo => Some(("gloo".to_owned(), burn_mpi::internals::gloo_version())),
         _ => None,
     };
     entries.map(|(name, version)| (name.to_owned(), version.to_owned())).into_iter().chain(gloo).collect()

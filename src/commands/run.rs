@@ -8,8 +8,8 @@
 use std::io::Write;
 
 use anyhow::Context;
-use burn_mpi::lab::MPI_FLAVOUR;
-use burn_mpi::messages::{self, FAILED, NOTICED};
+use burn_mpi::internals::MPI_FLAVOUR;
+use burn_mpi::internals::messages::{self, FAILED, NOTICED};
 use burn_mpi::{CommError, Launcher, World};
 use clap::CommandFactory;
 use run_record::RecordError;
@@ -84,7 +84,7 @@ fn run_alone(cli: &Cli, program: Option<Fingerprint>) -> Result<u8, CommandError
         Command::Sweep(args) => sweep::run(args),
         Command::Report(args) => run_report::run(args).map(|()| 0),
         Command::Cores => {
-            let [cores, cpus] = burn_mpi::lab::cores_and_cpus();
+            let [cores, cpus] = burn_mpi::internals::cores_and_cpus();
             println!("{} {cores} {cpus}", ::launch::CORES);
             Ok(0)
         }
@@ -312,7 +312,7 @@ fn hint(error: &CommError) -> Option<String> {
     }
 }
 
-/// Prints an error as a message of this [kind](burn_mpi::messages).
+/// Prints an error as a message of this [kind](burn_mpi::internals::messages).
 pub fn print_error(kind: &str, text: &str) {
     console::error("mpiburn", &messages::tag(kind), text, logging::has_colour());
 }

@@ -122,11 +122,11 @@ fn every_published_table_matches_runs_of_its_sweep() {
 fn reports_compute_with_the_values_of_the_program() {
     use run_report::{collectives, cost_model};
     assert_eq!(collectives::NO_GPU, burn_mpi_nccl::NoNccl::SHORT);
-    assert_eq!(cost_model::CONTROL, burn_mpi::lab::CONTROL);
+    assert_eq!(cost_model::CONTROL, burn_mpi::internals::CONTROL);
     for (mb, params) in [("0.25", 4266), ("25", 4266), ("25", 20_000_000), ("2", 9_000_000)] {
         let config = RunConfig::read(["--bucket-mb", mb]).expect("a valid configuration");
         let options = config.communication.sync_options(0);
         let known = cost_model::bucket_limits(params, mb.parse().expect("a number"));
-        assert_eq!(known, burn_mpi::lab::bucket_limits(params, &options), "{mb} MB, {params} values");
+        assert_eq!(known, burn_mpi::internals::bucket_limits(params, &options), "{mb} MB, {params} values");
     }
 }

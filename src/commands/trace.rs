@@ -17,8 +17,7 @@ use crate::options::{ConfigError, RunConfig, TraceArgs};
 use crate::profile::{Clock, RankTrace, TraceFile, longest_wait};
 use crate::spans::{Log, SpanRecorder, end_batch};
 use crate::train::TrainError;
-use burn_mpi::lab::ClockOffset;
-use burn_mpi::{CommError, World};
+use burn_mpi::{ClockOffset, CommError, World};
 use run_record::is_of_run;
 
 /// Steps that are recorded if `--trace-steps` is not given, counted from the first step of this process.

@@ -11,8 +11,8 @@ use crate::device::DeviceKind;
 use crate::model::{ModelKind, Network};
 use crate::quant::{QuantizeKind, Quantizer, groups};
 use crate::train::{
-    BackendKind, Compress, CompressionOptions, GAMMA, GLOO_ALGORITHMS, MixedPrecision, OPTIONS, OUTER_LR,
-    OUTER_MOMENTUM, OptimizerKind, OuterKind, ScheduleKind,
+    BackendKind, Compress, CompressionOptions, GAMMA, MixedPrecision, OPTIONS, OUTER_LR, OUTER_MOMENTUM,
+    OptimizerKind, OuterKind, ScheduleKind,
 };
 use crate::values;
 use run_record::Part;
@@ -84,12 +84,6 @@ impl RunConfig {
     }
 
     fn check(&self) -> Result<(), ConfigError> {
-        // Only a stored configuration can have an unknown algorithm: clap has checked typed options.
-        let algorithm = &self.communication.gloo_algorithm;
-        if !GLOO_ALGORITHMS.contains(&algorithm.as_str()) {
-            let problem = format!("choose {}", GLOO_ALGORITHMS.join(", "));
-            return Err(ConfigError::new("gloo-algorithm", algorithm, problem));
-        }
         if let (Some(hidden), true) = (self.network.hidden, self.model != ModelKind::Mlp) {
             let problem = format!("requires --model mlp, but the model is {}: leave it out", self.model);
             return Err(ConfigError::new("hidden", hidden, problem));

@@ -227,7 +227,6 @@ fn an_edited_value_is_named_with_its_option() {
         ("", "train_batch_size", "0", "--train-batch-size 0: must be a whole number from 1"),
         ("", "checkpoint_every", "0", "--checkpoint-every 0: must be a whole number from 1"),
         ("", "lr", "-0.1", "--lr -0.1: must be a finite number, 0 or more"),
-        ("", "gloo_algorithm", "\"star\"", "--gloo-algorithm star: choose"),
         ("", "hidden", "4", "--hidden 4: … --model mlp … convnet"),
         ("--optimizer sgd", "momentum", "2", "--momentum 2: must be a number from 0 to"),
         ("", "schedule", "\"onecycle\"", "--schedule onecycle: … --max-lr "),

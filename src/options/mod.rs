@@ -20,7 +20,7 @@ use clap_complete::Shell;
 
 use crate::device::DeviceKind;
 use crate::values::Positive;
-use burn_mpi::lab::mpi_library;
+use burn_mpi::internals::mpi_library;
 
 pub use self::data::{DataArgs, DataKind, InfoArgs, MakeArgs};
 pub use crate::train::RunConfig;

@@ -6,7 +6,7 @@ use run_report::runs::Run;
 use serde_json::json;
 
 use super::*;
-use crate::train::{GLOO_ALGORITHMS, MixedPrecision};
+use crate::train::MixedPrecision;
 
 /// Returns whether `line` starts with the first part of `expected` and then contains the other parts, in this
 /// order. `…` separates the parts, so that a test names the facts of a message and leaves its wording free.
@@ -123,8 +123,6 @@ fn help_lists_what_can_be_typed() {
         }
     }
     assert!(lists > 30, "{lists}");
-    #[cfg(feature = "gloo")]
-    assert_eq!(GLOO_ALGORITHMS, burn_mpi::GlooAlgorithm::ALL.map(burn_mpi::GlooAlgorithm::name));
 }
 
 #[test]
@@ -181,7 +179,7 @@ fn the_version_is_of_commit_mpi_and_features() {
     let shown = Cli::read(words).unwrap_err().to_string();
     let start = concat!("mpiburn ", env!("CARGO_PKG_VERSION"), " (commit ", env!("MPIBURN_GIT"));
     assert!(shown.starts_with(start) && shown.ends_with(")\n"), "{shown}");
-    let mpi = if burn_mpi::lab::MPI_FLAVOUR == "openmpi" { "Open MPI v" } else { "MPICH" };
+    let mpi = if burn_mpi::internals::MPI_FLAVOUR == "openmpi" { "Open MPI v" } else { "MPICH" };
     assert!(shown.contains(&format!(", {mpi}")) && shown.contains(", features: "), "{shown}");
     assert_eq!(shown.contains(" gloo"), cfg!(feature = "gloo"), "{shown}");
 }

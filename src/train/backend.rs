@@ -1,7 +1,6 @@
 //! The transports that `--backend` selects, and how ranks connect over them.
 
-use burn_mpi::lab::{Primitives, connect_primitives};
-use burn_mpi::{Backend, Collective, CommError, Transport, World, connect};
+use burn_mpi::{Backend, Collective, CommError, Primitives, Transport, World, connect, connect_primitives};
 #[cfg(feature = "nccl")]
 use burn_mpi_nccl::NcclCollective;
 use clap::ValueEnum;

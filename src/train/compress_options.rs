@@ -38,6 +38,6 @@ impl CompressionOptions {
     /// Returns the compression, which begins with random numbers of `seed`; `None` if gradients are not
     /// compressed.
     pub fn power_sgd(&self, seed: u64) -> Option<PowerSgd> {
-        self.compress_rank.map(|rank| PowerSgd { rank: rank.get(), seed })
+        self.compress_rank.map(|rank| PowerSgd::new(rank.get()).with_seed(seed))
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use burn::tensor::Device;
 use burn_fused::conv::Algorithm;
-use burn_mpi::{LrScaling, Reduction, ShardPlan, SyncOptions, Transport, WireType};
+use burn_mpi::{GlooAlgorithm, LrScaling, Reduction, ShardPlan, SyncOptions, Transport, WireType};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
@@ -24,9 +24,6 @@ use crate::values::{
 };
 use data::augment::Augmentation;
 use data::{Description, SampleSource, Split};
-
-/// The names of gloo's all-reduce algorithms. A build without gloo also accepts them.
-pub const GLOO_ALGORITHMS: [&str; 3] = ["ring", "bcube", "halving-doubling"];
 
 /// Maximum number of threads per rank. It is more than the number of cores of most machines, and every system
 /// can start this number of threads.
@@ -346,9 +343,9 @@ pub struct Communication {
         long,
         value_name = "NAME",
         default_value = "ring",
-        value_parser = clap::builder::PossibleValuesParser::new(GLOO_ALGORITHMS)
+        value_parser = named::<GlooAlgorithm, _>(GlooAlgorithm::ALL.map(GlooAlgorithm::name))
     )]
-    pub gloo_algorithm: String,
+    pub gloo_algorithm: GlooAlgorithm,
     /// Order of the sums: native (as the backend sums) or ordered (by rank, which gives the same bits on
     /// every backend).
     #[arg(
@@ -446,11 +443,11 @@ impl RunConfig {
 
     /// Returns the options of the transport.
     pub fn transport(&self) -> Transport {
-        Transport {
-            interface: self.communication.interface.clone(),
-            gloo_algorithm: self.communication.gloo_algorithm.clone(),
-            timeout: self.communication.timeout(),
-        }
+        let interface = self.communication.interface.clone();
+        Transport::default()
+            .with_interface(interface)
+            .with_gloo_algorithm(self.communication.gloo_algorithm)
+            .with_timeout(self.communication.timeout())
     }
 }
 
@@ -477,15 +474,14 @@ impl Communication {
     /// Returns the options of gradient averaging. A compression begins with random numbers of `seed`.
     pub fn sync_options(&self, seed: u64) -> SyncOptions {
         let mb = |size: f64| (size * f64::from(1 << 20)) as usize;
-        SyncOptions {
-            reduction: self.reduce,
-            wire: self.grad_dtype,
-            overlap: self.overlap,
-            bucket_bytes: mb(self.bucket_mb.get()),
-            first_bucket_bytes: mb(self.bucket_mb.get().min(1.0)),
-            compression: self.compression.power_sgd(seed),
-            shard: self.shard_optimizer,
-        }
+        SyncOptions::default()
+            .with_reduction(self.reduce)
+            .with_wire(self.grad_dtype)
+            .with_overlap(self.overlap)
+            .with_bucket_bytes(mb(self.bucket_mb.get()))
+            .with_first_bucket_bytes(mb(self.bucket_mb.get().min(1.0)))
+            .with_compression(self.compression.power_sgd(seed))
+            .with_shard(self.shard_optimizer)
     }
 }
 

@@ -69,14 +69,15 @@ impl Communication {
                 momentum: local.outer_momentum.unwrap_or(OUTER_MOMENTUM).get() as f32,
             },
         };
-        Some(LocalOptions {
-            every: local.sync_every?.get(),
-            outer,
-            fragments: local.fragments.get(),
-            delay: local.sync_delay.get(),
-            merge: local.merge.get() as f32,
-            wire: self.grad_dtype,
-            reduction: self.reduce,
-        })
+        Some(
+            LocalOptions::default()
+                .with_every(local.sync_every?.get())
+                .with_outer(outer)
+                .with_fragments(local.fragments.get())
+                .with_delay(local.sync_delay.get())
+                .with_merge(local.merge.get() as f32)
+                .with_wire(self.grad_dtype)
+                .with_reduction(self.reduce),
+        )
     }
 }

@@ -25,7 +25,7 @@ mod trainer;
 pub use backend::BackendKind;
 pub use batches::LabelledBytes;
 pub use compress_options::{Compress, CompressionOptions};
-pub use config::{Communication, DataOptions, GAMMA, GLOO_ALGORITHMS, Recipe, RunConfig, SamplesIn, Threads};
+pub use config::{Communication, DataOptions, GAMMA, Recipe, RunConfig, SamplesIn, Threads};
 pub use error::TrainError;
 pub use evaluation::{Evaluation, Tested};
 pub use local_options::{LocalUpdatesOptions, OUTER_LR, OUTER_MOMENTUM, OuterKind};

@@ -284,14 +284,12 @@ impl<'w> Check<'w> {
     ) -> anyhow::Result<Vec<f32>> {
         let own: Vec<usize> = (self.world.rank()..SAMPLES).step_by(self.world.size()).collect();
         let collective = connect(self.world)?;
-        let options = SyncOptions {
-            reduction,
-            wire,
-            overlap,
-            bucket_bytes: 1 << 10,
-            first_bucket_bytes: 1 << 8,
-            ..SyncOptions::default()
-        };
+        let options = SyncOptions::default()
+            .with_reduction(reduction)
+            .with_wire(wire)
+            .with_overlap(overlap)
+            .with_bucket_bytes(1 << 10)
+            .with_first_bucket_bytes(1 << 8);
         let mut sync = GradientSync::new(self.world, collective, &self.layout, options);
         for _step in 0..2 {
             let chunks: Vec<&[usize]> = own.chunks(own.len().div_ceil(parts)).collect();

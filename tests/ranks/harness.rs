@@ -36,7 +36,7 @@ pub struct Job {
 /// Options of ranks that take turns. The seed of their order is RANKS_SEED, or 0 if RANKS_SEED is not set.
 pub fn options() -> Options {
     let seed = std::env::var("RANKS_SEED").map_or(0, |seed| seed.parse().expect("a number in RANKS_SEED"));
-    Options { seed, ..Options::default() }
+    Options::default().with_seed(seed)
 }
 
 /// A job of `ranks` ranks of the program. Its command lines have only the program's name so far.

@@ -3,7 +3,7 @@
 
 use super::draw::{Draw, Purpose};
 use super::plan::Plan;
-use burn_mpi::{Reduction, SyncOptions, Transport, WireType};
+use burn_mpi::{GlooAlgorithm, Reduction, SyncOptions, Transport, WireType};
 use mpiburn::train::BackendKind;
 
 /// Steps of a case. The first step determines the order of the gradients' buckets; the others use it.
@@ -13,7 +13,7 @@ const STEPS: usize = 5;
 #[derive(Debug)]
 pub struct Case {
     pub backend: BackendKind,
-    pub gloo_algorithm: &'static str,
+    pub gloo_algorithm: GlooAlgorithm,
     pub options: SyncOptions,
     /// True if Burn recomputes activations in backward (gradient checkpointing), which changes its graph.
     pub checkpointing: bool,
@@ -80,9 +80,9 @@ impl Case {
         }
         Self {
             backend: draw.one_of(&backends),
-            gloo_algorithm: draw.one_of(&["ring", "bcube", "halving-doubling"]),
+            gloo_algorithm: draw.one_of(&GlooAlgorithm::ALL),
             // Every third case.
-            options: SyncOptions { shard: index % 3 == 1, ..options(draw) },
+            options: options(draw).with_shard(index % 3 == 1),
             checkpointing: draw.happens(0.1),
             optimizer: draw.one_of(&[Optimizer::Sgd, Optimizer::Momentum, Optimizer::Adam]),
             rate: f64::from(draw.between(0.002, 0.05)),
@@ -92,7 +92,7 @@ impl Case {
     }
 
     pub fn transport(&self) -> Transport {
-        Transport { gloo_algorithm: self.gloo_algorithm.into(), ..Transport::default() }
+        Transport::default().with_gloo_algorithm(self.gloo_algorithm)
     }
 }
 
@@ -108,15 +108,12 @@ fn options(draw: &mut Draw) -> SyncOptions {
     let mut bytes =
         || if draw.happens(0.15) { 25.0 * 1024.0 * 1024.0 } else { 1024.0 * draw.between(0.0, 10.1).exp() };
     let (bucket_bytes, first_bucket_bytes) = (bytes() as usize, bytes() as usize);
-    SyncOptions {
-        reduction: draw.one_of(&[Reduction::Native, Reduction::Ordered]),
-        wire: draw.one_of(&[WireType::F32, WireType::F32, WireType::Bf16, WireType::F16]),
-        overlap: draw.happens(0.7),
-        bucket_bytes,
-        first_bucket_bytes,
-        compression: None,
-        shard: false,
-    }
+    SyncOptions::default()
+        .with_reduction(draw.one_of(&[Reduction::Native, Reduction::Ordered]))
+        .with_wire(draw.one_of(&[WireType::F32, WireType::F32, WireType::Bf16, WireType::F16]))
+        .with_overlap(draw.happens(0.7))
+        .with_bucket_bytes(bucket_bytes)
+        .with_first_bucket_bytes(first_bucket_bytes)
 }
 
 fn steps(draw: &mut Draw, world_size: usize) -> Vec<Step> {

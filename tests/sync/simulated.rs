@@ -30,7 +30,8 @@ fn check(ranks: usize) {
     for index in first..first + cases {
         let case = Case::draw(SEED, index, ranks);
         // Every second case has two hosts: two ranks on two hosts sum by exchanging halves.
-        let options = Options { seed: index, hosts: 1 + index as usize % 2, turns, ..Options::default() };
+        let options =
+            Options::default().with_seed(index).with_hosts(1 + index as usize % 2).with_turns(turns);
         if let Err(failure) = threads::run(ranks, &options, |world| job::run(world, &case, &|| ())) {
             panic!("{failure}; FIRST_CASE={index} CASES=1, {ranks} ranks: {case:?}");
         }

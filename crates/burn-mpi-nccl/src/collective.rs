@@ -1,8 +1,9 @@
 //! NCCL as a transport of burn-mpi, with non-blocking and blocking operations. A bucket of gradients has at
 //! most one operation in flight.
 
-use burn_mpi::lab::{Call, Element, Primitives};
-use burn_mpi::{Collective, CommError, Operation, Reduction, Started, Wire, World};
+use burn_mpi::{
+    Call, Collective, CommError, Element, Operation, Primitives, Reduction, Started, Wire, World,
+};
 
 use crate::NAME;
 use crate::communicator::{Communicator, Pending};

@@ -7,8 +7,7 @@ use std::ops::Range;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use burn_mpi::lab::{Call, Element};
-use burn_mpi::{CommError, World};
+use burn_mpi::{Call, CommError, Element, World};
 
 use crate::NAME;
 use crate::cuda::{Block, DevicePointer, Handle, PAGE};

@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
 use std::sync::OnceLock;
 
-use burn_mpi::lab::Element;
+use burn_mpi::Element;
 
 use crate::NoNccl;
 use crate::cuda::Handle;

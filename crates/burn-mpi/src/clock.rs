@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::lab::connect_primitives;
-use crate::{Backend, CommError, Transport, World};
+use crate::{Backend, CommError, Transport, World, connect_primitives};
 
 /// Source of a rank's time: the system clock, or the virtual time of a simulation.
 #[derive(Debug, Clone)]

@@ -51,7 +51,7 @@
 //! | [`average_metrics`], [`save_record`], [`load_module`] | metrics of all ranks, files of rank 0 |
 //! | `OverMpi` with the feature `train` | `SupervisedTraining` of burn-train over all ranks |
 //! | [`broadcast_module`], [`check_equal_weights`], [`ParamLayout`] | whole modules between ranks |
-//! | [`lab`] | single operations of a transport, clocks and versions, for benchmarks |
+//! | [`connect_primitives`], [`Primitives`] | single blocking operations of a transport |
 //!
 //! Without the default feature `mpi`, ranks can only be [`threads`], and building requires no library. With
 //! `mpi`, building requires an MPI with its headers, and libclang (Debian: `libopenmpi-dev`, `libclang-dev`).
@@ -80,7 +80,7 @@ mod launcher;
 mod learning_rate;
 mod local;
 mod member;
-pub mod messages;
+mod messages;
 mod metrics;
 mod module;
 mod named;
@@ -99,12 +99,14 @@ mod train;
 mod world;
 
 pub use activity::Waiting;
+pub use clock::ClockOffset;
 pub use collective::Collective;
-pub use collective::connect::{Backend, GlooAlgorithm, Reduction, Transport, connect};
+pub use collective::connect::{Backend, GlooAlgorithm, Reduction, Transport, connect, connect_primitives};
 #[cfg(feature = "gloo")]
 pub use collective::gloo::GlooCollective;
-pub use collective::operation::Operation;
-pub use collective::wire::{Wire, chunk_range};
+pub use collective::operation::{Call, Operation};
+pub use collective::primitives::Primitives;
+pub use collective::wire::{Element, Wire, chunk_range};
 pub use compress::powersgd::PowerSgd;
 pub use compress::{Compression, CompressionState, GradientBucket};
 pub use ddp::arrival::ArrivalOrder;
@@ -117,7 +119,6 @@ pub use ddp::sharded_optimizer::ShardedOptimizer;
 pub use ddp::share::Piece;
 pub use error::{CommError, MissingGradient, SharedError};
 pub use host::{Place, oversubscribed};
-use lab::{Call, Primitives};
 #[cfg(feature = "mpi")]
 pub use launcher::Launcher;
 pub use learning_rate::{LrScaling, Reached, TargetAccuracy, warmup};
@@ -137,23 +138,21 @@ pub use sharding::{SampleOrder, ShardPlan, UnevenBatch};
 pub use train::{LearnerOptions, OverMpi, RankOutput, backward};
 pub use world::World;
 
-/// Items that benchmarks and launchers need, and training does not: single blocking operations of a
-/// transport, clock offsets between ranks, the MPI and gloo of this build, cores and memory of the machine.
-pub mod lab {
-    pub use crate::clock::ClockOffset;
-    pub use crate::collective::connect::connect_primitives;
+/// What the program mpiburn uses beyond the interface of this crate. A release may change it in any way.
+#[cfg(feature = "internals")]
+#[allow(missing_docs, reason = "a list of re-exports")]
+pub mod internals {
     #[cfg(feature = "gloo")]
     pub use crate::collective::gloo::sys::gloo_version;
     #[cfg(feature = "mpi")]
     pub use crate::collective::mpi::mpi_library;
-    pub use crate::collective::operation::Call;
-    pub use crate::collective::primitives::Primitives;
-    pub use crate::collective::wire::Element;
     pub use crate::cores::{cores_and_cpus, memory_limit};
     pub use crate::ddp::buffers::CONTROL;
     pub use crate::ddp::options::bucket_limits;
-    #[cfg(feature = "mpi")]
-    pub use crate::guard::MARGIN;
+
+    pub mod messages {
+        pub use crate::messages::{FAILED, NOTICED, WAITS, tag, tag_lines};
+    }
 
     /// The MPI of this build, found from its compiler wrapper: `openmpi` or `mpich`.
     #[cfg(feature = "mpi")]

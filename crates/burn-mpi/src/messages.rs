@@ -19,6 +19,7 @@ pub const FAILED: &str = "failed";
 static TAGGED: AtomicBool = AtomicBool::new(false);
 
 /// Makes this process tag its lines from now on.
+#[cfg(feature = "internals")]
 pub fn tag_lines() {
     TAGGED.store(true, Ordering::Relaxed);
 }

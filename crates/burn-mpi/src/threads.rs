@@ -72,6 +72,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
+use derive_setters::Setters;
+
 use self::hub::Hub;
 use self::seat::Seat;
 use crate::World;
@@ -86,11 +88,13 @@ const NAME: &str = "memory";
 /// use burn_mpi::threads::{Options, run};
 ///
 /// // Two machines of two ranks each.
-/// let options = Options { hosts: 2, ..Options::default() };
+/// let options = Options::default().with_hosts(2);
 /// let hosts = run(4, &options, |world| Ok::<_, String>(world.host().to_owned())).unwrap();
 /// assert_eq!(hosts, ["node0", "node0", "node1", "node1"]);
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Setters)]
+#[setters(prefix = "with_")]
+#[non_exhaustive]
 pub struct Options {
     /// Seed of everything that a simulation draws.
     pub seed: u64,

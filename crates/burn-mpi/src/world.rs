@@ -129,7 +129,7 @@ impl World {
     ///
     /// If the deadline passes, the error names all three arguments. `transport` is the name that
     /// [`Collective::transport`](crate::Collective::transport) returns, and `operation` a name that
-    /// [`Call::name`](crate::lab::Call::name) returns, such as `broadcast`. `bucket` is the bucket of the
+    /// [`Call::name`](crate::Call::name) returns, such as `broadcast`. `bucket` is the bucket of the
     /// operation, if it has one.
     ///
     /// ```no_run

@@ -16,14 +16,20 @@ use burn_mpi::{
 /// Returns options with this seed. `TURNS=off` makes ranks run at the same time, for a thread sanitizer.
 fn with_seed(seed: u64) -> Options {
     let turns = std::env::var("TURNS").map_or(true, |text| text != "off");
-    Options { turns, seed, ..Options::default() }
+    Options::default().with_turns(turns).with_seed(seed)
 }
 
 const NESTEROV: Outer = Outer::Nesterov { learning_rate: 0.7, momentum: 0.9 };
 
 fn options(every: usize, fragments: usize, delay: usize, merge: f32, outer: Outer) -> LocalOptions {
     let reduction = Reduction::Ordered;
-    LocalOptions { every, outer, fragments, delay, merge, reduction, ..LocalOptions::default() }
+    LocalOptions::default()
+        .with_every(every)
+        .with_outer(outer)
+        .with_fragments(fragments)
+        .with_delay(delay)
+        .with_merge(merge)
+        .with_reduction(reduction)
 }
 
 /// Local SGD, DiLoCo and Streaming DiLoCo, with up to three fragments in flight.
@@ -234,7 +240,7 @@ fn all_kinds_of_local_updates_have_the_bits_of_a_simulation_in_one_process() {
 fn changes_sent_in_16_bit_types_differ_by_rounding_only() {
     for options in all_options() {
         for (wire, tolerance) in [(WireType::Bf16, 0.02), (WireType::F16, 0.003)] {
-            let options = LocalOptions { wire, ..options };
+            let options = options.with_wire(wire);
             let found = run(3, &with_seed(1), |world| train_all(world, options, STEPS));
             let expected = reference(3, options, (STEPS, false));
             for (rank, after) in found.unwrap().into_iter().enumerate() {
@@ -248,7 +254,7 @@ fn changes_sent_in_16_bit_types_differ_by_rounding_only() {
 #[test]
 fn half_precision_carries_changes_of_many_samples() {
     let found = run(2, &with_seed(2), |world| {
-        let options = LocalOptions { wire: WireType::F16, ..options(2, 1, 0, 0.0, Outer::None) };
+        let options = options(2, 1, 0, 0.0, Outer::None).with_wire(WireType::F16);
         let (mut local, mut params) = (local_updates(world, options)?, start());
         for _ in 0..4 {
             params.iter_mut().for_each(|value| *value += 1.0);
@@ -265,7 +271,7 @@ fn a_training_that_is_interrupted_at_any_step_has_the_same_bits() {
     for options in [
         options(4, 2, 1, 0.5, NESTEROV),
         options(6, 3, 5, 0.25, NESTEROV),
-        LocalOptions { wire: WireType::F16, ..options(6, 2, 4, 0.5, Outer::None) },
+        options(6, 2, 4, 0.5, Outer::None).with_wire(WireType::F16),
     ] {
         let (ranks, steps) = (3, 4 * options.every);
         let all = run(ranks, &with_seed(0), |world| train_all(world, options, steps)).unwrap();

@@ -17,7 +17,7 @@ use burn_mpi::{
 const SEEDS: u64 = 10;
 
 fn simulated(seed: u64) -> Options {
-    Options { seed, ..Options::default() }
+    Options::default().with_seed(seed)
 }
 
 fn model() -> Linear {
@@ -47,15 +47,17 @@ fn transport(world: &World) -> Result<Box<dyn Collective>, CommError> {
     connect(world, Backend::Mpi, &Transport::default())
 }
 
-const STREAMING: LocalOptions = LocalOptions {
-    every: 4,
-    outer: Outer::Nesterov { learning_rate: 0.7, momentum: 0.9 },
-    fragments: 2,
-    delay: 3,
-    merge: 0.5,
-    wire: WireType::F32,
-    reduction: burn_mpi::Reduction::Ordered,
-};
+fn streaming() -> LocalOptions {
+    let outer = Outer::Nesterov { learning_rate: 0.7, momentum: 0.9 };
+    let reduction = burn_mpi::Reduction::Ordered;
+    LocalOptions::default()
+        .with_every(4)
+        .with_outer(outer)
+        .with_fragments(2)
+        .with_delay(3)
+        .with_merge(0.5)
+        .with_reduction(reduction)
+}
 
 /// A transport that counts polls, and changes a value of a sum.
 struct Observed {
@@ -117,9 +119,9 @@ fn errors(
 
 #[test]
 fn weights_that_differ_after_a_synchronisation_are_told_of_at_the_next_one() {
-    let whole = LocalOptions { every: 2, ..LocalOptions::default() };
+    let whole = LocalOptions::default().with_every(2);
     for seed in 0..SEEDS {
-        for (options, step) in [(whole, 4), (STREAMING, 9)] {
+        for (options, step) in [(whole, 4), (streaming(), 9)] {
             let train = |_: &World, rank: &mut Rank| (0..20).try_for_each(|_| rank.step());
             for error in errors(seed, options, train) {
                 assert!(error.is_shared());
@@ -149,11 +151,11 @@ fn ranks_that_begin_differently_are_named() {
             let layout = ParamLayout::of_module(&model());
             let mut params = layout.read(&model());
             params[7] += f32::from(u8::from(world.rank() == 2));
-            LocalUpdates::new(world, transport(world)?, &layout, &params, STREAMING).map(drop)
+            LocalUpdates::new(world, transport(world)?, &layout, &params, streaming()).map(drop)
         });
         assert!(line.contains("the parameter bias differs between ranks: rank 2 on node0 has "), "{line}");
         let line = failure(seed, |world| {
-            let options = LocalOptions { delay: 1 + world.rank(), ..STREAMING };
+            let options = streaming().with_delay(1 + world.rank());
             Rank::new(world, transport(world)?, options).map(drop)
         });
         assert!(line.contains("LocalOptions differs between ranks: rank 1 on node0 has "), "{line}");
@@ -163,14 +165,11 @@ fn ranks_that_begin_differently_are_named() {
 #[test]
 fn wrong_options_are_an_error_of_all_ranks() {
     for (options, expected) in [
-        (LocalOptions { every: 0, ..STREAMING }, "local updates: every is 0"),
-        (LocalOptions { fragments: 3, ..STREAMING }, "fragments (3) must divide every (4)"),
-        (
-            LocalOptions { fragments: 4, ..STREAMING },
-            "fragments (4) exceeds the number of trainable parameters (2)",
-        ),
-        (LocalOptions { delay: 4, ..STREAMING }, "delay (4) must be below every (4)"),
-        (LocalOptions { delay: 0, ..STREAMING }, "merge (0.5) requires a delay"),
+        (streaming().with_every(0), "local updates: every is 0"),
+        (streaming().with_fragments(3), "fragments (3) must divide every (4)"),
+        (streaming().with_fragments(4), "fragments (4) exceeds the number of trainable parameters (2)"),
+        (streaming().with_delay(4), "delay (4) must be below every (4)"),
+        (streaming().with_delay(0), "merge (0.5) requires a delay"),
     ] {
         let found = run(3, &simulated(0), |world| {
             let error = Rank::new(world, transport(world)?, options).err().expect("wrong options");
@@ -187,7 +186,7 @@ fn wrong_options_are_an_error_of_all_ranks() {
 fn a_state_that_does_not_fit_is_an_error_of_all_ranks() {
     let restored = |change: fn(&World, &mut burn_mpi::LocalState), options: LocalOptions| {
         failure(1, |world| {
-            let mut rank = Rank::new(world, transport(world)?, STREAMING)?;
+            let mut rank = Rank::new(world, transport(world)?, streaming())?;
             (0..5).try_for_each(|_| rank.step())?;
             let mut state = rank.local.state()?;
             change(world, &mut state);
@@ -195,22 +194,22 @@ fn a_state_that_does_not_fit_is_an_error_of_all_ranks() {
         })
     };
     let same: fn(&World, &mut burn_mpi::LocalState) = |_, _| ();
-    let line = restored(|world, state| state.fragments[1].anchor[0] += world.rank() as f32, STREAMING);
+    let line = restored(|world, state| state.fragments[1].anchor[0] += world.rank() as f32, streaming());
     assert!(line.contains("the state of local updates differs between ranks: rank 1 on node0"), "{line}");
-    let line = restored(|world, state| state.fragments.truncate(2 - world.rank() % 2), STREAMING);
+    let line = restored(|world, state| state.fragments.truncate(2 - world.rank() % 2), streaming());
     assert!(
         line.contains("rank 1 on node0: the state ") && line.contains("1 fragments instead of 2"),
         "{line}"
     );
-    let line = restored(same, LocalOptions { delay: 1, ..STREAMING });
+    let line = restored(same, streaming().with_delay(1));
     assert!(line.contains("fragment 0: it has a synchronisation in progress"), "{line}");
-    let line = restored(same, LocalOptions { outer: Outer::None, ..STREAMING });
+    let line = restored(same, streaming().with_outer(Outer::None));
     assert!(line.contains("its velocity has 6 values instead of 0"), "{line}");
-    let line = restored(|_, state| state.fragments[0].arrived = Some(vec![0.0; 7]), STREAMING);
+    let line = restored(|_, state| state.fragments[0].arrived = Some(vec![0.0; 7]), streaming());
     assert!(line.contains("its sum is not that of 3 ranks"), "{line}");
     // Another state can be restored after one that does not fit.
     let found = run(3, &simulated(2), |world| {
-        let mut rank = Rank::new(world, transport(world)?, STREAMING)?;
+        let mut rank = Rank::new(world, transport(world)?, streaming())?;
         (0..5).try_for_each(|_| rank.step())?;
         let state = rank.local.state()?;
         (0..3).try_for_each(|_| rank.step())?;
@@ -227,7 +226,7 @@ fn a_state_that_does_not_fit_is_an_error_of_all_ranks() {
 #[test]
 fn a_rank_that_ends_early_or_hangs_is_named() {
     for seed in 0..SEEDS {
-        for options in [STREAMING, LocalOptions { every: 3, ..LocalOptions::default() }] {
+        for options in [streaming(), LocalOptions::default().with_every(3)] {
             let train = |last: usize, hangs: bool| {
                 failure(seed, |world| -> Result<(), Box<dyn Error>> {
                     let mut rank = Rank::new(world, transport(world)?, options)?;
@@ -258,7 +257,7 @@ fn fragments_in_flight_make_progress_during_backward_and_in_long_operators() {
     let found = run(2, &simulated(4), |world| {
         let polls = Rc::new(Cell::new(0));
         let observed = Observed { inner: transport(world)?, polls: Rc::clone(&polls), until_changed: 0 };
-        let mut rank = Rank::new(world, Box::new(observed), STREAMING)?;
+        let mut rank = Rank::new(world, Box::new(observed), streaming())?;
         let model = model();
         let loss = || model.forward(Tensor::<2>::ones([4, 3], &Device::flex().autodiff())).mean();
         let polled = |work: &dyn Fn()| {
@@ -289,7 +288,7 @@ fn fragments_in_flight_make_progress_during_backward_and_in_long_operators() {
 #[test]
 fn without_a_delay_ranks_wait_and_the_wait_is_exposed() {
     let found = run(2, &simulated(5), |world| {
-        let options = LocalOptions { every: 2, wire: WireType::Bf16, ..LocalOptions::default() };
+        let options = LocalOptions::default().with_every(2).with_wire(WireType::Bf16);
         let mut rank = Rank::new(world, transport(world)?, options)?;
         for _ in 0..4 {
             if world.rank() == 1 {

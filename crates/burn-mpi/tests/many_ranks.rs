@@ -10,17 +10,17 @@ use burn::module::Module;
 use burn::nn::{Linear, LinearConfig, Relu};
 use burn::optim::{GradientsParams, SgdConfig};
 use burn::tensor::{Device, Tensor};
-use burn_mpi::lab::{Call, Element, Primitives, connect_primitives};
 use burn_mpi::threads::{Options, run};
 use burn_mpi::{
     Backend, CommError, GradientSync, LocalOptions, LocalUpdates, MicroBatch, ParamLayout, PowerSgd,
     ShardedOptimizer, Signals, SyncOptions, Transport, World, broadcast_module, check_equal_weights, connect,
 };
+use burn_mpi::{Call, Element, Primitives, connect_primitives};
 
 /// Returns options with this seed. `TURNS=off` makes ranks run at the same time, for a thread sanitizer.
 fn with_seed(seed: u64) -> Options {
     let turns = std::env::var("TURNS").map_or(true, |text| text != "off");
-    Options { turns, seed, ..Options::default() }
+    Options::default().with_turns(turns).with_seed(seed)
 }
 
 const INPUTS: usize = 6;
@@ -109,8 +109,8 @@ fn train(world: &World, kind: Kind) -> Result<Vec<f32>, CommError> {
         }
         mlp = local.finish_module(mlp)?;
     } else {
-        let compression = (kind == Kind::Compressed).then_some(PowerSgd { rank: 1, seed: 5 });
-        let options = SyncOptions { compression, shard: kind == Kind::Sharded, ..SyncOptions::default() };
+        let compression = (kind == Kind::Compressed).then_some(PowerSgd::new(1).with_seed(5));
+        let options = SyncOptions::default().with_compression(compression).with_shard(kind == Kind::Sharded);
         let mut sync = GradientSync::of_module(world, collective, &mlp, options);
         let mut sharded = ShardedOptimizer::new(SgdConfig::new().build())?;
         for step in 0..STEPS {
@@ -146,7 +146,7 @@ fn many_ranks_train_as_one_process_on_the_union_and_their_memory_is_linear() {
     for (kind, ranks) in
         [(Kind::Local, 256), (Kind::Sharded, 256), (Kind::Compressed, 256), (Kind::Averaged, 1024)]
     {
-        let options = Options { hosts: 7, stack_bytes: 2 << 20, ..with_seed(3) };
+        let options = with_seed(3).with_hosts(7).with_stack_bytes(2 << 20);
         let trained = run(ranks, &options, |world| train(world, kind)).unwrap().swap_remove(0);
         let furthest = trained.iter().zip(plain(ranks)).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
         // Compression is exact only for gradients of rank 1.

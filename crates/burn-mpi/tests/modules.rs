@@ -31,7 +31,7 @@ type Check = fn(&World, Backend) -> Result<(), Box<dyn Error>>;
 
 fn passes(check: Check) {
     for (ranks, seed) in (1..=4).flat_map(|ranks| (0..SEEDS).map(move |seed| (ranks, seed))) {
-        let options = Options { seed, ..Options::default() };
+        let options = Options::default().with_seed(seed);
         run(ranks, &options, |world| check(world, Backend::Mpi)).unwrap();
     }
 }
@@ -96,7 +96,7 @@ fn train(world: &World, odd: &str, broadcasts: bool) -> Result<(), CommError> {
         net = broadcast_module(world, net)?;
     }
     // Small limits give several buckets.
-    let options = SyncOptions { bucket_bytes: 256, first_bucket_bytes: 256, ..SyncOptions::default() };
+    let options = SyncOptions::default().with_bucket_bytes(256).with_first_bucket_bytes(256);
     let collective = connect(world, Backend::Mpi, &Transport::default())?;
     let mut sync = GradientSync::of_module(world, collective, &net, options);
     for step in 0..6 {
@@ -111,7 +111,7 @@ fn train(world: &World, odd: &str, broadcasts: bool) -> Result<(), CommError> {
 fn failures(odd: &str, broadcasts: bool) -> impl Iterator<Item = Failure> {
     (0..SEEDS).map(move |seed| {
         let of_rank = |rank: usize| if rank == 1 { odd } else { "" };
-        let options = Options { seed, ..Options::default() };
+        let options = Options::default().with_seed(seed);
         run(3, &options, |world| train(world, of_rank(world.rank()), broadcasts)).unwrap_err()
     })
 }

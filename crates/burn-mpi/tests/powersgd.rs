@@ -21,7 +21,7 @@ use compressed::{Averages, Steps, check, options};
 /// Returns options with this seed. `TURNS=off` makes ranks run at the same time, for a thread sanitizer.
 fn with_seed(seed: u64) -> Options {
     let turns = std::env::var("TURNS").map_or(true, |text| text != "off");
-    Options { turns, seed, ..Options::default() }
+    Options::default().with_turns(turns).with_seed(seed)
 }
 
 fn ordered() -> SyncOptions {
@@ -39,10 +39,10 @@ fn averages_and_memories_add_up_on_ranks_of_every_timing() {
 fn ordered_sums_have_the_same_bits_over_every_transport_with_and_without_overlap() {
     let averages = |backend: Backend, hosts: usize, seed: u64, overlap: bool| {
         let body = |world: &World| -> Result<Vec<Averages>, CommError> {
-            let mut steps = Steps::new(world, backend, SyncOptions { overlap, ..ordered() }, 5)?;
+            let mut steps = Steps::new(world, backend, ordered().with_overlap(overlap), 5)?;
             (0..6).map(|step| steps.step(step)).collect()
         };
-        run(3, &Options { hosts, ..with_seed(seed) }, body).unwrap()
+        run(3, &with_seed(seed).with_hosts(hosts), body).unwrap()
     };
     let expected = averages(Backend::Mpi, 1, 0, true);
     assert!(expected.iter().all(|rank| *rank == expected[0]));
@@ -144,8 +144,8 @@ fn a_state_that_does_not_fit_is_an_error_of_all_ranks() {
 fn a_rank_above_that_of_every_matrix_is_an_error_of_all_ranks() {
     for ranks in 1..=3 {
         let errors = run(ranks, &with_seed(0), |world| {
-            let compression = Some(PowerSgd { rank: 6, seed: 0 });
-            let mut steps = Steps::new(world, Backend::Mpi, SyncOptions { compression, ..ordered() }, 0)?;
+            let compression = Some(PowerSgd::new(6));
+            let mut steps = Steps::new(world, Backend::Mpi, ordered().with_compression(compression), 0)?;
             let error = steps.step(0).unwrap_err();
             assert!(matches!(error, CommError::Shared(SharedError::Compression(_))));
             Ok::<_, CommError>(error.to_string())
@@ -155,8 +155,8 @@ fn a_rank_above_that_of_every_matrix_is_an_error_of_all_ranks() {
         assert!(errors.unwrap().iter().all(|error| error == expected));
     }
     let differ = run(2, &with_seed(0), |world| {
-        let compression = Some(PowerSgd { rank: 1 + world.rank(), seed: 0 });
-        let mut steps = Steps::new(world, Backend::Mpi, SyncOptions { compression, ..ordered() }, 0)?;
+        let compression = Some(PowerSgd::new(1 + world.rank()));
+        let mut steps = Steps::new(world, Backend::Mpi, ordered().with_compression(compression), 0)?;
         Ok::<_, CommError>(steps.step(0).unwrap_err().to_string())
     });
     assert!(differ.unwrap()[0].contains("SyncOptions differs between ranks"));
@@ -218,12 +218,10 @@ fn a_compression_of_the_program_may_have_any_number_of_rounds() {
             for wire in [WireType::F32, WireType::Bf16] {
                 // Buckets of one parameter, and of several.
                 for bytes in [16, 1200] {
-                    let plain = SyncOptions {
-                        compression: None,
-                        bucket_bytes: bytes,
-                        first_bucket_bytes: bytes,
-                        ..options(wire, Reduction::Ordered)
-                    };
+                    let plain = options(wire, Reduction::Ordered)
+                        .with_compression(None)
+                        .with_bucket_bytes(bytes)
+                        .with_first_bucket_bytes(bytes);
                     let mut expected = Steps::new(world, Backend::Mpi, plain, seed)?;
                     let mut found = Steps::new(world, Backend::Mpi, plain, seed)?;
                     found.sync.compress_with(Box::new(InRounds))?;
@@ -315,9 +313,9 @@ fn a_step_whose_samples_do_not_add_up_leaves_the_memories() {
     let body = |world: &World| {
         let net = Regression::new();
         let collective = connect(world, Backend::Mpi, &Transport::default())?;
-        let compression = Some(PowerSgd { rank: 1, seed: 1 });
+        let compression = Some(PowerSgd::new(1).with_seed(1));
         // Two buckets.
-        let options = SyncOptions { compression, first_bucket_bytes: 1100, ..SyncOptions::default() };
+        let options = SyncOptions::default().with_compression(compression).with_first_bucket_bytes(1100);
         let mut sync = GradientSync::of_module(world, collective, &net, options);
         let mut step = |total: usize| {
             let samples = own(world.rank());
@@ -342,8 +340,8 @@ fn values_that_a_step_carries_are_averaged_beside_compressed_gradients() {
         let body = |world: &World| {
             let net = Regression::new();
             let collective = connect(world, Backend::Mpi, &Transport::default())?;
-            let compression = Some(PowerSgd { rank: 2, seed: 1 });
-            let options = SyncOptions { compression, wire, ..SyncOptions::default() };
+            let compression = Some(PowerSgd::new(2).with_seed(1));
+            let options = SyncOptions::default().with_compression(compression).with_wire(wire);
             let mut sync = GradientSync::of_module(world, collective, &net, options);
             sync.carry(3)?;
             for step in 0..4 {
@@ -373,7 +371,7 @@ fn a_training_converges_as_without_compression() {
         let losses = run(3, &with_seed(2), |world| {
             let mut net = Regression::new();
             let collective = connect(world, Backend::Mpi, &Transport::default())?;
-            let options = SyncOptions { compression, ..SyncOptions::default() };
+            let options = SyncOptions::default().with_compression(compression);
             let mut sync = GradientSync::of_module(world, collective, &net, options);
             let mut optimizer = SgdConfig::new().init();
             let own = own(world.rank());
@@ -395,7 +393,7 @@ fn a_training_converges_as_without_compression() {
     let (plain, sent, bytes) = final_loss(None);
     // 5 control values, and one to make the length divisible by 3.
     assert_eq!((sent, bytes), (4.0 * 774.0, 4 * 768));
-    let (compressed, sent, _) = final_loss(Some(PowerSgd { rank: 2, seed: 1 }));
+    let (compressed, sent, _) = final_loss(Some(PowerSgd::new(2).with_seed(1)));
     // 16 by 32 and 32 by 8 in two columns, 5 control values and the padding.
     assert_eq!(sent, 4.0 * (2.0 * (48.0 + 40.0) + 6.0));
     assert!(plain < 0.1 * start, "{start} to {plain}");

@@ -7,21 +7,21 @@ use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::SgdConfig;
 use burn::tensor::{Device, Tensor};
-use burn_mpi::lab::{Call, Element, Primitives, connect_primitives};
 use burn_mpi::threads::{Failure, Options, run, run_with_lines, sleep};
 use burn_mpi::{
     Backend, CommError, GradientSync, MicroBatch, MissingGradient, Operation, Reduction, SyncOptions,
     Transport, Wire, World, broadcast_module, chunk_range, connect,
 };
+use burn_mpi::{Call, Element, Primitives, connect_primitives};
 
 /// Returns options with this seed. `TURNS=off` makes ranks run at the same time, for a thread sanitizer.
 fn with_seed(seed: u64) -> Options {
     let turns = std::env::var("TURNS").map_or(true, |text| text != "off");
-    Options { turns, ..simulated(seed) }
+    simulated(seed).with_turns(turns)
 }
 
 fn simulated(seed: u64) -> Options {
-    Options { seed, ..Options::default() }
+    Options::default().with_seed(seed)
 }
 
 /// Returns values that differ between ranks. Their sums are exact in every type.
@@ -124,7 +124,7 @@ fn operations_in_flight_are_right_in_any_order() {
                 assert_eq!(collective.poll()?, 0);
                 world.barrier()
             };
-            run(ranks, &Options { hosts, ..with_seed(seed) }, check).unwrap();
+            run(ranks, &with_seed(seed).with_hosts(hosts), check).unwrap();
         }
     }
 }
@@ -150,7 +150,7 @@ fn a_rank_that_only_looks_does_not_stop_the_time() {
 #[test]
 fn sums_in_rank_order_have_one_set_of_bits_and_native_ones_another() {
     let sums = |how: Reduction, hosts: usize| -> Vec<Vec<u32>> {
-        let options = Options { hosts, ..with_seed(3) };
+        let options = with_seed(3).with_hosts(hosts);
         run(3, &options, |world| {
             let mut collective = connect(world, Backend::Gloo, &Transport::default())?;
             let mut buffer = Wire::F32(vec![[1e8, 1.0, -1e8][world.rank()]; 2]);
@@ -341,7 +341,7 @@ fn what_never_comes_ends_by_the_deadline_whatever_else_is_in_flight() {
 fn a_rank_that_polls_keeps_no_deadline_from_passing() {
     let failure = run(2, &simulated(0), |world| {
         let timeout = Duration::from_secs(5);
-        let mut collective = connect(world, Backend::Mpi, &Transport { timeout, ..Transport::default() })?;
+        let mut collective = connect(world, Backend::Mpi, &Transport::default().with_timeout(timeout))?;
         if world.rank() == 0 {
             return world.barrier();
         }
@@ -411,12 +411,12 @@ fn a_rank_that_there_is_not_is_named() {
 fn a_rank_that_cannot_begin_ends_the_others() {
     for turns in [true, false] {
         let on_thread = |rank: usize| assert!(rank != 1, "no pool");
-        let options = Options { on_thread, turns, ..Options::default() };
+        let options = Options::default().with_on_thread(on_thread).with_turns(turns);
         let failure = run(3, &options, World::barrier).unwrap_err();
         assert_eq!((failure.rank, failure.error.as_str()), (1, "rank 1 on node0 panicked: no pool"));
     }
     // More memory than any machine has.
-    let options = Options { stack_bytes: 1 << 46, ..Options::default() };
+    let options = Options::default().with_stack_bytes(1 << 46);
     let failure = run(2, &options, World::barrier).unwrap_err();
     assert!(
         failure.error.starts_with("rank 0 on node0: ") && failure.error.contains("os error"),
@@ -426,7 +426,7 @@ fn a_rank_that_cannot_begin_ends_the_others() {
 
 #[test]
 fn a_deadline_of_any_length_is_one() {
-    let options = Options { deadline: Duration::MAX, stall_warning: Duration::MAX, ..simulated(0) };
+    let options = simulated(0).with_deadline(Duration::MAX).with_stall_warning(Duration::MAX);
     let (_, lines) = run_with_lines(2, &options, World::barrier).unwrap();
     assert_eq!(lines, Vec::<String>::new());
     let failure = barrier_after(2, &options, 0, Duration::MAX);
@@ -454,12 +454,12 @@ fn a_seed_repeats_the_order_of_ranks_and_others_have_others() {
 
 #[test]
 fn ranks_run_at_the_same_time_without_turns() {
-    let options = Options { turns: false, ..Options::default() };
+    let options = Options::default().with_turns(false);
     for _ in 0..20 {
         let lines = barrier_after(4, &options, 1, Duration::from_millis(5)).unwrap();
         assert_eq!(lines, Vec::<String>::new());
     }
-    let short = Options { deadline: Duration::from_millis(50), ..options.clone() };
+    let short = options.clone().with_deadline(Duration::from_millis(50));
     let failure = run(2, &short, |world| match world.rank() {
         0 => world.barrier(),
         // Sends until rank 0 has reached its deadline.

@@ -61,7 +61,7 @@ fn values_arrive_as_they_were_sent() {
         Ok(())
     };
     for seed in 0..5 {
-        run(3, &Options { seed, ..Options::default() }, check).unwrap();
+        run(3, &Options::default().with_seed(seed), check).unwrap();
     }
 }
 

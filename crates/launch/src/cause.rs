@@ -24,7 +24,7 @@ const LONGEST: usize = 1000;
 /// a pipe holds, so one call empties the pipe.
 const READS: usize = 16;
 
-/// Byte before a rank's tag, as in `burn_mpi::messages`.
+/// Byte before a rank's tag, as in `burn_mpi::internals::messages`.
 const TAG: u8 = 0x1e;
 /// Byte between the tag of a line and its text.
 const TEXT: u8 = 0x1f;

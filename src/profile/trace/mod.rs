@@ -6,7 +6,7 @@ mod waits;
 
 use std::collections::BTreeMap;
 
-use burn_mpi::lab::ClockOffset;
+use burn_mpi::ClockOffset;
 use serde::{Deserialize, Serialize};
 
 use crate::spans::{AUTODIFF_KIND, Logged, Operator, Phase, REST, SpanRecorder, parameters};

@@ -56,7 +56,7 @@ fn train(world: &World) -> Result<(), Box<dyn Error>> {
         Net { hidden: LinearConfig::new(2, 24).init(&device), out: LinearConfig::new(24, 1).init(&device) };
     let mut net = broadcast_module(world, net)?;
     // One bucket for each parameter, so that several buckets are reduced during backward.
-    let options = SyncOptions { bucket_bytes: 128, first_bucket_bytes: 64, ..SyncOptions::default() };
+    let options = SyncOptions::default().with_bucket_bytes(128).with_first_bucket_bytes(64);
     let collective = connect(world, Backend::Mpi, &Transport::default())?;
     let mut sync = GradientSync::of_module(world, collective, &net, options);
     let mut optimizer = SgdConfig::new().init();

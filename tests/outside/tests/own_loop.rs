@@ -50,7 +50,7 @@ impl ModuleMapper for Begin {
 #[test]
 fn ranks_learn_what_one_learns_in_any_order() {
     let weights_of = |ranks: usize, seed: u64| {
-        run(ranks, &Options { seed, ..Options::default() }, |world| fit(world, |_, total| total)).unwrap()
+        run(ranks, &Options::default().with_seed(seed), |world| fit(world, |_, total| total)).unwrap()
     };
     let one = weights_of(1, 0).remove(0);
     assert!((one[0] - 2.0).abs() < 0.1 && (one[1] + 1.0).abs() < 0.1, "{one:?}");

@@ -260,7 +260,7 @@ pub fn train<N: Network>(
     device.seed(1);
     let mut model = broadcast_module(world, N::new(options, &device))?;
     let collective = connect(world, options.backend, &Transport::default())?;
-    let sync_options = SyncOptions { shard: options.shares, ..SyncOptions::default() };
+    let sync_options = SyncOptions::default().with_shard(options.shares);
     let mut sync = GradientSync::of_module(world, collective, &model, sync_options);
     let mut optimizer: Updates<N> = if options.shares {
         Updates::Share(ShardedOptimizer::new(N::optimizer())?)

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use derive_setters::Setters;
 use serde::{Deserialize, Serialize};
 
 #[cfg(feature = "mpi")]
@@ -19,18 +20,21 @@ use crate::{Collective, CommError, Primitives, World};
 ///
 /// ```
 /// use std::time::Duration;
-/// use burn_mpi::Transport;
+/// use burn_mpi::{GlooAlgorithm, Transport};
 ///
 /// // A rank may read its data for 10 minutes while the others wait.
-/// let patient = Transport { timeout: Duration::from_secs(600), ..Transport::default() };
-/// assert_eq!(patient.gloo_algorithm, "ring");
+/// let patient = Transport::default().with_timeout(Duration::from_secs(600));
+/// assert_eq!(patient.gloo_algorithm, GlooAlgorithm::Ring);
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Setters)]
+#[setters(prefix = "with_")]
+#[non_exhaustive]
 pub struct Transport {
     /// Network interface of gloo's connections; detected if `None`.
+    #[setters(into)]
     pub interface: Option<String>,
-    /// gloo's all-reduce algorithm: `ring`, `bcube` or `halving-doubling`.
-    pub gloo_algorithm: String,
+    /// gloo's all-reduce algorithm.
+    pub gloo_algorithm: GlooAlgorithm,
     /// Deadline of each operation, on any transport; [`connect`] sets it. If an operation exceeds the
     /// deadline, the job aborts with a line that names the missing ranks.
     pub timeout: Duration,
@@ -38,7 +42,7 @@ pub struct Transport {
 
 impl Default for Transport {
     fn default() -> Self {
-        Self { interface: None, gloo_algorithm: "ring".into(), timeout: Duration::from_secs(120) }
+        Self { interface: None, gloo_algorithm: GlooAlgorithm::Ring, timeout: Duration::from_secs(120) }
     }
 }
 
@@ -56,7 +60,7 @@ impl Default for Transport {
 ///
 /// # Errors
 /// If this build lacks the backend, if ranks choose different backends or gloo algorithms, if `transport`
-/// names a gloo algorithm or a network interface that does not exist, or if ranks cannot reach each other.
+/// names a network interface that does not exist, or if ranks cannot reach each other.
 pub fn connect(
     world: &World,
     backend: Backend,
@@ -75,10 +79,9 @@ pub fn connect(
         Backend::Mpi => Ok(Box::new(PendingOps::over(world, MpiLink::new(world.mpi())?))),
         #[cfg(feature = "gloo")]
         Backend::Gloo => {
-            let algorithm: GlooAlgorithm = world.agree(transport.gloo_algorithm.parse::<GlooAlgorithm>())?;
             let interface = transport.interface.as_deref();
-            let timeout = timeout + crate::lab::MARGIN;
-            Ok(Box::new(crate::GlooCollective::connect(world, interface, algorithm, timeout)?))
+            let timeout = timeout + crate::guard::MARGIN;
+            Ok(Box::new(crate::GlooCollective::connect(world, interface, transport.gloo_algorithm, timeout)?))
         }
         #[cfg(not(all(feature = "mpi", feature = "gloo")))]
         _ => unreachable!("a build without {backend} rejects it"),
@@ -105,7 +108,7 @@ pub fn connect_primitives(
         Backend::Mpi => Ok(Box::new(Checked::over(MpiLink::new(world.mpi())?))),
         #[cfg(feature = "gloo")]
         Backend::Gloo => {
-            let timeout = transport.timeout.min(LONGEST) + crate::lab::MARGIN;
+            let timeout = transport.timeout.min(LONGEST) + crate::guard::MARGIN;
             let gloo = super::gloo::GlooThread::connect(world, transport.interface.as_deref(), timeout)?;
             Ok(Box::new(Checked::over(gloo)))
         }

@@ -66,7 +66,7 @@ use crate::{CommError, Reduction, Wire};
 ///
 /// ```
 /// use burn::module::Module;
-/// use burn_mpi::lab::Call;
+/// use burn_mpi::Call;
 /// use burn_mpi::{Collective, CommError, GradientSync, Operation, SyncOptions, Wire, World};
 ///
 /// #[derive(Default)]
@@ -123,8 +123,8 @@ use crate::{CommError, Reduction, Wire};
 /// ```
 ///
 /// A transport between several ranks
-/// - checks its buffers with [`Operation::check`], and for [`Primitives`](crate::lab::Primitives) with
-///   [`Call::check`](crate::lab::Call::check);
+/// - checks its buffers with [`Operation::check`], and for [`Primitives`](crate::Primitives) with
+///   [`Call::check`](crate::Call::check);
 /// - registers its waits with [`World::watch`](crate::World::watch), so that the deadline can name missing
 ///   ranks;
 /// - calls [`World::is_ending`](crate::World::is_ending) while it waits, if its operations need to be

@@ -14,7 +14,7 @@ pub(crate) const BLOCKING: usize = usize::MAX;
 const BYTES_SUMMED: &str = "bytes cannot be summed; use f32, f64, bf16 or f16";
 
 /// Kind of an [`Operation`]. Each variant is documented at the method of
-/// [`Primitives`](crate::lab::Primitives) with the same name. If a call divides a buffer among the ranks, all
+/// [`Primitives`](crate::Primitives) with the same name. If a call divides a buffer among the ranks, all
 /// parts have the same length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -79,7 +79,7 @@ impl Call {
     }
 
     /// Checks the buffers that `rank` of `size` ranks passes to
-    /// [`Primitives::call`](crate::lab::Primitives::call). A transport checks them before it reads all of
+    /// [`Primitives::call`](crate::Primitives::call). A transport checks them before it reads all of
     /// `from` and writes all of `to`, because a caller may pass buffers of any length.
     ///
     /// # Errors
@@ -169,10 +169,10 @@ pub struct Operation {
     /// The type of the values.
     pub element: Element,
     /// Number of elements: of the whole buffer if a [`Collective`](crate::Collective) starts the operation,
-    /// of each rank's part in a call of [`Primitives`](crate::lab::Primitives).
+    /// of each rank's part in a call of [`Primitives`](crate::Primitives).
     pub length: usize,
     /// The number that identifies the operation in flight, which may differ between ranks. `None` in a call
-    /// of [`Primitives`](crate::lab::Primitives).
+    /// of [`Primitives`](crate::Primitives).
     pub bucket: Option<usize>,
 }
 

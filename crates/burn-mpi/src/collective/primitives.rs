@@ -15,7 +15,7 @@ use crate::{CommError, Wire};
 /// it does not have.
 ///
 /// ```no_run
-/// # use burn_mpi::lab::connect_primitives;
+/// # use burn_mpi::connect_primitives;
 /// # use burn_mpi::{Backend, CommError, Transport, World};
 /// # fn example(world: &World) -> Result<(), CommError> {
 /// let mut operations = connect_primitives(world, Backend::Mpi, &Transport::default())?;

@@ -21,6 +21,7 @@
 
 use chacha20::ChaCha8Rng;
 use chacha20::rand_core::SeedableRng;
+use derive_setters::Setters;
 use half::{bf16, f16};
 
 use super::orthogonal::{fill_random, orthonormalize};
@@ -52,8 +53,7 @@ use crate::{ParamLayout, ParamSpec, SharedError, WireType};
 /// #     world: &World, collective: Box<dyn Collective>, model: &M, loss: Tensor<1>,
 /// #     saved: Option<(ArrivalOrder, CompressionState)>,
 /// # ) -> Result<(), CommError> {
-/// let compression = Some(PowerSgd { rank: 4, seed: 1 });
-/// let options = SyncOptions { compression, ..SyncOptions::default() };
+/// let options = SyncOptions::default().with_compression(PowerSgd::new(4).with_seed(1));
 /// let mut sync = GradientSync::of_module(world, collective, model, options);
 /// if let Some((arrival, state)) = saved {
 ///     sync.adopt(arrival)?;
@@ -65,7 +65,9 @@ use crate::{ParamLayout, ParamSpec, SharedError, WireType};
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Setters)]
+#[setters(prefix = "with_")]
+#[non_exhaustive]
 pub struct PowerSgd {
     /// Number of columns of each factor, at least 1.
     pub rank: usize,
@@ -74,6 +76,11 @@ pub struct PowerSgd {
 }
 
 impl PowerSgd {
+    /// Compresses with factors of `rank` columns, and seed 0.
+    pub fn new(rank: usize) -> Self {
+        Self { rank, seed: 0 }
+    }
+
     /// Returns the highest rank with which a parameter is compressed: it saves half of the values. 0 if no
     /// rank does, for example for a bias.
     pub fn highest_rank(parameter: &ParamSpec) -> usize {

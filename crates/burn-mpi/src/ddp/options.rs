@@ -1,6 +1,7 @@
 //! Options of gradient averaging: how ranks sum gradients, in which type they send them, and how large the
 //! buckets are. A bucket is a buffer of several gradients that one all-reduce sums.
 
+use derive_setters::Setters;
 use serde::{Deserialize, Serialize};
 
 use crate::collective::wire::Element;
@@ -14,10 +15,12 @@ use crate::{PowerSgd, Reduction};
 ///
 /// // Half the bytes, and the same bits over MPI and gloo.
 /// let options =
-///     SyncOptions { wire: WireType::Bf16, reduction: Reduction::Ordered, ..SyncOptions::default() };
+///     SyncOptions::default().with_wire(WireType::Bf16).with_reduction(Reduction::Ordered);
 /// assert!(options.overlap);
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Setters)]
+#[setters(prefix = "with_")]
+#[non_exhaustive]
 pub struct SyncOptions {
     /// Summation order over ranks.
     pub reduction: Reduction,
@@ -31,6 +34,7 @@ pub struct SyncOptions {
     /// Maximum bytes of the first bucket, counted in f32.
     pub first_bucket_bytes: usize,
     /// Compression of gradients; `None` sends them as they are.
+    #[setters(into)]
     pub compression: Option<PowerSgd>,
     /// Whether each rank updates only its share of the parameters, and has only this share's optimizer state:
     /// ZeRO stage 1 (Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter

@@ -29,7 +29,7 @@ use crate::{CommError, tensors};
 /// # use burn_mpi::{Transport, World, connect};
 /// # use burn::nn::Linear;
 /// # fn train(world: &World, mut model: Linear, x: Tensor<2>) -> Result<Linear, CommError> {
-/// let options = SyncOptions { shard: true, ..SyncOptions::default() };
+/// let options = SyncOptions::default().with_shard(true);
 /// let collective = connect(world, Backend::Mpi, &Transport::default())?;
 /// let mut sync = GradientSync::of_module(world, collective, &model, options);
 /// let mut optimizer = ShardedOptimizer::new(AdamConfig::new().build())?;

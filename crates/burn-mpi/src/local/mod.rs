@@ -44,7 +44,7 @@ use crate::{Collective, CommError, ParamLayout, SharedError, Wire, WireType, Wor
 /// #     mut optimizer: ModuleOptimizer, loss_of: fn(&M, usize) -> (Tensor<1>, usize),
 /// # ) -> Result<M, CommError> {
 /// let outer = Outer::Nesterov { learning_rate: 0.7, momentum: 0.9 };
-/// let options = LocalOptions { every: 20, outer, ..LocalOptions::default() };
+/// let options = LocalOptions::default().with_every(20).with_outer(outer);
 /// let mut local = LocalUpdates::of_module(world, collective, &model, options)?;
 /// for step in 0..1000 {
 ///     let (loss, samples) = loss_of(&model, step);

@@ -1,5 +1,7 @@
 //! Options of local updates, and their errors.
 
+use derive_setters::Setters;
+
 use crate::{Reduction, WireType};
 
 /// Options of [`LocalUpdates`](crate::LocalUpdates). They must be equal on all ranks.
@@ -9,13 +11,15 @@ use crate::{Reduction, WireType};
 ///
 /// // DiLoCo with the settings of Douillard et al. 2023.
 /// let outer = Outer::Nesterov { learning_rate: 0.7, momentum: 0.9 };
-/// let diloco = LocalOptions { every: 500, outer, ..LocalOptions::default() };
+/// let diloco = LocalOptions::default().with_every(500).with_outer(outer);
 /// assert_eq!(diloco.check(), Ok(()));
 /// // Streaming DiLoCo: a quarter of the parameters every 25 steps, in flight during 5 steps.
-/// let streaming = LocalOptions { every: 100, fragments: 4, delay: 5, merge: 0.5, ..diloco };
+/// let streaming = diloco.with_every(100).with_fragments(4).with_delay(5).with_merge(0.5);
 /// assert_eq!(streaming.check(), Ok(()));
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Setters)]
+#[setters(prefix = "with_")]
+#[non_exhaustive]
 pub struct LocalOptions {
     /// Number of local steps between two synchronisations of a parameter, at least 1. It is called H in the
     /// papers.

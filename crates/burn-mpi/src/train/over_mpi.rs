@@ -14,6 +14,7 @@ use burn::train::renderer::{
 use burn::train::{
     InferenceStep, LearnerModel, LearnerSummary, SupervisedTraining, TrainStep, TrainingStrategy,
 };
+use derive_setters::Setters;
 
 #[cfg(feature = "mpi")]
 use crate::Launcher;
@@ -28,10 +29,12 @@ use crate::{Backend, SyncOptions, Transport, World};
 /// ```
 /// use burn_mpi::{Backend, LearnerOptions};
 ///
-/// let options = LearnerOptions { backend: Backend::Gloo, ..LearnerOptions::default() };
+/// let options = LearnerOptions::default().with_backend(Backend::Gloo);
 /// assert!(options.metrics_of_all_ranks);
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Setters)]
+#[setters(prefix = "with_")]
+#[non_exhaustive]
 pub struct LearnerOptions {
     /// Transport of gradients.
     pub backend: Backend,

@@ -106,7 +106,7 @@ fn errors(world: &World, rank: usize) -> Result<Vec<[f64; 2]>, CommError> {
         kernel: Param::from_tensor(Tensor::zeros([8, 4, 3, 3], &device)),
     };
     let collective = connect(world, Backend::Mpi, &Transport::default())?;
-    let options = SyncOptions { compression: Some(PowerSgd { rank, seed: 0 }), ..SyncOptions::default() };
+    let options = SyncOptions::default().with_compression(Some(PowerSgd::new(rank)));
     let mut sync = GradientSync::of_module(world, collective, &net, options);
     let shared = (0..2).flat_map(|param| numbers(70 + param, rank * SHAPES[param][1])).collect();
     sync.restore_compression(CompressionState { shared, own: vec![0.0; 24 * 20 + 8 * 36] })?;

@@ -7,8 +7,7 @@
 use std::error::Error;
 use std::time::{Duration, Instant};
 
-use burn_mpi::lab::connect_primitives;
-use burn_mpi::{Backend, Transport, World};
+use burn_mpi::{Backend, Transport, World, connect_primitives};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let world = World::init()?;

@@ -5,8 +5,9 @@ use std::error::Error;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use burn_mpi::lab::connect_primitives;
-use burn_mpi::{Backend, CommError, Operation, Reduction, Transport, Wire, World, connect, run};
+use burn_mpi::{
+    Backend, CommError, Operation, Reduction, Transport, Wire, World, connect, connect_primitives, run,
+};
 
 type Way = fn(&World, Backend, bool) -> Result<(), CommError>;
 

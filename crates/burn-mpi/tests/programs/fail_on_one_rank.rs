@@ -8,8 +8,7 @@ use std::time::Duration;
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Tensor};
-use burn_mpi::lab::connect_primitives;
-use burn_mpi::{Backend, GradientSync, SyncOptions, Transport, World, connect, run};
+use burn_mpi::{Backend, GradientSync, SyncOptions, Transport, World, connect, connect_primitives, run};
 
 /// Kinds of failure. With the prefix `run-`, the failure happens inside [`run`].
 const WAYS: [&str; 12] = [
@@ -67,7 +66,7 @@ fn train(world: &World, how: &str, backend: Backend, deadline: Duration) -> Resu
     if how == "return-early" && world.rank() == 1 {
         return Ok(());
     }
-    let transport = Transport { timeout: deadline, ..Transport::default() };
+    let transport = Transport::default().with_timeout(deadline);
     if how == "message" {
         // The message never comes.
         let mut primitives = connect_primitives(world, backend, &transport)?;
@@ -79,7 +78,7 @@ fn train(world: &World, how: &str, backend: Backend, deadline: Duration) -> Resu
         return Ok(());
     }
     // Small limits give several buckets.
-    let options = SyncOptions { bucket_bytes: 256, first_bucket_bytes: 256, ..SyncOptions::default() };
+    let options = SyncOptions::default().with_bucket_bytes(256).with_first_bucket_bytes(256);
     let mut sync = GradientSync::of_module(world, connect(world, backend, &transport)?, &net, options);
     for step in 0..STEPS {
         if step == WRONG && world.rank() == 1 {

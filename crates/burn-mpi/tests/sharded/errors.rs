@@ -29,8 +29,8 @@ fn an_error_of_a_file_is_that_of_all_ranks() {
 fn shares_of_compressed_gradients_are_refused() {
     let errors = run(2, &with_seed(0), |world| {
         let net = net(5);
-        let compression = Some(PowerSgd { rank: 1, seed: 0 });
-        let mut sync = sync_of(world, &net, SyncOptions { compression, ..options(true) })?;
+        let compression = Some(PowerSgd::new(1));
+        let mut sync = sync_of(world, &net, options(true).with_compression(compression))?;
         Ok::<_, CommError>(backward(world, &mut sync, &net, 0).unwrap_err().to_string())
     });
     for error in errors.unwrap() {

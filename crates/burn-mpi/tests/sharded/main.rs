@@ -30,7 +30,7 @@ use burn_mpi::{
 /// Returns options with this seed. `TURNS=off` makes ranks run at the same time, for a thread sanitizer.
 fn with_seed(seed: u64) -> Options {
     let turns = std::env::var("TURNS").map_or(true, |text| text != "off");
-    Options { seed, turns, ..Options::default() }
+    Options::default().with_seed(seed).with_turns(turns)
 }
 
 #[derive(Module, Debug)]
@@ -128,13 +128,11 @@ fn backward(world: &World, sync: &mut GradientSync, net: &Net, step: usize) -> R
 
 fn options(shard: bool) -> SyncOptions {
     // Buckets of a few values, so that there are several, and chunks that cut parameters.
-    SyncOptions {
-        reduction: Reduction::Ordered,
-        bucket_bytes: 120,
-        first_bucket_bytes: 24,
-        shard,
-        ..SyncOptions::default()
-    }
+    SyncOptions::default()
+        .with_reduction(Reduction::Ordered)
+        .with_bucket_bytes(120)
+        .with_first_bucket_bytes(24)
+        .with_shard(shard)
 }
 
 fn sync_of<M: Module>(world: &World, net: &M, options: SyncOptions) -> Result<GradientSync, CommError> {
@@ -172,7 +170,7 @@ fn train<O: Optimizer>(
 /// Trains with Burn's optimizer, and gradients that every rank has whole.
 fn train_whole(world: &World, mut optimizer: ModuleOptimizer, setup: Setup) -> Result<Vec<f32>, CommError> {
     let mut net = net(setup.width);
-    let mut sync = sync_of(world, &net, SyncOptions { shard: false, ..setup.options })?;
+    let mut sync = sync_of(world, &net, setup.options.with_shard(false))?;
     for step in 0..STEPS {
         backward(world, &mut sync, &net, step)?;
         let gradients = match setup.clip {

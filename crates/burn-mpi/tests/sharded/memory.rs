@@ -4,8 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use burn_mpi::Collective;
-use burn_mpi::lab::{Call, Element};
+use burn_mpi::{Call, Collective, Element};
 
 use super::*;
 
@@ -81,7 +80,7 @@ fn a_rank_keeps_no_whole_bucket_after_its_sums_are_known() {
             let counts = Rc::new(RefCell::new(Counts::default()));
             let inner = connect(world, Backend::Mpi, &Transport::default())?;
             let counting = Counting { inner, counts: counts.clone() };
-            let options = SyncOptions { wire, ..options(true) };
+            let options = options(true).with_wire(wire);
             let mut sync = GradientSync::of_module(world, Box::new(counting), &net, options);
             let mut optimizer = ShardedOptimizer::new(AdamConfig::new().build())?;
             let mut most = (0, 0);

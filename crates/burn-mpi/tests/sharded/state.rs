@@ -1,7 +1,7 @@
 //! Shares of the state: their sizes, and how they are saved and loaded on other numbers of ranks.
 
 use super::*;
-use burn_mpi::lab::Element;
+use burn_mpi::Element;
 
 /// Counts the values of the states that it has returned.
 #[derive(Clone)]

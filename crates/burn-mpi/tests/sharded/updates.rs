@@ -9,7 +9,7 @@ fn check<O: Optimizer>(build: fn() -> O, init: fn() -> ModuleOptimizer) {
     let sizes = [(5, None), (5, Some(0.2)), (1, Some(0.2)), (13, None)];
     for (ranks, (width, clip)) in (1..=4).flat_map(|ranks| sizes.map(|size| (ranks, size))) {
         for (wire, overlap) in [(WireType::F32, true), (WireType::F32, false), (WireType::Bf16, true)] {
-            let setup = Setup { width, options: SyncOptions { wire, overlap, ..options(true) }, clip };
+            let setup = Setup { width, options: options(true).with_wire(wire).with_overlap(overlap), clip };
             let whole =
                 run(ranks, &with_seed(0), |world| train_whole(world, init(), setup)).unwrap().remove(0);
             for seed in 0..4 {
@@ -51,7 +51,7 @@ fn sgd_with_momentum_in_shares_has_the_bits_of_the_whole() {
 
 #[test]
 fn native_sums_differ_by_rounding_only() {
-    let native = |shard| SyncOptions { reduction: Reduction::Native, ..options(shard) };
+    let native = |shard| options(shard).with_reduction(Reduction::Native);
     for (ranks, seed) in (1..=4).flat_map(|ranks| (0..5).map(move |seed| (ranks, seed))) {
         let weights = |shard| {
             let setup = Setup { width: 5, options: native(shard), clip: Some(0.2) };
@@ -69,7 +69,7 @@ fn a_norm_has_the_same_bits_in_all_ways_and_clips_as_pytorch() {
     let norms = |ranks: usize, shard: bool, bucket_bytes: usize| {
         let norms = run(ranks, &with_seed(0), |world| {
             let net = net(13);
-            let options = SyncOptions { bucket_bytes, ..options(shard) };
+            let options = options(shard).with_bucket_bytes(bucket_bytes);
             let mut sync = sync_of(world, &net, options)?;
             // Only rank 0 has samples, so the gradients have the same bits for every number of ranks.
             let own = if world.rank() == 0 { 7 } else { 0 };
@@ -221,7 +221,7 @@ fn carried_values_and_samples_are_summed_in_f32() {
     for (ranks, wire) in [(1, WireType::F32), (3, WireType::F32), (3, WireType::Bf16)] {
         let means = run(ranks, &with_seed(0), |world| {
             let net = net(5);
-            let mut sync = sync_of(world, &net, SyncOptions { wire, ..options(true) })?;
+            let mut sync = sync_of(world, &net, options(true).with_wire(wire))?;
             sync.carry(2)?;
             let mut step = |total: usize| {
                 sync.backward(&net.loss(&[world.rank()], 1), &net, 100, total, MicroBatch::Last)?;

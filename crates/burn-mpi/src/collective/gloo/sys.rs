@@ -123,7 +123,7 @@ impl Mesh {
 /// changes, so distributions name their packages by the date of a commit.
 ///
 /// ```
-/// assert_eq!(burn_mpi::lab::gloo_version().split('.').count(), 3);
+/// assert_eq!(burn_mpi::internals::gloo_version().split('.').count(), 3);
 /// ```
 pub fn gloo_version() -> String {
     // SAFETY: returns a constant and has no preconditions.

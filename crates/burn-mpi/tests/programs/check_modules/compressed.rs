@@ -204,9 +204,14 @@ impl<'a> Steps<'a> {
 
 /// PowerSGD of rank 2, in several buckets: matrices alone, matrices with other parameters, and others alone.
 pub fn options(wire: WireType, reduction: Reduction) -> SyncOptions {
-    let compression = Some(PowerSgd { rank: 2, seed: 3 });
+    let compression = Some(PowerSgd::new(2).with_seed(3));
     let (bucket_bytes, first_bucket_bytes) = (2048, 1024);
-    SyncOptions { wire, reduction, compression, bucket_bytes, first_bucket_bytes, ..SyncOptions::default() }
+    SyncOptions::default()
+        .with_wire(wire)
+        .with_reduction(reduction)
+        .with_compression(compression)
+        .with_bucket_bytes(bucket_bytes)
+        .with_first_bucket_bytes(first_bucket_bytes)
 }
 
 pub fn check(world: &World, backend: Backend) -> Result<(), Box<dyn Error>> {

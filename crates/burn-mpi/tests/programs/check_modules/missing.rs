@@ -32,7 +32,7 @@ pub fn check(world: &World, backend: Backend) -> Result<(), Box<dyn Error>> {
     let linear = || LinearConfig::new(2, 2).with_bias(false).init(&device);
     let net = Net { frozen: linear().no_grad(), used: linear(), unused: linear() };
     // One bucket per parameter.
-    let options = SyncOptions { bucket_bytes: 16, first_bucket_bytes: 16, ..SyncOptions::default() };
+    let options = SyncOptions::default().with_bucket_bytes(16).with_first_bucket_bytes(16);
     let collective = connect(world, backend, &Transport::default())?;
     let mut sync = GradientSync::of_module(world, collective, &net, options);
     let x = Tensor::<2>::ones([4, 2], &device);

@@ -56,7 +56,7 @@ pub fn check(world: &World, backend: Backend) -> Result<(), Box<dyn Error>> {
     device.seed(1);
     let net = broadcast_module(world, Net::new(&device))?;
     // Buckets of one or two parameters.
-    let options = SyncOptions { bucket_bytes: 1024, first_bucket_bytes: 256, ..SyncOptions::default() };
+    let options = SyncOptions::default().with_bucket_bytes(1024).with_first_bucket_bytes(256);
     let mut sync =
         GradientSync::of_module(world, connect(world, backend, &Transport::default())?, &net, options);
     // Each kind of step runs twice, because the first step determines the bucket order.
@@ -77,7 +77,7 @@ pub fn check(world: &World, backend: Backend) -> Result<(), Box<dyn Error>> {
 /// Alternates between two modules. The last rank has no samples for the first module, and an exchange happens
 /// in the middle of each step. The last step has no samples at all.
 fn two_at_once(world: &World, backend: Backend, net: &Net, device: &Device) -> Result<(), Box<dyn Error>> {
-    let options = SyncOptions { bucket_bytes: 1024, first_bucket_bytes: 256, ..SyncOptions::default() };
+    let options = SyncOptions::default().with_bucket_bytes(1024).with_first_bucket_bytes(256);
     let connect = || connect(world, backend, &Transport::default());
     let mut first = GradientSync::of_module(world, connect()?, net, options);
     let mut second = GradientSync::of_module(world, connect()?, net, options);

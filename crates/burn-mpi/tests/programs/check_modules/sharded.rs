@@ -74,15 +74,13 @@ pub fn check(world: &World, backend: Backend) -> Result<(), Box<dyn Error>> {
         (Reduction::Native, WireType::F32, 1e-5),
         (Reduction::Native, WireType::F16, 1e-3),
     ] {
-        let options = SyncOptions {
-            reduction,
-            wire,
-            bucket_bytes: 128,
-            first_bucket_bytes: 64,
-            ..SyncOptions::default()
-        };
+        let options = SyncOptions::default()
+            .with_reduction(reduction)
+            .with_wire(wire)
+            .with_bucket_bytes(128)
+            .with_first_bucket_bytes(64);
         let [(sharded, norm), (whole, other)] = [
-            weights(world, backend, &net, SyncOptions { shard: true, ..options })?,
+            weights(world, backend, &net, options.with_shard(true))?,
             weights(world, backend, &net, options)?,
         ];
         let apart = sharded.iter().zip(&whole).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);

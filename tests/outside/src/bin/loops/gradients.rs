@@ -24,7 +24,7 @@ pub fn check<E: Example>(world: &World) -> Result<(), Box<dyn Error>> {
     device.seed(1 + world.rank() as u64);
     let net = broadcast_module(world, E::net(&device))?;
     // One bucket for each parameter, so that several buckets are reduced during backward.
-    let options = SyncOptions { bucket_bytes: 128, first_bucket_bytes: 64, ..SyncOptions::default() };
+    let options = SyncOptions::default().with_bucket_bytes(128).with_first_bucket_bytes(64);
     let collective = connect(world, Backend::Mpi, &Transport::default())?;
     let mut sync = GradientSync::of_module(world, collective, &net, options);
     let count = crate::samples(world, E::BATCH);

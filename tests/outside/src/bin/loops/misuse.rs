@@ -57,7 +57,7 @@ fn wrong_totals(world: &World, wire: WireType) -> Result<(), Box<dyn Error>> {
     let right = own * world.size();
     let items = points(own).get_many((0..own).collect())?;
     for total in [right, if last { right + 60 } else { right }, own] {
-        let options = SyncOptions { wire, ..SyncOptions::default() };
+        let options = SyncOptions::default().with_wire(wire);
         let collective = connect(world, Backend::Mpi, &Transport::default())?;
         let mut sync = GradientSync::of_module(world, collective, &net, options);
         sync.backward(&net.loss(&items, &device), &net, own, total, MicroBatch::Last)?;
