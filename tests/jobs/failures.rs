@@ -208,6 +208,13 @@ fn calls_that_differ_between_ranks_are_an_error_of_all() {
         let output = must_fail(command);
         let told = "comparison of all-reduce of 40000 f32, call 51";
         assert!(lines(&output, &["deadline of 3 s", told]) >= 1, "{}", text(&output));
+        // Before the deadline, here of an hour, the warning's time ends a job that can never continue.
+        let mut command = on_ranks(3, &example("differing_calls"));
+        command.args(["later-barrier", backend]);
+        let output = must_fail(command);
+        assert_eq!(output.status.code(), Some(3), "{}", text(&output));
+        let told = "ranks do not call the same operations in the same order";
+        assert_eq!(lines(&output, &["rank 1 on ", "barrier", "rank 0 in ", told]), 1, "{}", text(&output));
         let mut command = on_ranks(3, &example("differing_calls"));
         command.args(["message", backend]);
         let output = must_fail(command);

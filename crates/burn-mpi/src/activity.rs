@@ -46,6 +46,8 @@ pub(crate) struct State {
     pub collectives: usize,
     /// The other rank, if the current operation is a message between two ranks; `None` in a collective.
     pub peer: Option<usize>,
+    /// Whether the current or last operation is one that `entered` counts.
+    is_counted: bool,
     /// The deadline of an operation.
     pub deadline: Duration,
     /// Time in an operation after which a rank prints a warning. If it is not shorter than the deadline, no
@@ -115,6 +117,8 @@ pub(crate) struct Status {
     pub waited: Option<Duration>,
     /// The other rank, if the operation is a message between two ranks; `None` in a collective.
     pub peer: Option<usize>,
+    /// Whether the operation is one that `entered` counts: a collective.
+    pub is_counted: bool,
 }
 
 impl Activity {
@@ -149,7 +153,8 @@ impl Activity {
                     let _ = write!(state.what, " of bucket {bucket}");
                 }
             }
-            state.entered += u64::from(!matches!(operation, "send" | "receive" | "launch"));
+            state.is_counted = !matches!(operation, "send" | "receive" | "launch");
+            state.entered += u64::from(state.is_counted);
             (state.since, state.peer) = (Some(now), None);
         });
         Waiting(Arc::clone(this))
@@ -163,6 +168,7 @@ impl Activity {
             what: state.what.clone(),
             waited: state.since.map(|since| now.saturating_sub(since)),
             peer: state.peer,
+            is_counted: state.is_counted,
         })
     }
 

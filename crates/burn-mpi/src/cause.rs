@@ -40,6 +40,22 @@ impl Wait<'_> {
         })
     }
 
+    /// Returns the error if the answers prove that the job cannot continue: rank 0 and another rank wait in
+    /// collectives with the same number and different names. Each of them waits for the other to enter its own
+    /// collective, and neither can.
+    pub fn deadlock(&self) -> Option<CommError> {
+        let of_rank = |rank: usize| {
+            if rank == self.member.rank { Some(self.seen) } else { self.answers[rank].as_ref() }
+        };
+        let is_waiting = |status: &&Status| status.is_counted && status.waited.is_some();
+        let root = of_rank(0).filter(is_waiting)?;
+        let differs = |other: &&Status| other.entered == root.entered && other.what != root.what;
+        let find = |rank| Some((rank, of_rank(rank).filter(is_waiting).filter(differs)?));
+        let (rank, other) = (1..self.answers.len()).find_map(find)?;
+        let (host, calls, others) = (self.hosts[rank].clone(), other.what.clone(), root.what.clone());
+        Some(CommError::Shared(SharedError::OutOfStep { rank, host, calls, others }))
+    }
+
     /// Returns the warning that a rank prints before the deadline. `waited` is the length of the wait so far.
     pub fn stall(&self, waited: Duration) -> String {
         format!(
@@ -119,10 +135,11 @@ mod tests {
     #[test]
     fn the_same_operation_earlier_or_later_is_no_other_operation() {
         let what = |name| format!("mpi {name}");
-        let seen = Status { entered: 7, what: what("all-gather"), waited: None, peer: None };
+        let seen =
+            Status { entered: 7, what: what("all-gather"), waited: None, peer: None, is_counted: true };
         let answer = |entered, waits: u8, name| {
             let waited = (waits == 1).then_some(Duration::ZERO);
-            where_else(&seen, &Status { entered, what: what(name), waited, peer: None })
+            where_else(&seen, &Status { entered, what: what(name), waited, ..seen.clone() })
         };
         assert_eq!(answer(7, 1, "all-gather"), None);
         let other = answer(7, 1, "barrier").expect("another operation");

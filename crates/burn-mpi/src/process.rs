@@ -67,6 +67,9 @@ pub fn set_deadline(deadline: Duration) {
 /// line is printed at most once for each collective. Each rank has its own setting. If the time is not
 /// shorter than the deadline, nothing is printed.
 ///
+/// If the ranks are in collectives that can never complete, because they do not call the same operations, the
+/// job ends at this time instead of at the deadline.
+///
 /// ```
 /// burn_mpi::set_stall_warning(std::time::Duration::from_secs(10));
 /// ```

@@ -260,7 +260,8 @@ impl Guard {
     }
 
     /// Aborts the job if a collective exceeds the deadline. Before the deadline, prints one warning for a
-    /// collective that takes long, because a job that makes no progress must not be silent.
+    /// collective that takes long, because a job that makes no progress must not be silent. If ranks are in
+    /// collectives that can never complete, aborts the job instead of printing the warning.
     fn check_wait(&self, seen: &Status, waited: Duration) {
         let activity = &self.member.activity;
         let (deadline, stall) = activity.with(|state| (state.deadline, state.stall_warning));
@@ -288,6 +289,8 @@ impl Guard {
         // the deadline.
         if waited > end {
             self.end_the_job(messages::FAILED, &wait.deadline(waited).to_string());
+        } else if let Some(error) = wait.deadlock() {
+            self.end_the_job(messages::FAILED, &error.to_string());
         } else if (limit..deadline).contains(&waited) && !activity.with(is_warned) {
             print_of(WAITS, &wait.stall(waited));
         }

@@ -453,6 +453,8 @@ impl Hub {
         let (stall, deadline) = member.activity.with(|state| (state.stall_warning, state.deadline));
         if waited >= deadline {
             state.ended = Some(wait.deadline(waited));
+        } else if waited >= stall && wait.deadlock().is_some() {
+            state.ended = wait.deadlock();
         } else if waited >= stall {
             let line = wait.stall(waited);
             print_line(&line);

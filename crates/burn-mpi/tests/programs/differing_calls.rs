@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use burn_mpi::{
     Backend, CommError, Operation, Reduction, Transport, Wire, World, connect, connect_primitives, run,
+    set_stall_warning,
 };
 
 type Way = fn(&World, Backend, bool) -> Result<(), CommError>;
 
 /// Calls by name. The last argument says whether this rank's call differs.
-const WAYS: [(&str, Way); 12] = [
+const WAYS: [(&str, Way); 13] = [
     ("sum", |world, _, odd| world.sum_f64(&mut vec![1.0; if odd { 50_000 } else { 5 }])),
     ("broadcast", |world, _, odd| world.broadcast_f32(&mut vec![1.0; if odd { 7 } else { 100_000 }])),
     ("started", |world, backend, odd| {
@@ -37,6 +38,16 @@ const WAYS: [(&str, Way); 12] = [
             assert_eq!(sum, Wire::F32(vec![world.size() as f32; length]));
         }
         Ok(())
+    }),
+    ("later-barrier", |world, backend, odd| {
+        let mut on = connect_primitives(world, backend, &Transport::default())?;
+        for _ in 0..50 {
+            on.all_reduce(&mut Wire::F32(vec![1.0; 40]))?;
+            on.barrier()?;
+        }
+        world.set_deadline(Duration::from_secs(3600));
+        set_stall_warning(Duration::from_secs(1));
+        if odd { on.barrier() } else { on.all_reduce(&mut Wire::F32(vec![1.0; 40])) }
     }),
     ("whole-broadcast", |world, backend, odd| {
         let mut on = connect_primitives(world, backend, &Transport::default())?;
