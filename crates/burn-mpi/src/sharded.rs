@@ -1,6 +1,9 @@
 //! [`ShardedDataset`]: shards any Burn data set over the ranks of a job.
 
 use std::error::Error;
+use std::panic::resume_unwind;
+use std::sync::{Arc, mpsc};
+use std::thread;
 
 use burn::data::dataset::Dataset;
 
@@ -43,13 +46,22 @@ use crate::{CommError, SampleOrder, ShardPlan, SharedError, World};
 ///
 /// `ShardedDataset` is itself a data set, of this rank's samples, so it works with Burn's data loaders and
 /// transforms.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct ShardedDataset<D> {
-    dataset: D,
+    dataset: Arc<D>,
     plan: ShardPlan,
     rank: usize,
     /// The indices of this rank's samples in the data set, in the order in which the rank uses them.
-    numbers: Vec<u32>,
+    numbers: Arc<[u32]>,
+    drops_last: bool,
+}
+
+/// Clones share the data set.
+impl<D> Clone for ShardedDataset<D> {
+    fn clone(&self) -> Self {
+        let (dataset, numbers) = (Arc::clone(&self.dataset), Arc::clone(&self.numbers));
+        Self { dataset, numbers, ..*self }
+    }
 }
 
 /// This rank's batch of a step.
@@ -113,8 +125,27 @@ impl<D> ShardedDataset<D> {
         }
         world.check_samples(samples)?;
         let plan = ShardPlan { samples, world_size: world.size(), batch_size };
-        let numbers = plan.shard(world.rank(), SampleOrder::Sequential);
-        Ok(Self { dataset, plan, rank: world.rank(), numbers })
+        let numbers = plan.shard(world.rank(), SampleOrder::Sequential).into();
+        Ok(Self { dataset: Arc::new(dataset), plan, rank: world.rank(), numbers, drops_last: false })
+    }
+
+    /// Leaves out the last step of an epoch if it has fewer samples than the others, so that every step has a
+    /// whole batch of every rank. If the order is shuffled, each epoch leaves out other samples. All ranks
+    /// must call it.
+    ///
+    /// # Errors
+    /// [`SharedError::Sharding`](crate::SharedError::Sharding) if no step would be left.
+    pub fn drop_last(mut self) -> Result<Self, CommError> {
+        self.drops_last = true;
+        if self.steps() > 0 {
+            return Ok(self);
+        }
+        let ShardPlan { samples, world_size, batch_size } = self.plan;
+        Err(CommError::Shared(SharedError::Sharding(format!(
+            "drop_last leaves no step: {world_size} ranks with batches of {batch_size} need {} samples, but the data \
+             set has {samples}; use a smaller batch size",
+            world_size.saturating_mul(batch_size)
+        ))))
     }
 
     /// Replaces the order of the samples by a permutation of the whole data set that is drawn from `seed` and
@@ -127,7 +158,7 @@ impl<D> ShardedDataset<D> {
     pub fn shuffle(&mut self, world: &World, seed: u64, epoch: u64) -> Result<(), CommError> {
         let _calling = calling("shuffle");
         world.check_equal("the shuffled order", &format!("seed {seed}, epoch {epoch}"))?;
-        self.numbers = self.plan.shard(self.rank, SampleOrder::Shuffled { seed, epoch });
+        self.numbers = self.plan.shard(self.rank, SampleOrder::Shuffled { seed, epoch }).into();
         Ok(())
     }
 
@@ -138,7 +169,8 @@ impl<D> ShardedDataset<D> {
 
     /// Returns the number of steps of an epoch, the same on every rank.
     pub fn steps(&self) -> usize {
-        self.plan.steps()
+        let ShardPlan { samples, world_size, batch_size } = self.plan;
+        if self.drops_last { samples / world_size / batch_size } else { self.plan.steps() }
     }
 
     /// Returns the batches of an epoch, one for each step. A batch is read when the iterator reaches it.
@@ -150,18 +182,70 @@ impl<D> ShardedDataset<D> {
         D: Dataset<I, E>,
         E: Error + Send + Sync + 'static,
     {
-        (0..self.steps()).map(|step| {
-            let own = self.plan.batch_len(self.rank, step);
-            let first = step * self.plan.batch_size;
-            let items = self.get_many((first..first + own).collect());
-            let items = items.map_err(|source| BatchError { step, source })?;
-            assert_eq!(
-                items.len(),
-                own,
-                "Dataset::get_many returned another number of samples than it was asked for"
-            );
-            Ok(RankBatch { items, total: self.plan.global_batch_len(step), step })
+        (0..self.steps()).map(|step| self.batch(step))
+    }
+
+    /// Returns the batches of an epoch, as [`batches`](Self::batches) does, but reads them on a thread, up to
+    /// `ahead` batches before they are used. This helps if the data set waits for a disk or a network. The
+    /// thread shares the core of a rank that is bound to one core.
+    ///
+    /// ```
+    /// use burn::data::dataset::InMemDataset;
+    /// use burn_mpi::ShardedDataset;
+    /// use burn_mpi::threads::{Options, run};
+    ///
+    /// let read = run(2, &Options::default(), |world| {
+    ///     let data = ShardedDataset::new(world, InMemDataset::new(vec![1, 2, 3, 4, 5]), 2)?;
+    ///     let batches = data.prefetch(4).map(|batch| Ok(batch?.items));
+    ///     batches.collect::<Result<Vec<_>, Box<dyn std::error::Error>>>()
+    /// });
+    /// assert_eq!(read.unwrap(), [[vec![1, 3], vec![5]], [vec![2, 4], vec![]]]);
+    /// ```
+    ///
+    /// # Panics
+    /// As [`batches`](Self::batches), if the data set panics, or if no thread can be started.
+    pub fn prefetch<I, E>(
+        &self,
+        ahead: usize,
+    ) -> impl Iterator<Item = Result<RankBatch<I>, BatchError<E>>> + use<D, I, E>
+    where
+        D: Dataset<I, E> + 'static,
+        I: Send + 'static,
+        E: Error + Send + Sync + 'static,
+    {
+        // The thread has one more batch in its hands while the channel is full.
+        let (sender, batches) = mpsc::sync_channel(ahead.saturating_sub(1));
+        let (shard, mut steps) = (self.clone(), 0..self.steps());
+        let read = move || {
+            // Sending fails if the iterator was dropped.
+            let _ = (0..shard.steps()).try_for_each(|step| sender.send(shard.batch(step)));
+        };
+        let mut thread = Some(thread::spawn(read));
+        std::iter::from_fn(move || {
+            steps.next()?;
+            Some(batches.recv().unwrap_or_else(|_| match thread.take().map(thread::JoinHandle::join) {
+                Some(Err(panic)) => resume_unwind(panic),
+                _ => unreachable!("the thread sends every batch, unless it panics"),
+            }))
         })
+    }
+
+    /// Reads this rank's batch of `step`.
+    fn batch<I, E>(&self, step: usize) -> Result<RankBatch<I>, BatchError<E>>
+    where
+        D: Dataset<I, E>,
+        E: Error + Send + Sync + 'static,
+    {
+        let own = self.plan.batch_len(self.rank, step);
+        let first = step * self.plan.batch_size;
+        let items = self.get_many((first..first + own).collect());
+        let items = items.map_err(|source| BatchError { step, source })?;
+        assert_eq!(
+            items.len(),
+            own,
+            "Dataset::get_many returned another number of samples than it was asked for"
+        );
+        Ok(RankBatch { items, total: self.plan.global_batch_len(step), step })
     }
 }
 

@@ -153,9 +153,8 @@ impl Training {
         }
         let metrics_of_all_ranks = self.all_metrics;
         training = match world {
-            Some(world) => {
-                training.over_mpi(world, LearnerOptions::default().with_metrics_of_all_ranks(metrics_of_all_ranks))
-            }
+            Some(world) => training
+                .over_mpi(world, LearnerOptions::default().with_metrics_of_all_ranks(metrics_of_all_ranks)),
             // burn-train's terminal UI does not work under mpirun.
             None => training.renderer(Box::new(CliMetricsRenderer::new())),
         };

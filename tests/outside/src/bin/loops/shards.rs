@@ -21,6 +21,10 @@ pub fn check(world: &World) -> Result<(), Box<dyn Error>> {
         let mine: Vec<Vec<usize>> =
             data.batches().map(|batch| Ok(batch?.items)).collect::<Result<_, Box<dyn Error>>>()?;
         let through: Vec<usize> = (0..data.len()).map(|index| data.get(index)).collect::<Result<_, _>>()?;
+        let ahead = data.prefetch(1 + epoch as usize).map(|batch| Ok(batch?.items));
+        if ahead.collect::<Result<Vec<_>, Box<dyn Error>>>()? != mine {
+            return Err("a thread reads other batches".into());
+        }
         if mine.concat() != through {
             return Err("the samples of the shard differ from the samples of its batches".into());
         }
@@ -40,6 +44,17 @@ pub fn check(world: &World) -> Result<(), Box<dyn Error>> {
     if orders[0] == orders[1] || orders[1] == orders[2] {
         return Err("two epochs have the same order".into());
     }
+    let whole = data.clone().drop_last()?;
+    let lengths: Vec<_> =
+        whole.batches().map(|batch| batch.map(|batch| batch.len())).collect::<Result<_, _>>()?;
+    if lengths != vec![4; SAMPLES / (4 * world.size())] || whole.prefetch(2).count() != whole.steps() {
+        return Err(format!("drop_last keeps batches of {lengths:?}").into());
+    }
+    match ShardedDataset::new(world, numbers(SAMPLES), SAMPLES + 1)?.drop_last() {
+        Err(CommError::Shared(SharedError::Sharding(_))) => {}
+        _ => return Err("drop_last left no step".into()),
+    }
+    failures_of_a_thread(world)?;
     let last = world.size() - 1;
     let off = usize::from(world.rank() == last && last > 0);
     refused(
@@ -65,6 +80,40 @@ pub fn check(world: &World) -> Result<(), Box<dyn Error>> {
         Err(CommError::Shared(SharedError::Elsewhere { rank, .. })) if rank == last => Ok(()),
         _ => Err("fewer samples than ranks were accepted".into()),
     }
+}
+
+/// Checks that errors and panics of a data set that a thread reads arrive at their step.
+fn failures_of_a_thread(world: &World) -> Result<(), Box<dyn Error>> {
+    /// Fails or panics at one sample.
+    struct Failing {
+        at: usize,
+        panics: bool,
+    }
+    impl Dataset<usize, std::fmt::Error> for Failing {
+        fn get(&self, index: usize) -> Result<usize, std::fmt::Error> {
+            assert!(!(self.panics && index == self.at), "sample {index} panics");
+            if index == self.at { Err(std::fmt::Error) } else { Ok(index) }
+        }
+        fn len(&self) -> usize {
+            SAMPLES
+        }
+    }
+    let data =
+        |panics| ShardedDataset::new(world, Failing { at: 5 * world.size() + world.rank(), panics }, 4);
+    let steps: Vec<bool> = data(false)?.prefetch(3).map(|batch| batch.is_err()).collect();
+    if !steps.iter().enumerate().all(|(step, fails)| *fails == (step == 1)) {
+        return Err(format!("the steps of a data set that fails at step 1: {steps:?}").into());
+    }
+    let mut batches = data(true)?.prefetch(3);
+    let first = batches.next().is_some_and(|batch| batch.is_ok());
+    let second = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| batches.next().is_some()));
+    let message = second.err().and_then(|panic| panic.downcast::<String>().ok());
+    if !first || !message.is_some_and(|message| message.contains("panics")) {
+        return Err("a panic of the data set did not arrive".into());
+    }
+    // An iterator may be dropped before its end.
+    drop(data(false)?.prefetch(1));
+    Ok(())
 }
 
 /// Checks the result of a call in which the last rank differs from the others: all ranks must get the same
