@@ -80,9 +80,20 @@ fn averages_statistics(world: &World) -> anyhow::Result<()> {
     learner.average_buffers()?;
     let after = all(&layout.read(&learner.network.valid()));
     assert_eq!(after, all(&learner.params), "the network and what is saved agree");
-    for (index, value) in after.iter().enumerate() {
-        let mean = of_ranks.iter().map(|values| values[index]).sum::<f32>() / world.size() as f32;
-        assert!((value - mean).abs() <= 1e-6 * mean.abs().max(1e-3), "{value} is not the mean {mean}");
+    let mean_of = |term: &dyn Fn(&[f32]) -> f64| {
+        of_ranks.iter().map(|values| term(values)).sum::<f64>() / world.size() as f64
+    };
+    let channels = after.len() / 2;
+    for channel in 0..channels {
+        let mean = mean_of(&|values| f64::from(values[channel]));
+        // The mean variance, and the variance between the means.
+        let variance = mean_of(&|values| {
+            f64::from(values[channels + channel]) + (f64::from(values[channel]) - mean).powi(2)
+        });
+        for (found, expected) in [(after[channel], mean), (after[channels + channel], variance)] {
+            let apart = (f64::from(found) - expected).abs();
+            assert!(apart <= 1e-6 * expected.abs().max(1e-3), "{found} is not {expected}");
+        }
     }
     let equal: Vec<Vec<f32>> = world.gather(&after)?;
     assert!(equal.iter().all(|values| *values == equal[0]), "all ranks have the same");

@@ -136,7 +136,7 @@ pub fn equal_parameters(world: &World, layout: &ParamLayout, values: &[f32]) -> 
     world.check_equal("the parameters", &format!("{bits:x?}")).map_err(|error| error.to_string())
 }
 
-/// Checks that buffers (running statistics) are the mean over ranks, with the same bits on all ranks. Checks
+/// Checks that buffers (running statistics) are those of all ranks, with the same bits on all ranks. Checks
 /// this directly after averaging, and again after Burn has applied pending updates.
 pub fn averaged_buffers(world: &World, layout: &ParamLayout, module: &Network, mean: &[f64]) -> Outcome {
     for (when, values) in [("", layout.read(module)), (", read after valid()", layout.read(&module.valid()))]
@@ -146,7 +146,7 @@ pub fn averaged_buffers(world: &World, layout: &ParamLayout, module: &Network, m
                 let off = (f64::from(values[index]) - mean[index]).abs();
                 if off.is_nan() || off > 1e-6 * mean[index].abs().max(1.0) {
                     return Err(format!(
-                        "{}[{}]{when} is {} after averaging, and the ranks' mean is {}",
+                        "{}[{}]{when} is {} after averaging, and that of all ranks is {}",
                         spec.name,
                         index - spec.range.start,
                         values[index],

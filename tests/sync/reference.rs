@@ -91,15 +91,21 @@ impl Reference {
         self.copies = self.copies.drain(..).map(|copy| layout.write(copy, values)).collect();
     }
 
-    /// The mean over ranks of all values. Only buffers (running statistics) differ between ranks.
+    /// The mean over ranks of all values. Only buffers (running statistics) differ between ranks. A running
+    /// variance is that of all ranks: the mean variance, and the variance between the means of the ranks.
     pub fn mean_values(&self) -> Vec<f64> {
-        let mut mean = vec![0.0; self.layout.len()];
-        for copy in &self.copies {
-            let values = self.layout.read(&copy.valid());
-            mean.iter_mut().zip(values).for_each(|(mean, value)| *mean += f64::from(value));
+        let ranks: Vec<Vec<f32>> = self.copies.iter().map(|copy| self.layout.read(&copy.valid())).collect();
+        let mean_of = |term: &dyn Fn(&[f32]) -> f64| {
+            ranks.iter().map(|values| term(values)).sum::<f64>() / ranks.len() as f64
+        };
+        let mut all: Vec<f64> =
+            (0..self.layout.len()).map(|at| mean_of(&|values| f64::from(values[at]))).collect();
+        for pair in self.layout.specs().windows(2).filter(|pair| pair[1].name.ends_with("running_var")) {
+            for (mean, variance) in pair[0].range.clone().zip(pair[1].range.clone()) {
+                all[variance] += mean_of(&|values| (f64::from(values[mean]) - all[mean]).powi(2));
+            }
         }
-        mean.iter_mut().for_each(|mean| *mean /= self.copies.len() as f64);
-        mean
+        all
     }
 }
 

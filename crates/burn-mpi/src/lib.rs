@@ -94,6 +94,7 @@ mod sharded;
 mod sharding;
 mod tensors;
 pub mod threads;
+mod tied;
 #[cfg(feature = "train")]
 mod train;
 mod world;
@@ -134,6 +135,7 @@ pub use run::{abort, end_the_job_on_panic, run};
 #[cfg(feature = "data")]
 pub use sharded::{BatchError, RankBatch, ShardedDataset};
 pub use sharding::{SampleOrder, ShardPlan, UnevenBatch};
+pub use tied::tie_parameters;
 #[cfg(feature = "train")]
 pub use train::{LearnerOptions, OverMpi, RankOutput, backward};
 pub use world::World;

@@ -1,10 +1,14 @@
 //! Broadcast and comparison of whole modules between ranks.
 
+use std::collections::HashMap;
+use std::ops::Range;
+
 use burn::module::Module;
 use burn::tensor::{Bytes, DType, TensorData};
 use sha2::{Digest, Sha256};
 
 use crate::calling::calling;
+use crate::tied::tie_parameters;
 use crate::{CommError, ParamLayout, ParamSpec, World, tensors};
 
 /// Returns `module` with rank 0's parameters and buffers: floats, integers, booleans and quantized tensors,
@@ -27,13 +31,12 @@ use crate::{CommError, ParamLayout, ParamSpec, World, tensors};
 /// # Errors
 /// On all ranks: [`SharedError::Diverged`](crate::SharedError::Diverged) names the first parameter whose
 /// name, shape, type or `require_grad` differs, or else the first field that differs, such as another variant
-/// of an enum; [`SharedError::Elsewhere`](crate::SharedError::Elsewhere) names parameters that are tied to
-/// each other (one parameter in two fields). Other errors come from the transport.
+/// of an enum. Other errors come from the transport.
 pub fn broadcast_module<M: Module>(world: &World, module: M) -> Result<M, CommError> {
     let _calling = calling("broadcast_module");
     flush_running_statistics(&module);
     let (mut described, mut lengths) = (Vec::new(), Vec::new());
-    tensors::visit(&module, &mut |_, spec, data| {
+    let fields = tensors::visit(&module, &mut |_, spec, data| {
         described.push(spec.describe());
         lengths.push(match spec.dtype {
             // Quantized values are packed, and their data includes scales.
@@ -41,9 +44,7 @@ pub fn broadcast_module<M: Module>(world: &World, module: M) -> Result<M, CommEr
             dtype => spec.shape.iter().product::<usize>() * dtype.size(),
         });
     });
-    let layout = ParamLayout::of_module(&module);
-    compare(world, described, layout.fields, "")?;
-    agree_on_module(world, layout.tied)?;
+    compare(world, described, fields, "")?;
     let mut result = Ok(());
     // After an error of the transport, nothing more is sent.
     let mut send = |mut bytes: Vec<u8>| {
@@ -61,25 +62,16 @@ pub fn broadcast_module<M: Module>(world: &World, module: M) -> Result<M, CommEr
         let bytes = Bytes::from_bytes_vec(send(vec![0; lengths.next()?])?);
         Some(TensorData::from_bytes(bytes, shape.to_vec(), dtype))
     });
-    result.map(|()| module)
+    result.map(|()| tie_parameters(module))
 }
 
-/// Checks that all ranks have a module of this layout, and that it can be trained data-parallel.
+/// Checks that all ranks have a module of this layout.
 ///
 /// # Errors
-/// [`SharedError::Diverged`](crate::SharedError::Diverged) names the first parameter that differs;
-/// [`SharedError::Elsewhere`](crate::SharedError::Elsewhere) names a rank with a trainable parameter that is
-/// not f32, or with a parameter that is tied to another one.
-pub(crate) fn check_trainable(world: &World, layout: &ParamLayout) -> Result<(), CommError> {
+/// [`SharedError::Diverged`](crate::SharedError::Diverged) names the first parameter that differs.
+pub(crate) fn check_same(world: &World, layout: &ParamLayout) -> Result<(), CommError> {
     let _calling = calling("the start of gradient averaging");
-    compare(world, layout.specs().iter().map(|spec| spec.describe()).collect(), layout.fields.clone(), "")?;
-    agree_on_module(world, layout.unsupported())
-}
-
-/// Returns an error on all ranks if the module of a rank is unsupported. `unsupported` is the reason of this
-/// rank, if it has one. Parameters may be tied on one rank only, which a comparison of shapes does not show.
-fn agree_on_module(world: &World, unsupported: Option<String>) -> Result<(), CommError> {
-    world.agree(unsupported.map_or(Ok(()), |reason| Err(CommError::Module(reason))))
+    compare(world, layout.specs().iter().map(ParamSpec::describe).collect(), layout.fields.clone(), "")
 }
 
 /// Checks that all ranks have the same tensors and the same fields. `tensors` has one description for each
@@ -108,21 +100,46 @@ fn compare(world: &World, tensors: Vec<String>, fields: Vec<String>, when: &str)
 /// Returns `module` with its float buffers averaged over all ranks. Buffers are values without gradients,
 /// such as running statistics of batch norm. Integers and booleans, which have no mean, are unchanged.
 ///
+/// The variance over all ranks is E[x²] − E[x]², and a rank's E[x²] is its variance plus the square of its
+/// mean. So a buffer `running_var` beside a buffer `running_mean` is averaged together with it: the variance
+/// between the means of the ranks counts.
+///
 /// # Errors
 /// If the transport fails.
 pub(crate) fn average_buffers<M: Module>(world: &World, module: M) -> Result<M, CommError> {
     flush_running_statistics(&module);
-    let mut sums: Vec<f64> = Vec::new();
+    let (mut names, mut ranges) = (HashMap::new(), Vec::new());
+    let mut values: Vec<f64> = Vec::new();
     tensors::visit(&module, &mut |_, spec, data| {
         if spec.dtype.is_float() && !spec.trainable {
-            sums.extend(data().iter::<f64>());
+            let start = values.len();
+            values.extend(data().iter::<f64>());
+            names.insert(spec.name, ranges.len());
+            ranges.push(start..values.len());
         }
     });
-    if sums.is_empty() {
+    if values.is_empty() {
         return Ok(module);
     }
-    world.sum_f64(&mut sums)?;
-    let mut means = sums.into_iter().map(|sum| sum / world.size() as f64);
+    let variances: Vec<(Range<usize>, Range<usize>)> = names
+        .iter()
+        .filter_map(|(name, &variance)| {
+            let mean = *names.get(&format!("{}running_mean", name.strip_suffix("running_var")?))?;
+            let pair = (ranges[variance].clone(), ranges[mean].clone());
+            (pair.0.len() == pair.1.len()).then_some(pair)
+        })
+        .collect();
+    for (variance, mean) in variances.iter().cloned() {
+        variance.zip(mean).for_each(|(variance, mean)| values[variance] += values[mean] * values[mean]);
+    }
+    world.sum_f64(&mut values)?;
+    values.iter_mut().for_each(|value| *value /= world.size() as f64);
+    for (variance, mean) in variances {
+        for (variance, mean) in variance.zip(mean) {
+            values[variance] = (values[variance] - values[mean] * values[mean]).max(0.0);
+        }
+    }
+    let mut means = values.into_iter();
     Ok(tensors::write(module, &mut |dtype, shape, trainable| {
         if trainable || !dtype.is_float() {
             return None;

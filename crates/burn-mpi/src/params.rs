@@ -15,6 +15,7 @@ use burn::module::Module;
 use burn::tensor::{DType, TensorData};
 
 use crate::tensors;
+use crate::tied::tie_parameters;
 
 /// One float parameter of a module, or one float buffer: values without gradients, such as batch norm's
 /// running statistics.
@@ -32,16 +33,27 @@ pub struct ParamSpec {
     /// identifies a type by its name, so a user-defined struct that is also called `Linear` is treated as
     /// Burn's.
     pub transposed: bool,
-    /// Whether the parameter gets gradients; batch norm's running statistics do not.
+    /// Whether the parameter gets gradients. Batch norm's running statistics do not, and the gradient of a
+    /// tied parameter belongs to its first field.
     pub trainable: bool,
+    /// The index of the first field with the same parameter, if the parameter is in several fields.
+    pub tied_to: Option<usize>,
 }
 
 impl ParamSpec {
     /// Returns one line to compare across ranks, such as `out.weight [64, 1] F32`.
     pub(crate) fn describe(&self) -> String {
-        let is_buffer = self.dtype.is_float() && !self.trainable;
-        let gradient = if is_buffer { " without gradient" } else { "" };
+        let gradient = match self.tied_to {
+            Some(first) => format!(" tied to parameter {first}"),
+            None if self.dtype.is_float() && !self.trainable => " without gradient".to_owned(),
+            None => String::new(),
+        };
         format!("{} {:?} {:?}{gradient}", self.name, self.shape, self.dtype)
+    }
+
+    /// Returns whether these are values of a module that get no gradients, such as running statistics.
+    fn is_buffer(&self) -> bool {
+        !self.trainable && self.tied_to.is_none()
     }
 
     /// Returns the shape in PyTorch's order of dimensions.
@@ -88,9 +100,6 @@ impl ParamSpec {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParamLayout {
     pub(crate) specs: Vec<ParamSpec>,
-    /// A description of the first two tied parameters (two fields with the same parameter); `None` if no
-    /// parameters are tied.
-    pub(crate) tied: Option<String>,
     /// The fields that are modules, each with the type that contains it, to compare across ranks.
     pub(crate) fields: Vec<String>,
 }
@@ -98,23 +107,17 @@ pub struct ParamLayout {
 impl ParamLayout {
     /// Reads the layout of `module`. Initialises parameters that have not been used yet.
     pub fn of_module<M: Module>(module: &M) -> Self {
-        let (mut specs, mut tied) = (Vec::<ParamSpec>::new(), None);
-        let mut seen = HashMap::new();
-        let fields = tensors::visit(module, &mut |id, spec, _| {
+        let (mut specs, mut seen) = (Vec::new(), HashMap::new());
+        let fields = tensors::visit(module, &mut |id, mut spec, _| {
             if spec.dtype.is_float() {
-                if let Some(first) = seen.insert(id, specs.len()) {
-                    tied.get_or_insert_with(|| {
-                        format!(
-                            "{} is tied to {}, and Burn's optimizers would update only one of them; call the same \
-                             layer twice instead",
-                            spec.name, specs[first].name
-                        )
-                    });
+                let first = *seen.entry(id).or_insert(specs.len());
+                if first < specs.len() {
+                    (spec.tied_to, spec.trainable) = (Some(first), false);
                 }
                 specs.push(spec);
             }
         });
-        Self { specs, tied, fields }
+        Self { specs, fields }
     }
 
     /// Returns the layout with the parameters and buffers renamed to `names`, in visit order.
@@ -126,14 +129,6 @@ impl ParamLayout {
         assert_eq!(names.len(), self.specs.len(), "with_names requires one name for each parameter");
         self.specs.iter_mut().zip(names).for_each(|(spec, name)| spec.name = name);
         self
-    }
-
-    /// Returns why a module of this layout cannot be trained data-parallel; `None` if it can. A parameter
-    /// with gradients must be f32, and parameters must not be tied to each other.
-    pub fn unsupported(&self) -> Option<String> {
-        let other = self.specs.iter().find(|spec| spec.trainable && spec.dtype != DType::F32);
-        let other = other.map(|spec| format!("{} is {:?} instead of F32", spec.name, spec.dtype));
-        other.or_else(|| self.tied.clone())
     }
 
     /// Returns the parameters and buffers, in visit order.
@@ -159,15 +154,17 @@ impl ParamLayout {
 
     /// Reads the values of all float parameters and buffers of `module`, as f32.
     pub fn read<M: Module>(&self, module: &M) -> Vec<f32> {
-        Self::read_if(module, self.len(), |_| true)
+        Self::read_if(module, self.len(), &mut |_| true)
     }
 
     /// Reads the values of the float buffers of `module`, as f32.
     pub fn read_buffers<M: Module>(&self, module: &M) -> Vec<f32> {
-        Self::read_if(module, self.len() - self.trainable(), |spec| !spec.trainable)
+        let mut specs = self.specs.iter();
+        let mut is_buffer = |_: &ParamSpec| specs.next().is_some_and(ParamSpec::is_buffer);
+        Self::read_if(module, 0, &mut is_buffer)
     }
 
-    fn read_if<M: Module>(module: &M, length: usize, wanted: fn(&ParamSpec) -> bool) -> Vec<f32> {
+    fn read_if<M: Module>(module: &M, length: usize, wanted: &mut dyn FnMut(&ParamSpec) -> bool) -> Vec<f32> {
         let mut flat = Vec::with_capacity(length);
         tensors::visit(module, &mut |_, spec, data| {
             if spec.dtype.is_float() && wanted(&spec) {
@@ -199,19 +196,25 @@ impl ParamLayout {
 
     fn write_if<M: Module>(&self, module: M, flat: &[f32], wanted: fn(&ParamSpec) -> bool) -> M {
         let mut specs = self.specs.iter();
-        tensors::write(module, &mut |dtype, _, _| {
+        let module = tensors::write(module, &mut |dtype, _, _| {
             if !dtype.is_float() {
                 return None;
             }
             let spec = specs.next().expect("the module has this layout");
             let values = || TensorData::new(flat[spec.range.clone()].to_vec(), spec.shape.clone());
             wanted(spec).then(values)
-        })
+        });
+        if self.specs.iter().any(|spec| spec.tied_to.is_some()) { tie_parameters(module) } else { module }
+    }
+
+    /// Returns the parameters that are tied to an earlier one.
+    pub(crate) fn tied(&self) -> Vec<usize> {
+        (0..self.specs.len()).filter(|&param| self.specs[param].tied_to.is_some()).collect()
     }
 
     /// Returns whether the module has float buffers.
     pub fn has_buffers(&self) -> bool {
-        self.specs.iter().any(|spec| !spec.trainable)
+        self.specs.iter().any(ParamSpec::is_buffer)
     }
 }
 

@@ -85,6 +85,7 @@ impl Visitor<'_, '_> {
             dtype,
             transposed: shape.len() == 2 && is_weight,
             trainable,
+            tied_to: None,
         };
         (self.visit)(id, spec, data);
     }

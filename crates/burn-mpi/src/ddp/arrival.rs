@@ -118,8 +118,9 @@ mod tests {
             dtype: burn::tensor::DType::F32,
             transposed: false,
             trainable: param != 2,
+            tied_to: None,
         };
-        ParamLayout { specs: (0..5).map(spec).collect(), tied: None, fields: Vec::new() }
+        ParamLayout { specs: (0..5).map(spec).collect(), fields: Vec::new() }
     }
 
     #[test]

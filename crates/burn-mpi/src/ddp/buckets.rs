@@ -61,6 +61,8 @@ pub(crate) struct Buckets {
     /// Number of times that the model uses each parameter. Autodiff registers a parameter's gradient once for
     /// each use, and the gradient is final after the last registration.
     pub uses: Vec<usize>,
+    /// The parameters that are tied to an earlier one, which has their gradient.
+    pub tied: Vec<usize>,
     /// For each parameter, true if no rank had a gradient of it in the last step.
     pub absent: Vec<bool>,
     /// Number of bytes of all buffers that this rank has passed to collectives.
@@ -136,6 +138,7 @@ impl Buckets {
             times: CommTimes::default(),
             watch: None,
             uses: vec![1; params],
+            tied: Vec::new(),
             absent: vec![false; params],
             sent: 0,
             compressor: None,
@@ -229,7 +232,10 @@ impl Buckets {
     pub fn add(&mut self, param: usize, gradient: &[f32]) {
         let fits = |(_, range): &(usize, Range<usize>)| range.len() == gradient.len();
         let Some((bucket, range)) = self.plan.place(param).filter(fits) else {
-            self.step.unexpected.get_or_insert(param);
+            // Burn has the gradient of a tied parameter for each of its fields.
+            if !self.tied.contains(&param) {
+                self.step.unexpected.get_or_insert(param);
+            }
             return;
         };
         self.copying(|this| {

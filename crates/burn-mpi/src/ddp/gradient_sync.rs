@@ -14,7 +14,7 @@ mod compression;
 
 use burn::module::Module;
 use burn::optim::GradientsParams;
-use burn::tensor::{Gradients, Tensor};
+use burn::tensor::{DType, Gradients, Tensor};
 
 use crate::compress::powersgd::LowRank;
 use crate::ddp::arrival::Probe;
@@ -99,6 +99,7 @@ impl GradientSync {
         let params = layout.specs().len();
         let clock = world.member().activity.clock.clone();
         let mut buckets = Buckets::new(collective, options, plan, params, world.rank(), clock);
+        buckets.tied = layout.tied();
         let compression = options.compression.map(|power_sgd| LowRank::new(power_sgd, options.wire, layout));
         let compression = match compression.transpose() {
             Ok(Some(_)) if options.shard => Err(CommError::Compression(WITH_SHARES.to_owned())),
@@ -165,7 +166,8 @@ impl GradientSync {
     /// gradients of the previous step. If `own` is 0, the loss is not used.
     ///
     /// # Errors
-    /// - [`CommError::OnRank`] if `own` exceeds `total`.
+    /// - [`CommError::OnRank`] if `own` exceeds `total`, or if the fields of a tied parameter have become
+    ///   different tensors (see [`tie_parameters`](crate::tie_parameters)).
     /// - [`CommError::NoGradient`] names a parameter whose gradient does not fit the buckets, because the
     ///   module has changed.
     /// - [`CommError::Module`] if ranks are threads that share the autodiff graph of the module.
@@ -201,6 +203,14 @@ impl GradientSync {
     ) -> Result<(Gradients, Vec<Option<Taken>>), CommError> {
         if let (0, Some(seat)) = (self.steps, self.world.seat()) {
             seat.check_nodes(hook::nodes(module))?;
+        }
+        if let Some(param) = hook::untied(module, &self.layout) {
+            let [field, first] = [param, self.layout.specs()[param].tied_to.unwrap_or_default()]
+                .map(|param| &self.layout.specs()[param].name);
+            return Err(self.world.wrong(format!(
+                "{field} is tied to {first}, but is another tensor: Burn's optimizers update only one of them; call \
+                 burn_mpi::tie_parameters after each step"
+            )));
         }
         let probing = self.arrival.is_none();
         let buckets = self.buckets.take().ok_or(PANICKED)?;
@@ -471,8 +481,9 @@ impl GradientSync {
     }
 
     /// Returns `module` with its float buffers averaged over ranks. A buffer is a tensor that gets no
-    /// gradients. The running statistics of batch norm, for example, differ between ranks. All ranks must
-    /// call it with the same module.
+    /// gradients. The running statistics of batch norm, for example, differ between ranks. A `running_var`
+    /// beside a `running_mean` becomes the variance over the samples of all ranks, if ranks have equally many.
+    /// All ranks must call it with the same module.
     ///
     /// # Errors
     /// If the transport fails.
@@ -630,6 +641,14 @@ fn plan_of(
 
 /// Checks that all ranks average the same module in the same way.
 fn compare(world: &World, layout: &ParamLayout, options: &SyncOptions) -> Result<(), CommError> {
-    module::check_trainable(world, layout)?;
-    world.check_equal("SyncOptions", &format!("{options:?}"))
+    module::check_same(world, layout)?;
+    world.check_equal("SyncOptions", &format!("{options:?}"))?;
+    let wide = layout.specs().iter().find(|spec| spec.trainable && spec.dtype == DType::F64);
+    match wide {
+        Some(spec) if options.shard => Err(CommError::Sharded(format!(
+            "{} is F64, and ranks send their updated shares as f32; use f32, or SyncOptions without shard",
+            spec.name
+        ))),
+        _ => Ok(()),
+    }
 }

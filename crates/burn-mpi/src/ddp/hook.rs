@@ -31,16 +31,16 @@ use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::grads::{DistributedRegistration, Gradients as Container};
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::flex::FlexTensor;
-#[cfg(any(feature = "ndarray", feature = "tch", feature = "cuda"))]
 use burn::backend::ops::FloatTensorOps;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, Backend, Dispatch, Flex, TensorPrimitive, backend_extension};
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::container::TensorContainer;
 #[cfg(any(feature = "ndarray", feature = "tch", feature = "cuda"))]
-use burn::tensor::{DType, read_sync};
-use burn::tensor::{Gradients, Tensor};
+use burn::tensor::read_sync;
+use burn::tensor::{DType, FloatDType, Gradients, Tensor};
 
+use crate::ParamLayout;
 use crate::collective::polled;
 use crate::ddp::buckets::Buckets;
 
@@ -177,13 +177,17 @@ pub(super) trait Readable: Backend {
 
 impl Readable for Flex {
     fn read(gradient: &FlexTensor, take: &mut dyn FnMut(&[f32])) -> Option<FlexTensor> {
-        match gradient.as_slice::<f32>() {
+        // The clone shares memory; a later accumulation makes a new tensor.
+        let kept = match gradient.dtype() {
+            DType::F32 => gradient.clone(),
+            _ => Self::float_cast(gradient.clone(), FloatDType::F32),
+        };
+        match kept.as_slice::<f32>() {
             Some(values) => take(values),
             // A strided view is copied into contiguous memory first.
-            None => take(gradient.to_contiguous().as_slice::<f32>()?),
+            None => take(kept.to_contiguous().as_slice::<f32>()?),
         }
-        // The clone shares memory; a later accumulation makes a new tensor.
-        Some(gradient.clone())
+        Some(kept)
     }
 }
 
@@ -255,6 +259,17 @@ pub(super) fn nodes_of<M: Module>(module: &M) -> Option<(HashMap<u64, usize>, us
     let mut visitor = NodeVisitor { nodes: HashMap::new(), next: 0, is_hooked: true };
     module.visit(&mut visitor);
     visitor.is_hooked.then_some((visitor.nodes, visitor.next))
+}
+
+/// Returns the first parameter that `layout` has as tied, but is another tensor than the parameter that it is
+/// tied to. `None` on a backend without the hook.
+pub(super) fn untied<M: Module>(module: &M, layout: &ParamLayout) -> Option<usize> {
+    let tied = layout.tied();
+    if tied.is_empty() {
+        return None;
+    }
+    let (nodes, _) = nodes_of(module)?;
+    tied.into_iter().find(|param| nodes.values().any(|owner| owner == param))
 }
 
 struct NodeVisitor {

@@ -10,6 +10,7 @@ use crate::ddp::buffers::{BucketPlan, Part};
 use crate::ddp::collector::read;
 use crate::ddp::gradient_sync::{GradientSync, PANICKED};
 use crate::ddp::optimizer_state::ids_of;
+use crate::tied::tie_parameters;
 use crate::{CommError, tensors};
 
 /// One of Burn's optimizers, such as Adam, with its state divided among the ranks: ZeRO stage 1 (Rajbhandari
@@ -163,6 +164,8 @@ impl<O: Optimizer> ShardedOptimizer<O> {
             let gradient = Tensor::<1>::from_primitive::<Flex>(gradient).to_device(&device);
             let old = state.take().map(|state| O::to_device(state, &device));
             let value = value.clone().slice([part.range.clone()]);
+            let gradient =
+                if gradient.dtype() == value.dtype() { gradient } else { gradient.cast(value.dtype()) };
             let (value, new) = self.optimizer.step(lr, value, gradient, old);
             *state = new;
             buckets.copying(|buckets| {
@@ -184,7 +187,8 @@ fn gather<M: Module>(module: M, updated: &[bool], sync: &mut GradientSync) -> Re
         let values = |param| buckets.gradient(param).filter(|_| is_taken(param));
         module = module.take().map(|module| tensors::overwrite(module, &values));
     })?;
-    module.ok_or(PANICKED)
+    let module = module.ok_or(PANICKED)?;
+    Ok(if sync.layout.tied().is_empty() { module } else { tie_parameters(module) })
 }
 
 /// Collects the values of the parameters that a step updates.

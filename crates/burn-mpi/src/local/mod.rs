@@ -111,7 +111,7 @@ impl LocalUpdates {
     ) -> Result<Self, CommError> {
         check_length(layout, params);
         let _calling = calling("the start of local updates");
-        module::check_trainable(world, layout)?;
+        module::check_same(world, layout)?;
         world.check_equal("LocalOptions", &format!("{options:?}"))?;
         // Options and layout are equal on all ranks, and so are these errors.
         let parts = options.check().and_then(|()| divide(layout, options.fragments)).map_err(shared)?;

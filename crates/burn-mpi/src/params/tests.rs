@@ -45,6 +45,7 @@ fn transposing_twice_is_nothing() {
         dtype: DType::F32,
         transposed: true,
         trainable: true,
+        tied_to: None,
     };
     let values = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0];
     assert_eq!(spec.to_torch(&values), [1.0, 3.0, 5.0, 2.0, 4.0, 6.0]);
@@ -83,13 +84,27 @@ fn weights_stored_by_columns_are_read_and_written_as_by_rows() {
 }
 
 #[test]
-fn types_stay_and_only_trained_parameters_have_to_be_f32() {
+fn types_stay() {
     let device = Device::flex().autodiff();
     let double = |value: f64| Tensor::<2>::from_data([[value]], (&device, DType::F64));
     let module = OwnLinear { weight: Param::from_tensor(double(0.5)) };
-    let layout = ParamLayout::of_module(&module);
-    assert_eq!(layout.unsupported().as_deref(), Some("weight is F64 instead of F32"));
-    let module = layout.write(module, &[2.0]).no_grad();
+    let module = ParamLayout::of_module(&module).write(module, &[2.0]);
     assert_eq!(module.weight.val().into_data(), TensorData::from([[2.0f64]]));
-    assert_eq!(ParamLayout::of_module(&module).unsupported(), None, "a buffer may be of any type");
+}
+
+#[test]
+fn a_tied_parameter_counts_once_and_stays_one_tensor() {
+    let mut module = net(&Device::flex().autodiff());
+    module.weight = module.linear.weight.clone();
+    let layout = ParamLayout::of_module(&module);
+    let fields: Vec<_> = layout.specs().iter().map(|spec| (spec.tied_to, spec.trainable)).collect();
+    assert_eq!(fields[0], (None, true));
+    assert_eq!(fields.last(), Some(&(Some(0), false)));
+    assert!(!layout.has_buffers() && layout.read_buffers(&module).is_empty());
+    let mut flat = layout.read(&module);
+    assert_eq!(layout.trainable() + 6, flat.len());
+    flat[0] = 7.0;
+    let module = layout.write_trainable(module, &flat);
+    assert_eq!(module.weight.val().into_data(), module.linear.weight.val().into_data());
+    assert_eq!(layout.read(&module)[0], 7.0);
 }

@@ -14,9 +14,9 @@ fn layout(shapes: &[&[usize]]) -> ParamLayout {
         let range = std::mem::replace(&mut start, end)..end;
         let name = format!("weight{end}");
         let shape = shape.to_vec();
-        ParamSpec { name, shape, range, dtype: DType::F32, transposed: false, trainable: true }
+        ParamSpec { name, shape, range, dtype: DType::F32, transposed: false, trainable: true, tied_to: None }
     };
-    ParamLayout { specs: shapes.iter().map(spec).collect(), tied: None, fields: Vec::new() }
+    ParamLayout { specs: shapes.iter().map(spec).collect(), fields: Vec::new() }
 }
 
 /// Several ranks, each with the gradients of two parameters in one bucket: a matrix and a vector.

@@ -35,6 +35,9 @@ impl GradientSync {
     /// [`CommError::NoGradient`] if no step has ended, or the module differs from the one that this
     /// `GradientSync` was made for.
     pub(in crate::ddp) fn has_gradient(&self, param: usize, shape: &[usize]) -> Result<bool, CommError> {
+        if self.layout.specs().get(param).is_some_and(|spec| spec.tied_to.is_some()) {
+            return Ok(false);
+        }
         match self.finished(param) {
             Err(CommError::NoGradient { reason: MissingGradient::Unused, .. }) => return Ok(false),
             finished => finished.map(drop)?,

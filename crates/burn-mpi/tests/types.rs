@@ -1,0 +1,208 @@
+//! Parameters of every float type, and tied parameters: ranks that are threads train to the results of plain
+//! Burn on the samples of all ranks.
+
+use std::error::Error;
+
+use burn::module::{Module, ModuleMapper, Param};
+use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig};
+use burn::optim::{AdamConfig, GradientsParams, ModuleOptimizer, SgdConfig};
+use burn::tensor::{DType, Device, FloatDType, Int, Tensor, TensorData};
+use burn_mpi::threads::{Options, run};
+use burn_mpi::{
+    Backend, GradientSync, LocalOptions, LocalUpdates, MicroBatch, Reduction, ShardedOptimizer, Signals,
+    SyncOptions, Transport, World, broadcast_module, check_equal_weights, connect, tie_parameters,
+};
+
+const TOKENS: usize = 7;
+const WIDTH: usize = 4;
+const STEPS: usize = 6;
+
+/// A language model in small: the output layer has the weights of the embedding.
+#[derive(Module, Debug)]
+struct Net {
+    embedding: Embedding,
+    hidden: Linear,
+    output: Param<Tensor<2>>,
+}
+
+impl Net {
+    fn new(dtype: FloatDType, seed: u64) -> Self {
+        let device = Device::flex().autodiff();
+        let embedding = EmbeddingConfig::new(TOKENS, WIDTH).init(&device);
+        let hidden = LinearConfig::new(WIDTH, WIDTH).init(&device);
+        let drawn = Self { output: embedding.weight.clone(), embedding, hidden };
+        tie_parameters(drawn.map(&mut Begin { dtype, next: seed as f32 }))
+    }
+
+    /// The mean loss of the samples with these numbers.
+    fn loss(&self, samples: &[usize]) -> Tensor<1> {
+        let device = self.hidden.weight.device();
+        let token = |factor: usize| {
+            let tokens: Vec<i64> = samples.iter().map(|sample| (sample * factor % TOKENS) as i64).collect();
+            Tensor::<1, Int>::from_data(&tokens[..], &device)
+        };
+        let x = self.embedding.forward(token(3).unsqueeze::<2>()).reshape([samples.len(), WIDTH]);
+        let scores = self.hidden.forward(x).tanh().matmul(self.output.val().transpose());
+        let wanted = token(5).one_hot::<2>(TOKENS).float().cast(scores.dtype());
+        (scores - wanted).powi_scalar(2).mean()
+    }
+
+    fn values(&self) -> Vec<f64> {
+        [self.embedding.weight.val(), self.hidden.weight.val(), self.output.val()]
+            .iter()
+            .flat_map(|tensor| tensor.to_data().iter::<f64>().collect::<Vec<_>>())
+            .collect()
+    }
+}
+
+/// Sets the parameters to fixed values of a type.
+struct Begin {
+    dtype: FloatDType,
+    next: f32,
+}
+
+impl ModuleMapper for Begin {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let (id, tensor, mapper) = param.consume();
+        let values: Vec<f32> = (0..tensor.shape().num_elements())
+            .map(|_| {
+                self.next += 1.0;
+                (self.next * 1.7).sin() / 2.0
+            })
+            .collect();
+        let data = TensorData::new(values, tensor.shape());
+        let tensor = Tensor::<D>::from_data(data, (&tensor.device(), DType::from(self.dtype)));
+        Param::from_mapped_value(id, tensor.require_grad(), mapper)
+    }
+}
+
+/// The samples of a step, from 1 to 11, so that ranks have different numbers of samples, or none.
+fn samples(step: usize) -> Vec<usize> {
+    (0..1 + 10 * (step % 2)).map(|at| 20 * step + at).collect()
+}
+
+/// Trains with plain Burn on the samples of all ranks.
+fn plain(dtype: FloatDType, optimizer: ModuleOptimizer) -> Vec<f64> {
+    let (mut net, mut optimizer) = (Net::new(dtype, 0), optimizer);
+    for step in 0..STEPS {
+        let gradients = GradientsParams::from_grads(net.loss(&samples(step)).backward(), &net);
+        net = tie_parameters(optimizer.step(0.05, net, gradients));
+    }
+    net.values()
+}
+
+/// Trains on this rank's samples, and averages gradients.
+fn averaged(world: &World, dtype: FloatDType, options: SyncOptions) -> Result<Vec<f64>, Box<dyn Error>> {
+    let mut net = broadcast_module(world, Net::new(dtype, 3 * world.rank() as u64))?;
+    let collective = connect(world, Backend::Mpi, &Transport::default())?;
+    let mut sync = GradientSync::of_module(world, collective, &net, options);
+    let mut optimizer = AdamConfig::new().init();
+    let mut shares = ShardedOptimizer::new(AdamConfig::new().build())?;
+    for step in 0..STEPS {
+        let all = samples(step);
+        let own: Vec<usize> = all.iter().copied().skip(world.rank()).step_by(world.size()).collect();
+        if !own.is_empty() {
+            sync.backward(&net.loss(&own), &net, own.len(), all.len(), MicroBatch::Last)?;
+        }
+        if options.shard {
+            sync.reduce(Signals::default())?;
+            net = shares.step(0.05, net, &mut sync)?;
+        } else {
+            let gradients = sync.finish(&net)?;
+            let of_hidden = gradients.get::<2>(net.hidden.weight.id).ok_or("no gradient")?;
+            assert_eq!(of_hidden.dtype(), DType::from(dtype));
+            net = tie_parameters(optimizer.step(0.05, net, gradients));
+        }
+        assert_eq!(net.output.val().dtype(), DType::from(dtype));
+    }
+    check_equal_weights(world, &net)?;
+    Ok(net.values())
+}
+
+fn apart(one: &[f64], other: &[f64]) -> f64 {
+    assert_eq!(one.len(), other.len());
+    one.iter().zip(other).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max)
+}
+
+#[test]
+fn parameters_of_every_type_and_tied_ones_train_as_on_one_process() {
+    for (dtype, tolerance) in
+        [(FloatDType::F32, 2e-6), (FloatDType::F64, 1e-6), (FloatDType::F16, 4e-3), (FloatDType::BF16, 4e-2)]
+    {
+        let expected = plain(dtype, AdamConfig::new().init());
+        assert!(apart(&expected, &Net::new(dtype, 0).values()) > 0.1, "{dtype:?}: nothing was trained");
+        for (ranks, seed) in (1..=4).flat_map(|ranks| (0..5).map(move |seed| (ranks, seed))) {
+            for shard in [false, true] {
+                if shard && dtype == FloatDType::F64 {
+                    continue;
+                }
+                let options = SyncOptions::default()
+                    .with_shard(shard)
+                    .with_reduction(Reduction::Ordered)
+                    .with_bucket_bytes(64)
+                    .with_first_bucket_bytes(64);
+                let found = run(ranks, &Options::default().with_seed(seed), |world| {
+                    averaged(world, dtype, options).map_err(|error| error.to_string())
+                });
+                for found in found.unwrap() {
+                    let apart = apart(&found, &expected);
+                    assert!(apart <= tolerance, "{dtype:?}, {ranks} ranks, shard {shard}: {apart}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn tied_parameters_that_came_apart_are_named() {
+    let failure = run(2, &Options::default(), |world| -> Result<(), Box<dyn Error>> {
+        let mut net = broadcast_module(world, Net::new(FloatDType::F32, 0))?;
+        let collective = connect(world, Backend::Mpi, &Transport::default())?;
+        let mut sync = GradientSync::of_module(world, collective, &net, SyncOptions::default());
+        for _ in 0..2 {
+            let gradients = sync.average(&net.loss(&[1, 2]), &net, 2, 4)?;
+            net = SgdConfig::new().init().step(0.1, net, gradients);
+        }
+        Ok(())
+    });
+    let text = failure.unwrap_err().to_string();
+    let told = ["output is tied to embedding.weight, but is another tensor", "burn_mpi::tie_parameters"];
+    assert!(told.iter().all(|part| text.contains(part)), "{text}");
+}
+
+#[test]
+fn double_precision_is_not_sent_in_shares() {
+    let options = SyncOptions::default().with_shard(true);
+    let failure = run(2, &Options::default(), |world| {
+        averaged(world, FloatDType::F64, options).map_err(|error| error.to_string())
+    });
+    let text = failure.unwrap_err().to_string();
+    assert!(text.contains("embedding.weight is F64"), "{text}");
+}
+
+#[test]
+fn local_updates_keep_types_and_ties() {
+    for dtype in [FloatDType::F32, FloatDType::F64, FloatDType::F16, FloatDType::BF16] {
+        let train = |world: &World| -> Result<Vec<f64>, Box<dyn Error>> {
+            let mut net = broadcast_module(world, Net::new(dtype, 0))?;
+            let collective = connect(world, Backend::Mpi, &Transport::default())?;
+            let options = LocalOptions::default().with_every(2);
+            let mut local = LocalUpdates::of_module(world, collective, &net, options)?;
+            let mut optimizer = SgdConfig::new().init();
+            for step in 0..STEPS {
+                let loss = net.loss(&[step, 3 * step + world.rank()]);
+                let gradients = GradientsParams::from_grads(local.backward(&loss), &net);
+                net = tie_parameters(optimizer.step(0.05, net, gradients));
+                net = local.step_module(net, 2)?;
+            }
+            let net = local.finish_module(net)?;
+            check_equal_weights(world, &net)?;
+            assert_eq!(net.output.val().dtype(), DType::from(dtype));
+            assert_eq!(net.output.val().into_data(), net.embedding.weight.val().into_data());
+            Ok(net.values())
+        };
+        let found = run(3, &Options::default(), |world| train(world).map_err(|error| error.to_string()));
+        let change = apart(&found.unwrap()[2], &Net::new(dtype, 0).values());
+        assert!(change > 0.01, "{dtype:?}: nothing was trained");
+    }
+}
