@@ -47,7 +47,7 @@ impl World {
             bytemuck::cast_slice_mut(&mut all),
         )?;
         if all.iter().any(|[.., tag]| *tag != all[0][2]) {
-            Announcement::compare(&self.all_gather(&exchange.bytes())?)?;
+            Announcement::compare(&self.all_gather_bytes(&exchange.bytes())?)?;
         }
         Ok(all.into_iter().map(|[length, digest, _]| Header { length: length as usize, digest }).collect())
     }
@@ -101,7 +101,7 @@ impl World {
             };
             ranks.iter().map(value).collect::<Result<_, _>>()?
         } else {
-            let all = self.all_gather(&padded(mine, &headers))?;
+            let all = self.all_gather_bytes(&padded(mine, &headers))?;
             let start = |rank: usize| rank * longest(&headers);
             ranks.iter().map(|&rank| all[start(rank)..][..headers[rank].length].to_vec()).collect()
         };

@@ -50,6 +50,8 @@
 //! | [`LrScaling`], [`warmup`], [`TargetAccuracy`] | learning rates for more ranks, time to an accuracy |
 //! | [`average_metrics`], [`save_record`], [`load_module`] | metrics of all ranks, files of rank 0 |
 //! | `OverMpi` with the feature `train` | `SupervisedTraining` of burn-train over all ranks |
+//! | [`World::all_reduce`], `all_gather`, `broadcast_tensor`, `reduce_scatter` | tensors between ranks, with gradients |
+//! | [`nn::SyncBatchNorm`], [`tie_parameters`] | batch norm over the samples of all ranks, tied parameters |
 //! | [`broadcast_module`], [`check_equal_weights`], [`ParamLayout`] | whole modules between ranks |
 //! | [`connect_primitives`], [`Primitives`] | single blocking operations of a transport |
 //!
@@ -71,6 +73,7 @@ mod ddp;
 #[cfg(feature = "mpi")]
 mod environment;
 mod error;
+mod exchange;
 mod gathers;
 #[cfg(feature = "mpi")]
 mod guard;
@@ -84,6 +87,7 @@ mod messages;
 mod metrics;
 mod module;
 mod named;
+pub mod nn;
 mod params;
 mod process;
 mod records;
@@ -119,6 +123,7 @@ pub use ddp::report::{BucketReport, CommTimes, NoOverlap, Overlap, SyncEvent, Sy
 pub use ddp::sharded_optimizer::ShardedOptimizer;
 pub use ddp::share::Piece;
 pub use error::{CommError, MissingGradient, SharedError};
+pub use exchange::{Exchanged, Summed};
 pub use host::{Place, oversubscribed};
 #[cfg(feature = "mpi")]
 pub use launcher::Launcher;

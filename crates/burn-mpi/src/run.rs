@@ -115,6 +115,7 @@ impl World {
         world.place(places);
         guard::start(&world)?;
         log::debug!("rank {rank}: the guard has started");
+        world.enter();
         Ok(world)
     }
 }

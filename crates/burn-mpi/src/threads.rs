@@ -186,6 +186,7 @@ pub fn run_with_lines<T: Send, E: fmt::Display>(
         let result = catch_unwind(AssertUnwindSafe(|| {
             (options.on_thread)(rank);
             let world = World::of_seat(Seat::take(Arc::clone(&hub), rank), Arc::clone(&hub.places));
+            world.enter();
             body(&world).map_err(|error| error.to_string())
         }));
         let (status, reason, value) = match result {

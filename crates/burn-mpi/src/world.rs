@@ -5,7 +5,7 @@
 
 use std::cell::RefCell;
 use std::fmt::Display;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -80,6 +80,12 @@ use crate::{CommError, Primitives, SharedError, Wire};
 #[derive(Clone)]
 pub struct World(Rc<Job>);
 
+thread_local! {
+    /// The world of this thread. An operator of a module finds it here: Burn's modules are `Send`, so they
+    /// cannot hold a world.
+    static CURRENT: RefCell<Option<Weak<Job>>> = const { RefCell::new(None) };
+}
+
 struct Job {
     member: Rc<Member>,
     /// Where each rank runs. Ranks that are threads share it.
@@ -116,6 +122,20 @@ impl World {
     pub(crate) fn of_seat(seat: Seat, places: Arc<[Place]>) -> Self {
         let (member, control) = (Rc::new(seat.member().clone()), RefCell::new(seat.operations()));
         Self(Rc::new(Job { member, places, library: "no MPI".to_owned(), seat: Some(seat), control }))
+    }
+
+    /// Makes this the world that operators on this thread find.
+    pub(crate) fn enter(&self) {
+        CURRENT.set(Some(Rc::downgrade(&self.0)));
+    }
+
+    /// Returns the world of this thread; `None` if the thread has had none.
+    ///
+    /// # Panics
+    /// If all handles of the world have been dropped.
+    pub(crate) fn current() -> Option<Self> {
+        const DROPPED: &str = "this thread's World was dropped; keep it until the end of the training";
+        CURRENT.with_borrow(|current| current.as_ref().map(|job| Self(job.upgrade().expect(DROPPED))))
     }
 
     /// Sets the deadline of this rank's later collectives.
@@ -243,7 +263,7 @@ impl World {
     }
 
     /// Gathers `mine` of every rank, in rank order. `mine` must have the same length on all ranks.
-    pub(crate) fn all_gather(&self, mine: &[u8]) -> Result<Vec<u8>, CommError> {
+    pub(crate) fn all_gather_bytes(&self, mine: &[u8]) -> Result<Vec<u8>, CommError> {
         let mut all = vec![0; mine.len() * self.size()];
         self.control().borrow_mut().all_gather(mine, &mut all)?;
         Ok(all)
@@ -260,7 +280,7 @@ impl World {
     /// [`SharedError::OutOfStep`](crate::SharedError::OutOfStep) names a rank that is in another call of this
     /// crate. [`CommError::OnRank`] if `T` cannot be deserialized from its own serialization.
     pub fn gather<T: Serialize + DeserializeOwned>(&self, mine: &T) -> Result<Vec<T>, CommError> {
-        self.gathered(mine, "gather", |padded| self.all_gather(padded))
+        self.gathered(mine, "gather", |padded| self.all_gather_bytes(padded))
     }
 
     /// Broadcasts rank 0's value. The `value` of other ranks is not read. Values are encoded as by

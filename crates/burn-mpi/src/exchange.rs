@@ -1,0 +1,414 @@
+//! Exchanges of whole tensors between ranks: sums, gathers, broadcasts and reduce-scatters of Burn's tensors.
+//!
+//! The values pass through the host, and travel over the transport of the [`World`]. A float tensor that is
+//! part of an autodiff graph stays part of it: the backward of an exchange is an exchange of gradients.
+
+use std::ops::Range;
+
+use burn::backend::autodiff::checkpoint::base::Checkpointer;
+use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
+use burn::backend::autodiff::grads::Gradients;
+use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Autodiff, Backend, Dispatch, Flex, TensorMetadata, backend_extension};
+use burn::tensor::kind::Basic;
+use burn::tensor::{Bool, Bytes, DType, Float, Int, Tensor, TensorData, read_sync};
+use half::{bf16, f16};
+
+use crate::calling::calling;
+use crate::{CommError, Wire, World};
+
+/// The kinds of tensors that ranks exchange: [`Float`], [`Int`] and [`Bool`].
+pub trait Exchanged: Basic + sealed::Linked {}
+
+/// The kinds of tensors that ranks sum: [`Float`] and [`Int`].
+pub trait Summed: Exchanged {}
+
+impl Exchanged for Float {}
+impl Exchanged for Int {}
+impl Exchanged for Bool {}
+impl Summed for Float {}
+impl Summed for Int {}
+
+impl World {
+    /// Returns the sum of `tensor` over all ranks, on every rank. All ranks must call it with tensors of the
+    /// same shape and type. Integers that overflow wrap around.
+    ///
+    /// ```
+    /// use burn::tensor::{Device, Tensor};
+    /// use burn_mpi::threads::{Options, run};
+    ///
+    /// let sums = run(3, &Options::default(), |world| {
+    ///     let x = Tensor::<1>::from_data([world.rank() as f32, 1.0], &Device::flex().autodiff()).require_grad();
+    ///     let sum = world.all_reduce(x.clone())?;
+    ///     // The loss of every rank depends on x.
+    ///     let gradients = (sum.clone() * 2.0).sum().backward();
+    ///     assert_eq!(x.grad(&gradients).map(|gradient| gradient.into_data()), Some([6.0f32, 6.0].into()));
+    ///     Ok::<_, burn_mpi::CommError>(sum.into_data())
+    /// });
+    /// assert_eq!(sums.unwrap()[0], [3.0f32, 3.0].into());
+    /// ```
+    ///
+    /// # Gradients
+    /// The gradients of this and the other exchanges of tensors are those of the *sum* of the losses of all
+    /// ranks. All ranks must run the same exchanges, and the same backward.
+    ///
+    /// [`GradientSync`](crate::GradientSync) then weights the gradients of each rank by its share of the
+    /// step's samples, which is right if the shares are equal. If they are not, scale the loss of each rank by
+    /// `samples of this rank · ranks / samples of all ranks`, and pass 1 sample of this rank, and as many
+    /// samples of all ranks as there are ranks.
+    ///
+    /// # Errors
+    /// [`SharedError::Diverged`](crate::SharedError::Diverged) on all ranks if a rank has another shape or
+    /// type. Other errors come from the transport. The backward of an exchange panics if the transport fails.
+    pub fn all_reduce<const D: usize, K: Summed>(
+        &self,
+        tensor: Tensor<D, K>,
+    ) -> Result<Tensor<D, K>, CommError> {
+        let _calling = calling("all_reduce");
+        self.check_tensors(&tensor, "all_reduce")?;
+        let sum = self.sum_data(tensor.to_data())?;
+        Ok(linked(tensor, sum, Reverse::AllReduce))
+    }
+
+    /// Returns the tensors of all ranks, concatenated in rank order along the first dimension, on every rank.
+    /// Ranks may have tensors of different lengths in this dimension, also 0. All ranks must call it.
+    ///
+    /// # Gradients
+    /// As of [`all_reduce`](Self::all_reduce).
+    ///
+    /// # Errors
+    /// [`SharedError::Diverged`](crate::SharedError::Diverged) on all ranks if a rank has another type, or
+    /// another length in another dimension. Other errors come from the transport.
+    pub fn all_gather<const D: usize, K: Exchanged>(
+        &self,
+        tensor: Tensor<D, K>,
+    ) -> Result<Tensor<D, K>, CommError> {
+        let _calling = calling("all_gather");
+        let [rows, row @ ..] = &tensor.dims()[..] else { unreachable!("a tensor has a dimension") };
+        self.check_equal("the tensor of all_gather", &format!("[_, {row:?}] {:?}", tensor.dtype()))?;
+        let rows = self.gather(rows)?;
+        let all = self.gather_rows(&tensor.to_data(), &rows)?;
+        Ok(linked(tensor, all, Reverse::AllGather { rows }))
+    }
+
+    /// Returns the tensor of rank `root` on every rank. The tensors of the other ranks have the same shape and
+    /// type, and their values are not read. All ranks must call it with the same `root`.
+    ///
+    /// # Gradients
+    /// As of [`all_reduce`](Self::all_reduce). The gradient of the tensor of other ranks is 0.
+    ///
+    /// # Errors
+    /// [`SharedError::Diverged`](crate::SharedError::Diverged) on all ranks if a rank has another shape, type
+    /// or root. Other errors come from the transport, also if there is no rank `root`.
+    pub fn broadcast_tensor<const D: usize, K: Exchanged>(
+        &self,
+        tensor: Tensor<D, K>,
+        root: usize,
+    ) -> Result<Tensor<D, K>, CommError> {
+        let _calling = calling("broadcast_tensor");
+        self.check_tensors(&tensor, &format!("broadcast_tensor from rank {root}"))?;
+        let data = tensor.to_data();
+        let (mut bytes, shape, dtype) = (data.as_bytes().to_vec(), tensor.dims(), tensor.dtype());
+        self.control().borrow_mut().broadcast(&mut bytes, root)?;
+        let data = TensorData::from_bytes(Bytes::from_bytes_vec(bytes), shape, dtype);
+        Ok(linked(tensor, data, Reverse::Broadcast { root }))
+    }
+
+    /// Sums `tensor` over all ranks, and returns this rank's part of the sum. The first dimension is divided
+    /// into one part for each rank, in rank order: rank `r` of `w` gets the rows from `r · rows / w` to
+    /// `(r + 1) · rows / w`, rounded down. All ranks must call it with tensors of the same shape and type.
+    ///
+    /// # Gradients
+    /// As of [`all_reduce`](Self::all_reduce).
+    ///
+    /// # Errors
+    /// The errors of [`all_reduce`](Self::all_reduce).
+    pub fn reduce_scatter<const D: usize, K: Summed>(
+        &self,
+        tensor: Tensor<D, K>,
+    ) -> Result<Tensor<D, K>, CommError> {
+        let _calling = calling("reduce_scatter");
+        self.check_tensors(&tensor, "reduce_scatter")?;
+        let part = self.scatter_sum(&tensor.to_data())?;
+        Ok(linked(tensor, part, Reverse::ReduceScatter))
+    }
+
+    fn check_tensors<const D: usize, K: Exchanged>(
+        &self,
+        tensor: &Tensor<D, K>,
+        call: &str,
+    ) -> Result<(), CommError> {
+        let what = format!("{:?} {:?}", tensor.dims(), tensor.dtype());
+        self.check_equal(&format!("the tensor of {call}"), &what)
+    }
+
+    /// Returns the rows of `rank`, if ranks divide `rows` among them.
+    fn rows_of(&self, rank: usize, rows: usize) -> Range<usize> {
+        rank * rows / self.size()..(rank + 1) * rows / self.size()
+    }
+
+    /// Sums `data` over all ranks.
+    fn sum_data(&self, data: TensorData) -> Result<TensorData, CommError> {
+        let Some(mut wire) = wire_of(&data) else {
+            let rows = vec![1; self.size()];
+            let all = self.gather_rows(&as_row(&data), &rows)?;
+            return Ok(sum_of_integers(&all, &data));
+        };
+        self.control().borrow_mut().all_reduce(&mut wire)?;
+        Ok(data_of(wire, data.shape().to_vec(), data.dtype()))
+    }
+
+    /// Gathers the rows of all ranks, of which there are `rows`.
+    fn gather_rows(&self, data: &TensorData, rows: &[usize]) -> Result<TensorData, CommError> {
+        let mut shape = data.shape().to_vec();
+        let row = shape[1..].iter().product::<usize>() * data.dtype().size();
+        let most = rows.iter().copied().max().unwrap_or_default();
+        let mut mine = data.as_bytes().to_vec();
+        mine.resize(most * row, 0);
+        let padded = if mine.is_empty() { Vec::new() } else { self.all_gather_bytes(&mine)? };
+        let mut all = Vec::with_capacity(rows.iter().sum::<usize>() * row);
+        for (rank, rows) in rows.iter().enumerate() {
+            all.extend_from_slice(&padded[rank * most * row..][..rows * row]);
+        }
+        shape[0] = rows.iter().sum();
+        Ok(TensorData::from_bytes(Bytes::from_bytes_vec(all), shape, data.dtype()))
+    }
+
+    /// Sums `data` over all ranks, and returns this rank's rows.
+    fn scatter_sum(&self, data: &TensorData) -> Result<TensorData, CommError> {
+        let mut shape = data.shape().to_vec();
+        let own = self.rows_of(self.rank(), shape[0]);
+        let row: usize = shape[1..].iter().product();
+        let Some(wire) = wire_of(data) else {
+            return Ok(rows_in(&self.sum_data(data.clone())?, own));
+        };
+        // All parts of a reduce-scatter have the same length, so shorter ones are padded.
+        let most = shape[0].div_ceil(self.size());
+        let (mut padded, mut part) = (wire.zeros_like(most * row * self.size()), wire.zeros_like(most * row));
+        let bytes = row * wire.element().width();
+        for rank in 0..self.size() {
+            let rows = self.rows_of(rank, shape[0]);
+            let values = &wire.bytes()[rows.start * bytes..rows.end * bytes];
+            padded.bytes_mut()[rank * most * bytes..][..values.len()].copy_from_slice(values);
+        }
+        if !padded.is_empty() {
+            self.control().borrow_mut().reduce_scatter(&padded, &mut part)?;
+        }
+        part.resize(own.len() * row);
+        shape[0] = own.len();
+        Ok(data_of(part, shape, data.dtype()))
+    }
+}
+
+/// Returns `data` as one row.
+fn as_row(data: &TensorData) -> TensorData {
+    let bytes = Bytes::from_bytes_vec(data.as_bytes().to_vec());
+    TensorData::from_bytes(bytes, [1, data.num_elements()], data.dtype())
+}
+
+/// Returns these rows of `data`.
+fn rows_in(data: &TensorData, rows: Range<usize>) -> TensorData {
+    let mut shape = data.shape().to_vec();
+    let row = shape[1..].iter().product::<usize>() * data.dtype().size();
+    shape[0] = rows.len();
+    let bytes = data.as_bytes()[rows.start * row..rows.end * row].to_vec();
+    TensorData::from_bytes(Bytes::from_bytes_vec(bytes), shape, data.dtype())
+}
+
+/// Returns the values of `data` in the type in which they are sent; `None` if they are integers.
+fn wire_of(data: &TensorData) -> Option<Wire> {
+    const FITS: &str = "the values have this type";
+    Some(match data.dtype() {
+        DType::F64 => Wire::F64(data.try_to_vec::<f64>().expect(FITS)),
+        DType::BF16 => Wire::Bf16(data.try_to_vec::<bf16>().expect(FITS)),
+        DType::F16 => Wire::F16(data.try_to_vec::<f16>().expect(FITS)),
+        dtype if dtype.is_float() => {
+            Wire::F32(data.clone().convert_dtype(DType::F32).try_to_vec::<f32>().expect(FITS))
+        }
+        _ => return None,
+    })
+}
+
+fn data_of(wire: Wire, shape: Vec<usize>, dtype: DType) -> TensorData {
+    match wire {
+        Wire::F32(values) => TensorData::new(values, shape).convert_dtype(dtype),
+        Wire::F64(values) => TensorData::new(values, shape),
+        Wire::Bf16(values) => TensorData::new(values, shape),
+        Wire::F16(values) => TensorData::new(values, shape),
+        Wire::Bytes(_) => unreachable!("only floats are sent as values"),
+    }
+}
+
+/// Sums the rows of `all`, which are the integers of each rank. The sum has the shape of `like`.
+fn sum_of_integers(all: &TensorData, like: &TensorData) -> TensorData {
+    macro_rules! sum {
+        ($($dtype:ident $integer:ty),+) => {
+            match like.dtype() {
+                $(DType::$dtype => {
+                    let all = all.try_to_vec::<$integer>().expect("the values have this type");
+                    let mut sums: Vec<$integer> = vec![0; like.num_elements()];
+                    for row in all.chunks_exact(sums.len().max(1)) {
+                        sums.iter_mut().zip(row).for_each(|(sum, value)| *sum = sum.wrapping_add(*value));
+                    }
+                    TensorData::new(sums, like.shape().to_vec())
+                })+
+                other => unreachable!("{other:?} is no type of integers"),
+            }
+        };
+    }
+    sum!(I64 i64, I32 i32, I16 i16, I8 i8, U64 u64, U32 u32, U16 u16, U8 u8)
+}
+
+/// How the gradient of an exchange's input follows from the gradient of its result.
+#[derive(Debug, Clone)]
+pub(crate) enum Reverse {
+    AllReduce,
+    /// The number of rows of each rank.
+    AllGather {
+        rows: Vec<usize>,
+    },
+    Broadcast {
+        root: usize,
+    },
+    ReduceScatter,
+    Statistics(crate::nn::Merged),
+}
+
+impl Reverse {
+    /// Returns the gradient of the input. `gradient` is the gradient of the result.
+    fn apply(&self, world: &World, gradient: TensorData) -> Result<TensorData, CommError> {
+        let name = if let Self::Statistics(_) = self {
+            None
+        } else {
+            Some("the backward of an exchange of tensors")
+        };
+        let _calling = name.map(calling);
+        let of_all = |gradient| world.sum_data(gradient);
+        Ok(match self {
+            Self::AllReduce => of_all(gradient)?,
+            Self::AllGather { rows } => {
+                let start = rows[..world.rank()].iter().sum::<usize>();
+                rows_in(&of_all(gradient)?, start..start + rows[world.rank()])
+            }
+            Self::Broadcast { root } if *root == world.rank() => of_all(gradient)?,
+            Self::Broadcast { .. } => {
+                let (shape, dtype) = (gradient.shape().clone(), gradient.dtype());
+                of_all(gradient)?;
+                TensorData::zeros::<f32, _>(shape).convert_dtype(dtype)
+            }
+            Self::ReduceScatter => {
+                let rows = world.gather(&gradient.shape()[0])?;
+                world.gather_rows(&gradient, &rows)?
+            }
+            Self::Statistics(merged) => merged.reverse(world, &gradient)?,
+        })
+    }
+}
+
+/// Makes a tensor of `result`, the result of an exchange of `input`. If `input` has a gradient, `reverse`
+/// computes it from the gradient of the result.
+pub(crate) fn linked<const D: usize, const E: usize, K: Exchanged>(
+    input: Tensor<D, K>,
+    result: TensorData,
+    reverse: Reverse,
+) -> Tensor<E, K> {
+    let dtype = result.dtype();
+    let result = Tensor::<E, K>::from_data(result, (&input.device(), dtype));
+    if input.device().is_autodiff() { K::link(input, result, reverse) } else { result }
+}
+
+mod sealed {
+    use super::{Bool, Dispatch, Float, Int, Link, Reverse, Tensor};
+
+    /// A kind whose tensors may be part of an autodiff graph.
+    pub trait Linked: Sized {
+        /// Returns `result`. If `input` is part of a graph, so is the returned tensor.
+        #[doc(hidden)]
+        #[allow(private_interfaces, reason = "a sealed trait")]
+        fn link<const D: usize, const E: usize>(
+            _input: Tensor<D, Self>,
+            result: Tensor<E, Self>,
+            _reverse: Reverse,
+        ) -> Tensor<E, Self>
+        where
+            Self: super::Basic,
+        {
+            result
+        }
+    }
+
+    impl Linked for Int {}
+    impl Linked for Bool {}
+    impl Linked for Float {
+        #[allow(private_interfaces, reason = "a sealed trait")]
+        fn link<const D: usize, const E: usize>(
+            input: Tensor<D>,
+            result: Tensor<E>,
+            reverse: Reverse,
+        ) -> Tensor<E> {
+            let (input, result) = (input.into_dispatch(), result.into_dispatch());
+            Tensor::from_dispatch(<Dispatch as Link>::link(input, result, reverse))
+        }
+    }
+}
+
+#[backend_extension(
+    Flex,
+    NdArray: cfg(feature = "ndarray"),
+    LibTorch: cfg(feature = "tch"),
+    Cube: cfg(feature = "cuda"),
+    Autodiff
+)]
+trait Link: Backend {
+    /// Returns `result`, with a backward that makes the exchange `reverse`. A backend without autodiff has no
+    /// backward.
+    fn link(_input: FloatTensor<Self>, result: FloatTensor<Self>, _reverse: Reverse) -> FloatTensor<Self> {
+        result
+    }
+}
+
+impl Link for Flex {}
+
+#[cfg(feature = "ndarray")]
+impl Link for burn::backend::NdArray {}
+
+#[cfg(feature = "tch")]
+impl Link for burn::backend::LibTorch {}
+
+#[cfg(feature = "cuda")]
+impl Link for burn::backend::Cube {}
+
+impl<B: Link, C: CheckpointStrategy> Link for Autodiff<B, C> {
+    fn link(input: FloatTensor<Self>, result: FloatTensor<Self>, reverse: Reverse) -> FloatTensor<Self> {
+        let ((_, node), (result, _)) = (input.into_parts(), result.into_parts());
+        match Backward::<B, 1>::prepare::<C>(Exchange, [node]).compute_bound().stateful() {
+            OpsKind::Tracked(prepared) => prepared.finish(reverse, result),
+            OpsKind::UnTracked(prepared) => prepared.finish(result),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Exchange;
+
+impl<B: Backend> Backward<B, 1> for Exchange {
+    type State = Reverse;
+
+    /// # Panics
+    /// If the transport fails, or the gradient cannot be read.
+    fn backward(self, ops: Ops<Reverse, 1>, grads: &mut Gradients, _checkpointer: &mut Checkpointer) {
+        let gradient = grads.consume::<B>(&ops.node);
+        let device = gradient.device();
+        let world = World::current().expect("an exchange has had a world on this thread");
+        let data = read_sync(B::float_into_data(gradient)).expect("a gradient can be read");
+        match ops.state.apply(&world, data) {
+            Ok(data) => {
+                if let [Some(parent)] = ops.parents {
+                    grads.register::<B>(parent.id, B::float_from_data(data, &device));
+                }
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
