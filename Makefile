@@ -99,7 +99,7 @@ bench: compare-pytorch ## The same as compare-pytorch
 compare-pytorch: data ## Run PyTorch and mpiburn in turn, print a table of the ratios of their times (ARGS="--rows vgg-32"); ONLY=library: networks of burn_fused::nn
 	@tests/pytorch/setup.sh
 ifeq ($(ONLY),library)
-	scripts/cargo.sh build --release --package burn-mpi --features data,fused --example char_gpt --example own_cnn
+	scripts/cargo.sh build --release --workspace --features examples --example char_gpt --example own_cnn
 	.venv/bin/python benches/pytorch/library.py --data $(DATA) $(ARGS)
 else
 	.venv/bin/python benches/pytorch/speed.py --data $(DATA) $(ARGS)

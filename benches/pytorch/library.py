@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Times the networks of burn-mpi's examples: with fused modules, with Burn's, and in PyTorch, in turn.
+"""Times the networks of the examples: with fused modules, with Burn's, and in PyTorch, in turn.
 
     make compare-pytorch ONLY=library
     .venv/bin/python benches/pytorch/library.py --rows gpt-256 lstm --repeats 5
 
-The examples are char_gpt and own_cnn of burn-mpi. This program has the same networks in PyTorch. All train on the
+The examples are char_gpt and own_cnn. This program has the same networks in PyTorch. All train on the
 same number of samples of the same data, with AdamW and one core per rank. PyTorch uses its fused AdamW, eager and with
 torch.compile; on several ranks, it uses DistributedDataParallel over gloo, and the examples use `GradientSync` over MPI.
 
@@ -202,8 +202,8 @@ def compare(options):
     """Times all programs of each row in turn; returns the problems."""
     for name in sorted({row.program(options.examples) for row in options.rows}):
         if not os.access(name, os.X_OK):
-            raise CannotCompare(f"no program {name}; build it: scripts/cargo.sh build --release --package burn-mpi "
-                                "--features data,fused --examples")
+            raise CannotCompare(f"no program {name}; build it: scripts/cargo.sh build --release --workspace "
+                                "--features examples --examples")
     if not options.text.is_file():
         raise CannotCompare(f"no text {options.text}; select a file: --text FILE")
     times, problems, others = {}, set(), OtherPrograms()

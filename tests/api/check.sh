@@ -9,7 +9,7 @@ for crate in burn-mpi burn-fused; do
   if [ "${1-}" = --update ]; then
     printf '%s\n' "$found" >"$list"
   elif ! diff -u "$list" - <<<"$found"; then
-    echo "the interface of $crate has changed: if that is intended, tests/api/check.sh --update, and a line in CHANGELOG.md" >&2
+    echo "the interface of $crate has changed: if that is intended, tests/api/check.sh --update, and a line in its CHANGELOG.md" >&2
     exit 1
   fi
 done

@@ -52,7 +52,7 @@ esac
 # With --workspace, most crates are taken from the release build; crates that Burn's data sets change are
 # compiled again.
 CARGO_TARGET_DIR=$(dirname "$(dirname "$bin")") scripts/cargo.sh build --quiet --release --workspace \
-  --features burn-mpi/data,burn-mpi/fused --example char_gpt || die "no $example"
+  --features examples --example char_gpt || die "no $example"
 command -v valgrind >/dev/null || die "no valgrind; run scripts/setup.sh --all"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

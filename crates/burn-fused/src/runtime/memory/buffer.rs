@@ -13,7 +13,7 @@ use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, PoisonError};
 
-use cubecl_environment::bytes::{AccessError, AccessPolicy, AllocationController, AllocationProperty};
+use burn_std::{AccessError, AccessPolicy, AllocationController, AllocationProperty};
 
 use super::counting_allocator::{add, allocations, recount, uncount};
 use super::scratch::Line;

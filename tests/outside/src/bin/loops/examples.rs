@@ -10,7 +10,7 @@ use burn_mpi::World;
 use self::char_gpt::Network;
 
 #[allow(dead_code, reason = "an example's main, and options that are not set here")]
-#[path = "../../../../../crates/burn-mpi/examples/char_gpt/main.rs"]
+#[path = "../../../../../examples/char_gpt/main.rs"]
 mod char_gpt;
 #[allow(dead_code, reason = "an example's main, and options that are not set here")]
 #[path = "../../../../../crates/burn-mpi/examples/own_loop.rs"]

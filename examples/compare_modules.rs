@@ -21,6 +21,8 @@ type Output = Box<dyn Fn() -> Tensor<1>>;
 
 fn main() {
     let part = std::env::args().nth(1).unwrap_or_default();
+    let threads = std::thread::available_parallelism().map_or(1, |threads| threads.get());
+    println!("threads of operators: {threads}");
     println!("{:<40} {:>9} {:>9} {:>6}", "module", "Burn, ms", "fused, ms", "ratio");
     for (name, burns, ours) in pairs(&Device::flex().autodiff()) {
         if name.contains(&part) {

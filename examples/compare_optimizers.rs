@@ -26,6 +26,8 @@ fn main() {
     // 3.2 million values, and 50 thousand values, in 64 tensors each.
     let wide = TransformerEncoderConfig::new(256, 1024, 4, 4).init(&device);
     let narrow = TransformerEncoderConfig::new(32, 128, 4, 4).init(&device);
+    let threads = std::thread::available_parallelism().map_or(1, |threads| threads.get());
+    println!("threads of operators: {threads}");
     println!("{:<40} {:>9} {:>9} {:>6}", "optimizer", "Burn, ms", "fused, ms", "ratio");
     let (decay, momentum) = (Some(WeightDecayConfig::new(0.01)), Some(MomentumConfig::new()));
     let clipping = Some(GradientClippingConfig::Norm(1.0));

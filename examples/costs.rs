@@ -48,7 +48,9 @@ fn measure(world: &World) -> Result<(), Box<dyn Error>> {
     let device = Device::flex().autodiff();
     let random = |dims: [usize; 4]| Tensor::<4>::random(dims, Distribution::Default, &device);
     if world.is_root() {
-        println!("{} ranks, {} threads per rank", world.size(), std::thread::available_parallelism()?);
+        let threads = std::thread::available_parallelism()?;
+        let cores = world.places()[world.rank()].cores;
+        println!("{} ranks, threads of each: {threads}; {} has {cores} cores", world.size(), world.host());
     }
 
     let images = random([32, 64, 16, 16]);
@@ -74,12 +76,19 @@ fn measure(world: &World) -> Result<(), Box<dyn Error>> {
         Ok(())
     })?;
 
-    for (dtype, is_tied) in
-        [(DType::F32, false), (DType::F32, true), (DType::F64, false), (DType::F16, false), (DType::BF16, false)]
-    {
+    for (dtype, is_tied) in [
+        (DType::F32, false),
+        (DType::F32, true),
+        (DType::F64, false),
+        (DType::F16, false),
+        (DType::BF16, false),
+    ] {
         let linear = LinearConfig::new(1024, 1024).with_bias(false).init(&device);
-        let linear = Linear { weight: linear.weight.map(|x| x.detach().cast(dtype).require_grad()), ..linear };
-        let other = Tensor::zeros([1, 1], (&device, FloatDType::F32));
+        let linear = Linear {
+            weight: linear.weight.map(|x| x.inner().cast(dtype).autodiff().require_grad()),
+            ..linear
+        };
+        let other = Tensor::zeros([1, 1], &device);
         let output = if is_tied { linear.weight.clone() } else { Param::from_tensor(other) };
         let mut net = Net { linear, output };
         let collective = connect(world, Backend::Mpi, &Transport::default())?;

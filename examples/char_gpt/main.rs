@@ -269,6 +269,7 @@ pub fn train<N: Network>(
     };
     let mut data = ShardedDataset::new(world, windows, options.batch)?;
     if world.is_root() {
+        println!("{}", machine(world));
         println!("{} parameters, {} steps per epoch", model.num_params(), data.steps());
     }
 
@@ -325,6 +326,13 @@ pub fn train<N: Network>(
         println!("peak memory of this rank: {}", peak_memory());
     }
     Ok(model)
+}
+
+/// Returns the threads that operators of a rank use, and the cores of this rank's host.
+fn machine(world: &World) -> String {
+    let threads = std::thread::available_parallelism().map_or(1, |threads| threads.get());
+    let cores = world.places()[world.rank()].cores;
+    format!("{} ranks, threads of each: {threads}; {} has {cores} cores", world.size(), world.host())
 }
 
 /// Returns the peak resident memory of this process, as Linux gives it.

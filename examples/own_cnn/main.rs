@@ -164,6 +164,9 @@ fn train<N: Network>(world: &World, options: &Options) -> Result<(), Box<dyn Err
     let mut optimizer = N::optimizer();
     let mut data = ShardedDataset::new(world, images, options.batch)?;
     if world.is_root() {
+        let threads = std::thread::available_parallelism().map_or(1, |threads| threads.get());
+        let cores = world.places()[world.rank()].cores;
+        println!("{} ranks, threads of each: {threads}; {} has {cores} cores", world.size(), world.host());
         println!("{} parameters, {} steps per epoch", model.num_params(), data.steps());
     }
     let mut times: Vec<Duration> = Vec::new();
