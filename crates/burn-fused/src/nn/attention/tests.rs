@@ -304,3 +304,35 @@ fn cross_attention_is_burns() {
         }
     }
 }
+
+#[test]
+fn a_row_of_scores_with_nan_is_nan_as_in_burn() {
+    let device = Device::flex().autodiff();
+    for keys in 15..=40 {
+        for (quiet, min_float) in [false, true]
+            .into_iter()
+            .flat_map(|quiet| [f64::NEG_INFINITY, -1e4].map(|min_float| (quiet, min_float)))
+        {
+            let config = config(8, 2).with_quiet_softmax(quiet).with_min_float(min_float);
+            let ours = fixed(config.init(&device));
+            let burns = burns::MultiHeadAttention::from(ours.clone());
+            // The last keys are masked, so the operator may leave them out.
+            let masks = Masks { pad: Some(padding(&[keys / 2], keys)), attn: None };
+            let x = [5, keys, keys].map(|length| random([1, length, 8], length as u64, &device));
+            for (which, at) in
+                [(0, 0), (0, 2), (0, 4), (1, 0), (1, keys / 3), (1, keys - 1), (2, 0), (2, keys - 1)]
+            {
+                let mut x = x.clone();
+                x[which] = x[which].clone().slice_fill([0..1, at..at + 1, 3..4], f32::NAN);
+                let expected = burns_results(&burns, &x, &masks, true);
+                for level in Level::available() {
+                    let _held = level.hold();
+                    let context = format!(
+                        "{keys} keys, quiet {quiet}, mask {min_float}, NaN in token {at} of input {which} at {level}"
+                    );
+                    assert_close(&our_results(&ours, &x, &masks, true), &expected, &context);
+                }
+            }
+        }
+    }
+}

@@ -238,9 +238,10 @@ impl Setup {
     }
 
     /// Returns whether masked keys have a weight of exactly 0 in all rows with these statistics. The kernels'
-    /// `exp` returns 0 below -87.
+    /// `exp` returns 0 below -87. If a score is NaN, all weights of its row are NaN. The maximum may then be
+    /// finite, but the reciprocal is NaN.
     fn masked_are_zero(&self, stats: &[[f32; 2]]) -> bool {
-        stats.iter().all(|[most, _]| most.is_finite() && *most > self.fill + 88.0)
+        stats.iter().all(|[most, factor]| most.is_finite() && *most > self.fill + 88.0 && !factor.is_nan())
     }
 
     /// Returns whether blocks may leave out keys that are masked for all their queries and have weights of 0.
