@@ -3,3 +3,4 @@
 mod debug_lines;
 mod poll;
 mod shapes;
+mod types;

@@ -22,7 +22,7 @@ use crate::kernels::half::Half;
 use crate::kernels::simd::Level;
 use crate::ops::extension::{Backward, Saved, on_flex_or};
 use crate::ops::flex_tensor::{contiguous, tensor, values};
-use crate::ops::precision::{autocast, cast, supported};
+use crate::ops::precision::{compose_mixed, rounded_to, supported};
 use crate::ops::shapes;
 use crate::runtime::fallback::any_unsupported;
 use crate::runtime::poll;
@@ -123,9 +123,7 @@ pub fn conv_relu_pool(images: Tensor<4>, conv: &impl ConvLayer) -> Tensor<4> {
 pub(crate) fn conv_with(images: Tensor<4>, conv: &Conv2d, epilogue: Epilogue) -> Tensor<4> {
     shapes::of_conv(images.dims(), conv);
     let Some((weights, bias)) = parameters(conv) else {
-        // Burn's layer requires images and weights of one type.
-        let dtype = conv.weight.val().dtype();
-        return autocast(images, dtype, |x| epilogue.composed(conv.forward(x)));
+        return compose_mixed(images, conv.weight.val().dtype(), |x| epilogue.composed(conv.forward(x)));
     };
     #[cfg(feature = "tch")]
     if let Some(output) = super::tch::conv_epilogue([&images, &weights], &bias, epilogue) {
@@ -136,8 +134,9 @@ pub(crate) fn conv_with(images: Tensor<4>, conv: &Conv2d, epilogue: Epilogue) ->
     on_flex_or("conv2d", tensors, shape_of, forward, |[images, weights, bias]| {
         let [images, weights] = [images, weights].map(Tensor::<4>::from_dispatch);
         let (dtype, bias) = (images.dtype(), Tensor::<1>::from_dispatch(bias));
+        let (weights, bias) = (rounded_to(weights, dtype), rounded_to(bias, dtype));
         let options = ConvOptions::new([1, 1], [1, 1], [1, 1], 1);
-        epilogue.composed(conv2d(images, cast(weights, dtype), Some(cast(bias, dtype)), options))
+        epilogue.composed(conv2d(images, weights, Some(bias), options))
     })
 }
 

@@ -16,7 +16,7 @@ use crate::kernels::activation::ActivationFunction;
 use crate::kernels::half::{Half, MatmulPrecision};
 use crate::ops::activation::activate;
 use crate::ops::extension::{on_flex, on_flex_or};
-use crate::ops::precision::cast;
+use crate::ops::precision::rounded_to;
 use crate::ops::shapes::expect;
 
 /// A linear layer: Burn's, or the one of `burn_fused::nn`.
@@ -121,7 +121,7 @@ pub fn linear_activated<const D: usize>(
     on_flex_or("linear", tensors, wide::sizes_of, forward, |[x, weights, bias]| {
         let (x, weights) = (Tensor::<D>::from_dispatch(x), Tensor::<2>::from_dispatch(weights));
         let (dtype, bias) = (x.dtype(), Tensor::<1>::from_dispatch(bias));
-        let bias = has_bias.then(|| cast(bias, dtype));
-        activation.composed(burn::tensor::module::linear(x, cast(weights, dtype), bias))
+        let bias = has_bias.then(|| rounded_to(bias, dtype));
+        activation.composed(burn::tensor::module::linear(x, rounded_to(weights, dtype), bias))
     })
 }

@@ -13,13 +13,12 @@ use crate::kernels::norm::layer_norm::{ROWS, RowsBackward, Rule, Statistics, row
 use crate::kernels::simd::Level;
 use crate::ops::extension::{Backward, Saved, on_flex_or};
 use crate::ops::flex_tensor::{contiguous, unshared, values};
-use crate::ops::precision::autocast;
+use crate::ops::precision::compose_mixed;
 use crate::runtime::memory::Buffer;
 use crate::runtime::poll;
 
 /// Normalises the rows of `x` `[..., width]` by `rule`, with `width` values of `gamma` and of `beta`. If the
-/// operator does not support the tensors, calls `burns` with `x` in the type of `gamma`, because Burn's
-/// layers require one type for inputs and parameters.
+/// operator does not support the tensors, runs Burn's layer, `burns`.
 pub(crate) fn normalise_rows<const D: usize>(
     x: Tensor<D>,
     gamma: Tensor<1>,
@@ -33,7 +32,9 @@ pub(crate) fn normalise_rows<const D: usize>(
     let tensors = [x.into_dispatch(), gamma.into_dispatch(), beta.into_dispatch()];
     let name = if rule.centred { "layer_norm" } else { "rms_norm" };
     let forward = |tensors, width, _backward| forward(tensors, width, rule);
-    on_flex_or(name, tensors, width_of, forward, |[x, ..]| autocast(Tensor::from_dispatch(x), dtype, burns))
+    on_flex_or(name, tensors, width_of, forward, |[x, ..]| {
+        compose_mixed(Tensor::from_dispatch(x), dtype, burns)
+    })
 }
 
 /// Returns the width of a row if all tensors are f32 and their shapes fit. Only beta may be empty.

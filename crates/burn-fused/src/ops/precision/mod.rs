@@ -3,7 +3,9 @@
 //! Operators accept activations in bf16 or f16 beside parameters in f32. Linear layers and convolutions round
 //! the weights to the type of the activations, sum products of the rounded values in f32, and round the
 //! output. Normalisation layers, and convolutions that have no operator here, compute in f32 with unrounded
-//! parameters and round only the output. Gradients of activations have the type of the activations.
+//! parameters and round only the output. Gradients of activations have the type of the activations. No
+//! other types are cast: if activations and parameters differ otherwise, Burn's operators run, and most of
+//! them panic.
 //!
 //! The method is that of Micikevicius et al., "Mixed precision training" (2018).
 
@@ -137,6 +139,27 @@ pub fn autocast<const D: usize, const E: usize>(
 ) -> Tensor<E> {
     let output = x.dtype();
     cast(model(cast(x, dtype)), output)
+}
+
+/// Returns whether these types are mixed precision: 16-bit activations beside parameters in f32.
+fn is_mixed(activations: DType, parameters: DType) -> bool {
+    Half::from_dtype(activations).is_some() && parameters == DType::F32
+}
+
+/// Returns `burns(x)`, for operators that are composed of Burn's operators. Computes mixed precision in f32,
+/// because Burn requires one type for activations and parameters. Passes all other types on unchanged, so
+/// that Burn accepts or rejects them.
+pub(crate) fn compose_mixed<const D: usize>(
+    x: Tensor<D>,
+    parameters: DType,
+    burns: impl FnOnce(Tensor<D>) -> Tensor<D>,
+) -> Tensor<D> {
+    if is_mixed(x.dtype(), parameters) { autocast(x, DType::F32, burns) } else { burns(x) }
+}
+
+/// Rounds a parameter to the type of the activations in mixed precision. Returns other parameters unchanged.
+pub(crate) fn rounded_to<const D: usize>(parameter: Tensor<D>, activations: DType) -> Tensor<D> {
+    if is_mixed(activations, parameter.dtype()) { parameter.cast(activations) } else { parameter }
 }
 
 /// Casts `tensor` to this type, for operators that are composed of Burn's operators.

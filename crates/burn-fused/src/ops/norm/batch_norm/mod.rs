@@ -20,7 +20,7 @@ use crate::kernels::norm::{BatchShape, Input, Moments, gradients, inferred, norm
 use crate::kernels::simd::Level;
 use crate::ops::extension::{Backward, Saved, on_flex, primitive, unsupported_tensors};
 use crate::ops::flex_tensor::{contiguous, tensor, values};
-use crate::ops::precision::{cast, supported, tensor_of, wide};
+use crate::ops::precision::{compose_mixed, supported, tensor_of, wide};
 use crate::ops::shapes::{expect, refuse};
 
 /// A normalised batch, and its statistics.
@@ -94,13 +94,15 @@ pub fn batch_norm<const D: usize>(
         Ok(output) => statistics(Tensor::from_dispatch(output), &moments.expect("forward has run")),
         Err(tensors) => {
             let [x, scale, shift] = unsupported_tensors("batch_norm", tensors);
-            let x = Tensor::<D>::from_dispatch(x);
             let [scale, shift] = [scale, shift].map(Tensor::<1>::from_dispatch);
-            // The statistics have the type of the parameters; the output has the type of `x`.
-            let (activations, parameters) = (x.dtype(), scale.dtype());
-            let found = batch_norm_train(cast(x, parameters), scale, shift, epsilon);
-            let output = cast(epilogue.composed(found.output), activations);
-            Normalised { output, mean: found.mean, variance: found.variance }
+            let mut statistics = None;
+            let output = compose_mixed(Tensor::from_dispatch(x), scale.dtype(), |x| {
+                let found = batch_norm_train(x, scale, shift, epsilon);
+                statistics = Some((found.mean, found.variance));
+                epilogue.composed(found.output)
+            });
+            let (mean, variance) = statistics.expect("Burn's operator has run");
+            Normalised { output, mean, variance }
         }
     }
 }
