@@ -33,7 +33,8 @@ pub(crate) fn refuse(operation: &str, rule: &str, details: impl Display) -> ! {
 ///
 /// # Panics
 /// If a stride, a dilation, the number of groups or a kernel size is 0, if the numbers of channels, groups
-/// and biases do not fit each other, or if the kernel is larger than the padded images.
+/// and biases do not fit each other, or if the kernel is larger than the padded images. A kernel with stride
+/// 1 may be one pixel larger: Burn's output then has no pixels.
 #[track_caller]
 pub(crate) fn of_conv([batch, channels, height, width]: [usize; 4], conv: &Conv2d) -> [usize; 4] {
     let Conv2d { stride, dilation, groups, .. } = *conv;
@@ -58,11 +59,11 @@ pub(crate) fn of_conv([batch, channels, height, width]: [usize; 4], conv: &Conv2
     }
     let padded = [height + padding(conv, 0, height), width + padding(conv, 1, width)];
     let covered = [0, 1].map(|i| dilation[i] * (kernel[i] - 1) + 1);
-    if covered[0] > padded[0] || covered[1] > padded[1] {
+    if (0..2).any(|i| covered[i] > padded[i] + usize::from(stride[i] == 1)) {
         let rule = "The kernel must not be larger than the padded input.";
         refuse("conv2d", rule, format_args!("got: {covered:?} pixels, padded input: {padded:?}"));
     }
-    let [height, width] = [0, 1].map(|i| (padded[i] - covered[i]) / stride[i] + 1);
+    let [height, width] = [0, 1].map(|i| (padded[i] + stride[i] - covered[i]) / stride[i]);
     [batch, outputs, height, width]
 }
 

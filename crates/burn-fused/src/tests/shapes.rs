@@ -188,7 +188,7 @@ fn layers_of_any_parameters_are_burns_or_are_refused() {
     // Each change of a layer has a name, whether the changed layer is meaningless, and a function that makes
     // the change. Our operator must refuse a meaningless layer, although Burn may compute a result with it.
     type Change = fn(&mut Conv2d, [usize; 2], &Device);
-    let changes: [(&str, bool, Change); 22] = [
+    let changes: [(&str, bool, Change); 24] = [
         ("no bias", false, |layer, _, _| layer.bias = None),
         ("a bias too long", true, |layer, [_, n], device| layer.bias = bias(n + 1, device)),
         ("a bias too short", true, |layer, [_, n], device| layer.bias = bias(n - 1, device)),
@@ -216,12 +216,19 @@ fn layers_of_any_parameters_are_burns_or_are_refused() {
         }),
         ("no groups", true, |layer, _, _| layer.groups = 0),
         ("larger weights", false, |layer, [c, n], device| layer.weight = weights([n, c, 5, 5], device)),
-        ("weights larger than the images", true, |layer, [c, n], device| {
+        // Burn's output of a kernel that is one pixel larger has no pixels.
+        ("weights a pixel larger than the images", false, |layer, [c, n], device| {
             layer.weight = weights([n, c, 11, 3], device);
         }),
-        ("unpadded weights larger than the images", true, |layer, [c, n], device| {
-            (layer.weight, layer.kernel_size) = (weights([n, c, 3, 11], device), [3, 11]);
+        ("weights two pixels larger than the images", true, |layer, [c, n], device| {
+            layer.weight = weights([n, c, 12, 3], device);
+        }),
+        ("unpadded weights a pixel larger than the images", false, |layer, [c, n], device| {
+            (layer.weight, layer.kernel_size) = (weights([n, c, 3, 8], device), [3, 8]);
             layer.padding = PaddingConfig2d::Valid;
+        }),
+        ("weights a pixel larger than the images and stride 2", true, |layer, [c, n], device| {
+            (layer.weight, layer.stride) = (weights([n, c, 11, 3], device), [2, 1]);
         }),
         ("same padding", false, |layer, [c, n], device| {
             (layer.weight, layer.kernel_size) = (weights([n, c, 4, 11], device), [4, 11]);
@@ -257,15 +264,14 @@ fn layers_of_any_parameters_are_burns_or_are_refused() {
 }
 
 #[test]
-fn images_without_pixels_are_refused() {
+fn images_without_pixels_are_burns_or_are_refused() {
     for (device, _) in devices() {
-        for ((name, operator, _), padding) in CONVOLUTIONS.into_iter().flat_map(|operator| {
-            let paddings = [PaddingConfig2d::Explicit(1, 1, 1, 1), PaddingConfig2d::Same];
-            paddings.map(|padding| (operator, padding))
-        }) {
+        for (name, ours, burns) in CONVOLUTIONS {
             let mut layer = layer([4, 8], &device);
-            layer.padding = padding;
-            refused(name, &convolved(tensor([3, 4, 0, 8], &device), &layer, operator));
+            let x = || tensor([3, 4, 0, 8], &device);
+            agree(name, &convolved(x(), &layer, ours), &convolved(x(), &layer, burns), 0.0);
+            layer.padding = PaddingConfig2d::Same;
+            refused(name, &convolved(x(), &layer, ours));
         }
     }
 }

@@ -60,7 +60,8 @@ impl ConvLayer for Conv2d {
 ///
 /// # Panics
 /// If the channels of `images`, weights, bias and groups do not match, if the kernel is larger than the
-/// padded images, or if a stride, a dilation, the number of groups or a kernel size is 0.
+/// padded images, or if a stride, a dilation, the number of groups or a kernel size is 0. A kernel with
+/// stride 1 may be one pixel larger; the output then has no pixels, as in Burn.
 #[track_caller]
 pub fn conv(images: Tensor<4>, conv: &impl ConvLayer) -> Tensor<4> {
     conv_with(images, &conv.as_burns(), Epilogue::Identity)
