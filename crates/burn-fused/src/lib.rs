@@ -75,9 +75,9 @@
 //! Each operator is compiled for each [`simd::Level`]: AVX-512, AVX2, NEON, and portable code. The default is
 //! the widest level that the processor supports; [`simd::Level::use_level`] selects another. A level gives
 //! the same bits on every machine. Processes that train together should therefore all use the same level:
-//! [`simd::Level::shared`] finds one. A program can compile its own loops for each level with
-//! [`simd::Kernel`]. Products of bf16 also depend on instruction sets that are not part of a level.
-//! [`precision::bf16_products`] tells how a process computes them, so that processes can agree on one way.
+//! [`simd::Level::shared`] finds one. Products of bf16 also depend on instruction sets that are not part of a
+//! level. [`precision::bf16_products`] tells how a process computes them, so that processes can agree on one
+//! way.
 //!
 //! # Algorithms of convolutions
 //!
@@ -122,11 +122,15 @@ mod tests;
 
 pub use kernels::activation::ActivationFunction;
 pub use kernels::epilogue::Epilogue;
-pub use kernels::simd;
 pub use ops::stamp::stamp_backward;
 pub use ops::{conv, fake_quantize, linear, loss, norm, precision};
 pub use runtime::memory;
 pub use runtime::poll::set_poll;
+
+/// SIMD levels: operators are compiled for each instruction set, and the level is selected at run time.
+pub mod simd {
+    pub use crate::kernels::simd::Level;
+}
 
 /// Returns the number of GPUs that libtorch sees: 0 without a driver, or if libtorch was built without CUDA.
 #[cfg(feature = "tch")]

@@ -11,30 +11,8 @@ use pulp::Simd;
 /// Maximum number of f32 lanes of a vector.
 pub(crate) const MAX_LANES: usize = 16;
 
-/// The instructions of one SIMD level, on vectors of f32: pulp's [`Simd`] and the methods below. The trait is
-/// sealed.
-///
-/// ```
-/// use burn_fused::simd::{Kernel, Lanes, Level};
-///
-/// /// `x * x + 1`, by hand.
-/// struct SquarePlusOne(f32);
-///
-/// impl Kernel for SquarePlusOne {
-///     type Output = f32;
-///
-///     #[inline(always)]
-///     fn run<S: Lanes>(self, simd: S) -> f32 {
-///         let (x, one) = (simd.splat_f32s(self.0), simd.splat_f32s(1.0));
-///         simd.reduce_max_f32s(simd.fma(x, x, one))
-///     }
-/// }
-///
-/// for level in Level::available() {
-///     assert_eq!(level.run(SquarePlusOne(3.0)), 10.0);
-/// }
-/// ```
-pub trait Lanes: Simd {
+/// The instructions of one SIMD level, on vectors of f32: pulp's [`Simd`] and the methods below.
+pub(crate) trait Lanes: Simd {
     /// `a * b + c` in each lane, rounded once if the SIMD level has fused multiply-add, and twice otherwise.
     #[inline(always)]
     fn fma(self, a: Self::f32s, b: Self::f32s, c: Self::f32s) -> Self::f32s {

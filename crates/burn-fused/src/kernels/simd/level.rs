@@ -1,7 +1,6 @@
 //! SIMD levels: the instruction sets that operators are compiled for.
 
 use std::fmt;
-use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use serde::{Deserialize, Serialize};
@@ -43,26 +42,7 @@ pub enum Level {
 /// [`Level::run`] is compiled once for each level. `run` and all functions that it calls in its loops must be
 /// `#[inline(always)]`, because only inlined code is compiled with the level's instructions. With these
 /// instructions, the compiler vectorises scalar loops over slices.
-///
-/// ```
-/// use burn_fused::simd::{Kernel, Lanes, Level};
-///
-/// struct Scale<'a>(&'a mut [f32], f32);
-///
-/// impl Kernel for Scale<'_> {
-///     type Output = ();
-///
-///     #[inline(always)]
-///     fn run<S: Lanes>(self, _simd: S) {
-///         self.0.iter_mut().for_each(|x| *x *= self.1);
-///     }
-/// }
-///
-/// let mut values = [1.0, 2.0, 3.0];
-/// Level::current().run(Scale(&mut values, 2.0));
-/// assert_eq!(values, [2.0, 4.0, 6.0]);
-/// ```
-pub trait Kernel {
+pub(crate) trait Kernel {
     /// What `run` returns.
     type Output;
     /// Runs the loop with the instructions of `simd`.
@@ -127,10 +107,11 @@ impl Level {
         Self::ALL.into_iter().filter(|level| level.is_available())
     }
 
-    /// The level that operators use: the widest of the machine, unless [`use_level`](Self::use_level) or
-    /// [`hold`](Self::hold) selected another.
+    /// The level that operators use: the widest of the machine, unless [`use_level`](Self::use_level)
+    /// selected another.
     pub fn current() -> Self {
-        if let Some(level) = HELD.get() {
+        #[cfg(test)]
+        if let Some(level) = super::held::held() {
             return level;
         }
         let current = CURRENT.load(Ordering::Relaxed);
@@ -146,16 +127,6 @@ impl Level {
     pub fn use_level(self) {
         let level = if self.is_available() { self } else { Self::Portable };
         CURRENT.store(level as u8, Ordering::Relaxed);
-    }
-
-    /// Makes operators that this thread calls use `self` until the returned guard is dropped. This is for
-    /// tests that compare SIMD levels while other tests run.
-    ///
-    /// # Panics
-    /// If the machine does not support `self`.
-    pub fn hold(self) -> Held {
-        assert!(self.is_available(), "this machine does not support {self}");
-        Held { before: HELD.replace(Some(self)), _of_this_thread: PhantomData }
     }
 
     /// Returns the widest level that all machines support. `widest` has the widest level of each machine.
@@ -181,7 +152,7 @@ impl Level {
 
     /// Runs `kernel` with this level's instructions. If the machine does not support them, runs it with the
     /// instructions of [`Portable`](Self::Portable).
-    pub fn run<K: Kernel>(self, kernel: K) -> K::Output {
+    pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Output {
         match self {
             #[cfg(target_arch = "x86_64")]
             Self::Avx512 if let Some(simd) = pulp::x86::V4::try_new() => {
@@ -195,26 +166,6 @@ impl Level {
             }
             _ => kernel.run(pulp::Scalar128b),
         }
-    }
-}
-
-thread_local! {
-    /// The level selected by [`Level::hold`] on this thread.
-    static HELD: std::cell::Cell<Option<Level>> = const { std::cell::Cell::new(None) };
-}
-
-/// Guard of [`Level::hold`]: dropping it restores the previous level on the thread that created it.
-#[derive(Debug)]
-#[must_use = "dropping the guard restores the previous level"]
-pub struct Held {
-    before: Option<Level>,
-    /// Makes the guard `!Send`: the level is a thread-local setting.
-    _of_this_thread: PhantomData<*const ()>,
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        HELD.set(self.before);
     }
 }
 
@@ -257,25 +208,5 @@ mod tests {
     #[test]
     fn neon_is_the_level_of_aarch64() {
         assert_eq!(Level::available().next(), Some(Level::Neon));
-    }
-
-    #[test]
-    fn dropping_the_guard_restores_the_previous_level() {
-        let before = Level::current();
-        for level in Level::available() {
-            let outer = level.hold();
-            assert_eq!(Level::current(), level);
-            let panicked = std::panic::catch_unwind(|| {
-                let _inner = Level::Portable.hold();
-                assert_eq!(Level::current(), Level::Portable);
-                std::panic::resume_unwind(Box::new("a failing test"));
-            });
-            assert!(panicked.is_err());
-            assert_eq!(Level::current(), level, "after a panic");
-            let elsewhere = std::thread::spawn(Level::current).join().expect("the thread does not panic");
-            assert_eq!(elsewhere, before, "another thread");
-            drop(outer);
-            assert_eq!(Level::current(), before);
-        }
     }
 }
