@@ -32,7 +32,7 @@ pub(super) fn train(options: &str) -> Result<RunConfig, ConfigError> {
 }
 
 /// Returns a run of `config` as a report reads it.
-pub fn completed(config: &RunConfig, topology: Topology, launcher: &str) -> Run {
+pub(crate) fn completed(config: &RunConfig, topology: Topology, launcher: &str) -> Run {
     let ranks = topology.ranks();
     let data = DataRecord { train_available: 60_000, test_available: 10_000, ..DataRecord::default() };
     let json = json!({

@@ -104,8 +104,7 @@
 //! With `ndarray`, `tch` and `cuda`, operators also accept tensors of Burn's backends of these names.
 //! `mimalloc` adds [settings](memory) of the mimalloc allocator.
 
-#![deny(missing_docs, unsafe_op_in_unsafe_fn)]
-#![warn(clippy::missing_errors_doc, clippy::missing_panics_doc)]
+#![deny(missing_docs)]
 #![cfg_attr(
     any(feature = "ndarray", feature = "tch"),
     allow(deprecated, reason = "deprecated upstream, and still supported here")

@@ -331,6 +331,9 @@ fn accessible(svg: &str, picture: &Picture) -> String {
 }
 
 /// Prints one table in the given format. For a terminal, `wide` prints all columns. HTML prints nothing here.
+///
+/// # Errors
+/// If the table cannot be written as CSV.
 pub fn print_sheet(sheet: &Sheet, format: Format, wide: bool) -> anyhow::Result<()> {
     let width = terminal_width();
     match format {

@@ -343,15 +343,15 @@ impl Sheet {
         let labels = self.labels();
         let with =
             |others: &[usize]| self.select(&(0..labels).chain(others.iter().copied()).collect::<Vec<_>>());
-        let mut parts: Vec<Vec<usize>> = vec![Vec::new()];
+        let (mut parts, mut last) = (Vec::new(), Vec::new());
         for column in labels..self.columns.len() {
-            let last = parts.last_mut().expect("there is one");
             last.push(column);
-            if last.len() > 1 && with(last).width() > limit {
+            if last.len() > 1 && with(&last).width() > limit {
                 last.pop();
-                parts.push(vec![column]);
+                parts.push(std::mem::replace(&mut last, vec![column]));
             }
         }
+        parts.push(last);
         parts.iter().map(|others| with(others)).collect()
     }
 

@@ -151,6 +151,9 @@ pub fn same_file(a: &Path, b: &Path) -> io::Result<bool> {
 }
 
 /// Returns the absolute path, with the links of its folder resolved if the folder exists.
+///
+/// # Errors
+/// If the path is empty, or relative and there is no working directory.
 pub fn place(path: &Path) -> io::Result<PathBuf> {
     let absolute = std::path::absolute(path)?;
     let (Some(folder), Some(name)) = (absolute.parent(), absolute.file_name()) else { return Ok(absolute) };

@@ -163,9 +163,10 @@ impl State {
                 for row in 0..rows {
                     let memory = address.wrapping_add(row * stride) as *mut u8;
                     let tile = &mut self.tiles[register][row * ROW..][..bytes];
-                    // SAFETY: the instruction reads or writes this row at this address.
                     match prefix {
+                        // SAFETY: the instruction reads this row at this address.
                         3 => unsafe { memory.copy_to_nonoverlapping(tile.as_mut_ptr(), bytes) },
+                        // SAFETY: the instruction writes this row at this address.
                         _ => unsafe { memory.copy_from_nonoverlapping(tile.as_ptr(), bytes) },
                     }
                 }
