@@ -195,6 +195,35 @@ builds_without_mpi() {
     target/release/run-report --format csv "$run" | grep -q '^1x2,mpi,'
 }
 
+# A release is a tag. The lists of interfaces (tests/api) show each change; this check names those that break
+# programs, so that the version's second number must change.
+changes_since_the_last_release() {
+  local tag
+  tag=$(git describe --tags --abbrev=0 2>/dev/null) || { echo "there is no tag yet"; return; }
+  cargo semver-checks --version >/dev/null 2>&1 || cargo install --locked cargo-semver-checks || return
+  cargo semver-checks --package burn-fused --package burn-mpi --baseline-rev "$tag"
+}
+
+# docs.rs builds with a nightly compiler and without MPI and gloo: mpicc and libclang are not found.
+documentation_of_docs_rs() {
+  local options
+  for options in "burn-fused --features mimalloc" "burn-mpi --features gloo,train"; do
+    # shellcheck disable=SC2086 # several options
+    DOCS_RS=1 RUSTC_BOOTSTRAP=1 RUSTFLAGS="--cfg docsrs" RUSTDOCFLAGS="--cfg docsrs -D warnings" MPICC=/no/mpicc \
+      LIBCLANG_PATH=/no/libclang cargo doc --locked --no-deps --target-dir target-docs-rs --package $options || return
+  done
+  grep -q 'fn.run.html' target-docs-rs/doc/burn_mpi/index.html && grep -q 'crate feature' target-docs-rs/doc/burn_mpi/fn.run.html
+}
+
+# The workspace's build enables features that a user of one library may leave out.
+lints_of_each_library() {
+  local options
+  for options in "burn-fused" "burn-mpi --no-default-features" "burn-mpi --features gloo,train"; do
+    # shellcheck disable=SC2086 # several options
+    scripts/cargo.sh clippy --release --all-targets --package $options -- -D warnings || return
+  done
+}
+
 # Starts without old pages, because pages of items that no longer exist would stay.
 documentation() {
   rm -rf "$CARGO_TARGET_DIR/doc"
@@ -242,7 +271,7 @@ landing_level() {
   check "the default data set" make --no-print-directory data
   check "instructions of a step of each network" tests/icount/run.sh
   check "first losses of convnet and mlp equal PyTorch's" first_losses_as_pytorch
-  check "programs outside the workspace, which depend on burn-mpi and Burn alone" tests/outside/run.sh
+  check "the packed libraries, and programs that depend on them and Burn alone" tests/outside/run.sh
   check "a build for MPICH" make --no-print-directory build MPI=mpich
   check "averaged gradients of random modules, over MPICH" env MPI=mpich tests/sync/all.sh 25
   check "a training over MPICH" trains_over_mpich
@@ -255,6 +284,9 @@ landing_level() {
 # Checks that need other builds or take long.
 release_level() {
   check "unit tests with debug assertions" with_debug_assertions
+  check "lints of the libraries with few features" lints_of_each_library
+  check "documentation as docs.rs builds it" documentation_of_docs_rs
+  check "the interfaces since the last release" changes_since_the_last_release
   check "training on flex" flex_run
   check "imports without the readers of some sources" cargo test --locked --release --package data --no-default-features
   check "TensorBoard opens the event files" tensorboard_opens

@@ -196,9 +196,10 @@ fn wrong(arrows: &BTreeMap<Arrow, PathBuf>, layers: &Layers) -> Vec<String> {
         .collect()
 }
 
-/// True if the source names Burn or one of Burn's crates outside of comments and strings.
+/// True if the source names Burn or one of Burn's crates outside of comments and strings. `burn_std`, which has
+/// the memory of tensors and no tensors, does not count.
 fn names_burn(source: &str) -> bool {
-    tokens(source).iter().any(|token| token.starts_with("burn"))
+    tokens(source).iter().any(|token| token.starts_with("burn") && *token != "burn_std")
 }
 
 fn architecture() -> String {

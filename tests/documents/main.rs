@@ -54,7 +54,8 @@ fn anchors(text: &str) -> BTreeSet<String> {
 
 /// Why a link of `document` leads nowhere; `None` if its file and heading exist.
 fn broken(document: &Path, link: &str) -> Option<String> {
-    if ["https://", "http://", "mailto:"].iter().any(|start| link.starts_with(start)) {
+    // A page of the repository's host, relative to this file on its site.
+    if ["https://", "http://", "mailto:", "../../actions/"].iter().any(|start| link.starts_with(start)) {
         return None;
     }
     let (file, anchor) = link.split_once('#').map_or((link, None), |(file, anchor)| (file, Some(anchor)));
@@ -143,7 +144,8 @@ fn is_test_name(word: &str) -> bool {
 /// All Rust sources below the folders `src`, `crates` and `tests`.
 fn sources() -> Vec<PathBuf> {
     let top = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut folders: Vec<PathBuf> = ["src", "crates", "tests"].map(|folder| top.join(folder)).into();
+    let mut folders: Vec<PathBuf> =
+        ["src", "crates", "tests", "examples"].map(|folder| top.join(folder)).into();
     let mut found = Vec::new();
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(&folder).expect("a folder") {
@@ -169,7 +171,9 @@ fn sources_that_comments_name_exist() {
         let comments = text.lines().filter(|line| line.trim_start().starts_with("//"));
         let words =
             comments.flat_map(|line| line.split(|c| !is_part(c))).map(|word| word.trim_end_matches('.'));
-        for name in words.filter(|word| word.len() > 3 && word.ends_with(".rs") && !word.starts_with("//")) {
+        for name in words.filter(|word| {
+            word.len() > 3 && word.ends_with(".rs") && !word.starts_with("//") && *word != "docs.rs"
+        }) {
             checked += 1;
             if !exists(name) {
                 wrong.push(format!("{}: no file {name}", source.display()));
@@ -220,8 +224,33 @@ fn readmes_have_the_versions_of_the_crates() {
             "{name}"
         );
     }
-    let readme = read("crates/burn-mpi/README.md");
-    let burn = version(&read("Cargo.toml"), "\nburn = { version = ");
-    assert_eq!(version(&readme, "\nburn = { version = "), burn);
-    assert!(readme.contains(&format!("It is for Burn {burn}, exactly")), "{burn}");
+    let range = version(&read("Cargo.toml"), "\nburn = { version = ");
+    let [lowest, above] = range.split(", ").collect::<Vec<_>>()[..] else { panic!("no range: {range}") };
+    let lowest = lowest.trim_start_matches(">=");
+    let supported = format!("{lowest} or newer, below {}", above.trim_start_matches('<'));
+    let rust = version(&read("Cargo.toml"), "\nrust-version = ");
+    assert!(read(".github/workflows/checks.yml").contains(&format!("image: rust:{rust}-")), "{rust}");
+    for readme in ["crates/burn-fused/README.md", "crates/burn-mpi/README.md"].map(read) {
+        assert_eq!(version(&readme, "\nburn = { version = "), lowest);
+        assert!(readme.contains(&format!("| 0.2 | {supported} | {rust} or newer |")), "{supported}, {rust}");
+        assert!(readme.lines().nth(2).is_some_and(|line| line.starts_with("An unofficial companion")));
+    }
+}
+
+/// A README that a registry shows cannot refer to other files, and its program is a file of the package.
+#[test]
+fn readmes_of_the_libraries_stand_alone() {
+    for name in ["burn-fused", "burn-mpi"] {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates").join(name);
+        let [readme, example] =
+            ["README.md", "examples/first.rs"].map(|file| fs::read_to_string(folder.join(file)).expect(file));
+        let prose = prose(&readme);
+        let elsewhere: Vec<&str> = links(&prose)
+            .into_iter()
+            .filter(|link| !link.starts_with("https://") && !link.starts_with('#'))
+            .collect();
+        assert!(elsewhere.is_empty(), "{name}: {elsewhere:?}");
+        let (_, program) = example.split_once("\n\n").expect("a comment, then the program");
+        assert!(readme.contains(program.trim_end()), "{name}: the program is not examples/first.rs");
+    }
 }

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Tests burn-mpi as a user would use it: a program outside the workspace that depends only on burn-mpi and
-# Burn. Checks that it builds, and that its averaged gradients at 1, 2 and 3 ranks are those of one process on
-# all samples. Also checks burn-mpi's examples, burn-train over MPI, and that burn-mpi and burn-fused can be
-# packaged. The features of Burn differ from the workspace's, so Burn is compiled once more: without
-# optimization, which takes half the time.
+# Tests burn-mpi and burn-fused as a user would use them: packs both, unpacks them outside the workspace, and
+# runs their tests there, and programs that depend on them and Burn alone. Checks that the averaged gradients
+# of a program at 1, 2 and 3 ranks are those of one process on all samples. Also checks burn-mpi's examples
+# and burn-train over MPI. The features of Burn differ from the workspace's, so Burn is compiled once more:
+# without optimization, which takes half the time.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 # shellcheck source-path=SCRIPTDIR source=../../scripts/mpi.sh
@@ -19,21 +19,43 @@ export CARGO_TARGET_DIR=$PWD/target$([ "$MPI" = openmpi ] || echo "-$MPI")
 export CARGO_PROFILE_DEV_DEBUG=0
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
+# The folders of the packed libraries and of the programs lie as in the repository.
+packed=$work/packed
+manifest=$packed/tests/outside/Cargo.toml
+
+packs() {
+  local crate file
+  rm -f "$CARGO_TARGET_DIR"/package/*.crate
+  # Warnings are errors. The tests below build the packages, so cargo need not.
+  scripts/cargo.sh package --locked --allow-dirty --no-verify --package burn-fused --package burn-mpi 2>&1 |
+    tee "$work/package" && ! grep -A 3 '^warning' "$work/package" || return
+  mkdir -p "$packed/crates" "$packed/tests" && cp -r examples "$packed/" && cp -r tests/outside "$packed/tests/" ||
+    return
+  for crate in burn-fused burn-mpi; do
+    tar -xzf "$CARGO_TARGET_DIR/package/$crate"-*.crate -C "$packed/crates" &&
+      mv "$packed/crates/$crate"-[0-9]* "$packed/crates/$crate" || return
+    for file in LICENSE-MIT LICENSE-APACHE README.md CHANGELOG.md; do
+      [ -f "$packed/crates/$crate/$file" ] || { echo "$file is not in the package of $crate" && return 1; }
+    done
+  done
+  note=$(sed -n 's/^ *Packaged //p' "$work/package" | paste -sd '; ')
+}
+
 builds() {
-  scripts/cargo.sh build --locked --manifest-path tests/outside/Cargo.toml 2>&1 | tee "$work/build" &&
+  scripts/cargo.sh build --locked --manifest-path "$manifest" 2>&1 | tee "$work/build" &&
     note="$(awk '/^ *Compiling/ { n++ } END { print n + 0 }' "$work/build") crates"
 }
 
 # MPI's compiler and libclang are not found, so this fails if the test needs MPI.
 tests_its_loop() {
   MPICC=/no/mpicc LIBCLANG_PATH=/no/libclang scripts/cargo.sh test --locked --no-default-features \
-    --manifest-path tests/outside/Cargo.toml --test own_loop
+    --manifest-path "$manifest" --test own_loop
 }
 
-# burn-mpi's module `train` is not part of the workspace's build, because burn-train is not.
-unit_tests_with_burn_train() {
-  scripts/cargo.sh test --locked --manifest-path tests/outside/Cargo.toml --package burn-mpi --lib train:: 2>&1 |
-    tee "$work/unit" && note=$(grep -E '[1-9][0-9]* passed' "$work/unit")
+# Also tests burn-mpi's module `train`, which is not part of the workspace's build, because burn-train is not.
+tests_of_a_package() { # tests_of_a_package CRATE TARGET...
+  scripts/cargo.sh test --locked --manifest-path "$manifest" --package "$1" "${@:2}" 2>&1 | tee "$work/unit" &&
+    note="$(awk '/^test result: ok/ { passed += $4 } END { print passed + 0; exit !passed }' "$work/unit") passed"
 }
 
 trains() { # trains RANKS
@@ -186,22 +208,13 @@ depends_on_little() {
   note="$(sort -u <<<"${tree// (\*)/}" | wc -l) crates"
 }
 
-packages() { # packages CRATE DEPENDENCY...
-  # Removes packages of other versions.
-  rm -f "$CARGO_TARGET_DIR/package/$1"-*.crate
-  scripts/cargo.sh package --locked --allow-dirty "${@/#/--package=}" --target-dir "$CARGO_TARGET_DIR" 2>&1 | tee "$work/package" &&
-    ! grep -A 3 '^warning' "$work/package" && note=$(sed -n 's/^ *Packaged //p' "$work/package" | tail -n 1) || return 1
-  local files
-  files=$(tar -tzf "$CARGO_TARGET_DIR/package/$1"-*.crate) || return 1
-  for file in LICENSE-MIT LICENSE-APACHE README.md; do
-    grep -q "^$1-[0-9.]*/$file\$" <<<"$files" || { echo "$file is not in the package" && return 1; }
-  done
-}
-
 check "burn-mpi depends on nothing for terminals, tables or pictures" depends_on_little
-check "a program outside the workspace builds" builds
+check "burn-fused and burn-mpi are packages" packs
+check "a program outside the workspace builds with them" builds
 check "its loop is tested by cargo test, without MPI" tests_its_loop
-check "unit tests of burn-mpi with burn-train" unit_tests_with_burn_train
+check "tests of the package burn-mpi, with burn-train" tests_of_a_package burn-mpi --lib --example first --test exchange --test types
+check "the program in the README of burn-mpi compiles" tests_of_a_package burn-mpi --doc Readme
+check "tests of the package burn-fused" tests_of_a_package burn-fused --lib
 for ranks in 1 2 3; do
   check "its gradients at $ranks ranks are those of one process, $mpi_name" trains $ranks
 done
@@ -261,7 +274,4 @@ check "own_cnn, a label above 9" own_cnn_refuses train-labels-idx1-ubyte \
   "printf '\377' | dd of=train-labels-idx1-ubyte bs=1 seek=20 conv=notrunc status=none"
 check "own_cnn, a pipe as a file" own_cnn_refuses train-labels-idx1-ubyte \
   "rm train-labels-idx1-ubyte && mkfifo train-labels-idx1-ubyte"
-check "burn-fused is a package" packages burn-fused
-# burn-mpi is packaged together with burn-fused, which its examples use and which no registry has yet.
-check "burn-mpi is a package" packages burn-mpi burn-fused
 exit $failed

@@ -105,6 +105,7 @@
 //! `mimalloc` adds [settings](memory) of the mimalloc allocator.
 
 #![deny(missing_docs)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(
     any(feature = "ndarray", feature = "tch"),
     allow(deprecated, reason = "deprecated upstream, and still supported here")
@@ -125,6 +126,11 @@ pub use ops::stamp::stamp_backward;
 pub use ops::{conv, fake_quantize, linear, loss, norm, precision};
 pub use runtime::memory;
 pub use runtime::poll::set_poll;
+
+/// The examples of the README, as documentation tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
 
 /// SIMD levels: operators are compiled for each instruction set, and the level is selected at run time.
 pub mod simd {

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 /// is the quota in whole CPUs.
 ///
 /// Open MPI and MPICH count cores with hwloc, so this function does too if the library is installed.
+#[cfg(any(feature = "internals", test))]
 pub fn cores_and_cpus() -> [usize; 2] {
     let cpus = std::thread::available_parallelism().map_or(1, |n| n.get());
     [by_hwloc().unwrap_or_else(online_cores), cpus]
@@ -105,6 +106,7 @@ pub fn cpu_quota() -> Option<f64> {
 
 /// Returns the lowest memory limit of this process's control groups, in bytes; `None` if no group reports a
 /// limit. All processes of a group share its limit.
+#[cfg(any(feature = "internals", test))]
 pub fn memory_limit() -> Option<u64> {
     let files = ["memory.max", "memory.limit_in_bytes"];
     let limits = folders("memory").into_iter().flat_map(|folder| {

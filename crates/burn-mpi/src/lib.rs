@@ -58,8 +58,11 @@
 //! Without the default feature `mpi`, ranks can only be [`threads`], and building requires no library. With
 //! `mpi`, building requires an MPI with its headers, and libclang (Debian: `libopenmpi-dev`, `libclang-dev`).
 //! The feature `gloo` requires `libgloo-dev`. `MPICC` names a compiler wrapper other than `mpicc`.
+//!
+//! The [`guide`] describes accumulation, batch norm, tied parameters, local updates and all errors.
 
 #![deny(missing_docs)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod activity;
 mod calling;
@@ -82,6 +85,10 @@ mod launcher;
 mod learning_rate;
 mod local;
 mod member;
+#[cfg_attr(
+    not(all(feature = "mpi", feature = "internals")),
+    allow(dead_code, reason = "for guards and mpiburn")
+)]
 mod messages;
 mod metrics;
 mod module;
@@ -143,6 +150,27 @@ pub use tied::tie_parameters;
 #[cfg(feature = "train")]
 pub use train::{LearnerOptions, OverMpi, RankOutput, backward};
 pub use world::World;
+
+#[doc = include_str!("../GUIDE.md")]
+pub mod guide {}
+
+/// The examples of the README, as documentation tests.
+#[cfg(all(doctest, feature = "mpi", feature = "data"))]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
+/// Types of MPI's headers for docs.rs, which has no MPI: rustdoc reads the signatures of functions, and not
+/// their bodies.
+#[cfg(docsrs)]
+#[allow(non_camel_case_types, reason = "the names of MPI")]
+mod ffi {
+    pub type MPI_Comm = usize;
+    pub type MPI_Datatype = usize;
+    pub type MPI_Op = usize;
+    pub type MPI_Request = usize;
+}
+#[cfg(docsrs)]
+extern crate self as mpi;
 
 /// What the program mpiburn uses beyond the interface of this crate. A release may change it in any way.
 #[cfg(feature = "internals")]

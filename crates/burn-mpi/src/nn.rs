@@ -15,8 +15,8 @@ use crate::{CommError, World};
 /// records.
 ///
 /// In training, all ranks must call [`forward`](Self::forward) of the same layers in the same order, and run
-/// backward. Each of the two makes two small exchanges for each layer, over the transport of this thread's
-/// [`World`]. A rank without samples in a step calls [`join`](Self::join) instead. In inference, and in a
+/// backward. Each of the two makes two small exchanges for each layer, or three if ranks have different numbers
+/// of samples, over the transport of this thread's [`World`]. A rank without samples in a step calls [`join`](Self::join) instead. In inference, and in a
 /// program without a `World`, the layer makes no exchanges.
 ///
 /// The loss must be the mean over the samples of a rank, as [`GradientSync`](crate::GradientSync) expects. A
@@ -227,7 +227,9 @@ impl Merged {
     /// [`GradientSync`](crate::GradientSync) multiplies it.
     pub(crate) fn reverse(&self, world: &World, gradient: &TensorData) -> Result<TensorData, CommError> {
         let samples = self.counts.samples as f32;
-        let weighted = gradient.iter::<f32>().map(|value| value * samples).collect();
+        // A rank without samples has no part in the loss, and its gradient may be NaN.
+        let weighted =
+            gradient.iter::<f32>().filter(|_| samples > 0.0).map(|value| value * samples).collect();
         let ranks = exchange(world, "backward", self.counts, weighted)?;
         let of_all = |at: usize| {
             let sum: f64 =

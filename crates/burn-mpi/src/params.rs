@@ -20,6 +20,7 @@ use crate::tied::tie_parameters;
 /// One float parameter of a module, or one float buffer: values without gradients, such as batch norm's
 /// running statistics.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ParamSpec {
     /// PyTorch's name, such as `conv1.weight`.
     pub name: String,

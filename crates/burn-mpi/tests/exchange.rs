@@ -301,7 +301,8 @@ fn a_far_mean_keeps_the_variance() {
     // Values around 10,000 with a standard deviation of 1: E[x²] − E[x]² would have no digit left in f32.
     let variances = run(3, &Options::default(), |world| {
         let norm = SyncBatchNorm { momentum: 1.0, ..SyncBatchNorm::new(1, &device()) };
-        let value = |at: usize| 10_000.0 + world.rank() as f32 + if at.is_multiple_of(2) { -1.0 } else { 1.0 };
+        let value =
+            |at: usize| 10_000.0 + world.rank() as f32 + if at.is_multiple_of(2) { -1.0 } else { 1.0 };
         let values: Vec<f32> = (0..8).map(value).collect();
         norm.forward(Tensor::<2>::from_data(TensorData::new(values, [8, 1]), &device()));
         Ok::<_, String>(norm.running_var.value_sync().into_scalar::<f32>())

@@ -115,11 +115,16 @@ impl Level {
             return level;
         }
         let current = CURRENT.load(Ordering::Relaxed);
-        Self::ALL.into_iter().find(|&level| level as u8 == current).unwrap_or_else(|| {
-            let widest = Self::available().next().unwrap_or(Self::Portable);
-            CURRENT.store(widest as u8, Ordering::Relaxed);
-            widest
-        })
+        Self::ALL.into_iter().find(|&level| level as u8 == current).unwrap_or_else(Self::detect)
+    }
+
+    /// Selects the widest level of the machine. Cold, so that this code stays out of operators, which inline
+    /// [`current`](Self::current).
+    #[cold]
+    fn detect() -> Self {
+        let widest = Self::available().next().unwrap_or(Self::Portable);
+        CURRENT.store(widest as u8, Ordering::Relaxed);
+        widest
     }
 
     /// Makes all later operators of this process use `self`, or [`Portable`](Self::Portable) if the machine

@@ -32,6 +32,7 @@ unsafe extern "C" {
     ) -> c_int;
     fn burn_mpi_gloo_connect(mesh: *mut c_void, peers: *const u8, length: usize, error: *mut Text) -> c_int;
     fn burn_mpi_gloo_free(mesh: *mut c_void);
+    #[cfg(feature = "internals")]
     fn burn_mpi_gloo_version() -> c_int;
     fn burn_mpi_gloo_call(mesh: *mut c_void, run: *const Run, error: *mut Text) -> c_int;
 }
@@ -125,6 +126,7 @@ impl Mesh {
 /// ```
 /// assert_eq!(burn_mpi::internals::gloo_version().split('.').count(), 3);
 /// ```
+#[cfg(feature = "internals")]
 pub fn gloo_version() -> String {
     // SAFETY: returns a constant and has no preconditions.
     let number = unsafe { burn_mpi_gloo_version() };

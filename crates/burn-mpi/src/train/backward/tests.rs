@@ -184,7 +184,7 @@ fn steps_are_averaged(world: &World, options: SyncOptions, seed: u64, turns: usi
     let sync = Rc::new(RefCell::new(GradientSync::of_module(world, collective, &net, options)));
     for turn in 0..turns {
         let mut steps: Vec<_> = (0..world.size()).map(|rank| drawn(seed, turn, rank)).collect();
-        if seed % 3 == 0 {
+        if seed.is_multiple_of(3) {
             // All ranks take the same kind of step, as in most programs.
             let kind = steps[0].0;
             steps.iter_mut().for_each(|step| *step = (kind, step.1.max(1)));
