@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::CommError;
+use crate::calling::outermost;
 use crate::clock::Clock;
 
 /// Default deadline of a collective.
@@ -46,8 +47,11 @@ pub(crate) struct State {
     pub collectives: usize,
     /// The other rank, if the current operation is a message between two ranks; `None` in a collective.
     pub peer: Option<usize>,
-    /// Whether the current or last operation is one that `entered` counts.
-    is_counted: bool,
+    /// Number of blocking collectives that the rank has entered so far. Unlike waits for collectives in
+    /// flight, all ranks make them in the same order.
+    blocking: u64,
+    /// Whether the current or last operation is a blocking collective.
+    is_blocking: bool,
     /// The deadline of an operation.
     pub deadline: Duration,
     /// Time in an operation after which a rank prints a warning. If it is not shorter than the deadline, no
@@ -117,8 +121,8 @@ pub(crate) struct Status {
     pub waited: Option<Duration>,
     /// The other rank, if the operation is a message between two ranks; `None` in a collective.
     pub peer: Option<usize>,
-    /// Whether the operation is one that `entered` counts: a collective.
-    pub is_counted: bool,
+    /// The number of the operation among this rank's blocking collectives; `None` if it is none of them.
+    pub blocking: Option<u64>,
 }
 
 impl Activity {
@@ -151,10 +155,14 @@ impl Activity {
                 let _ = write!(state.what, "{transport} {operation}");
                 if let Some(bucket) = bucket {
                     let _ = write!(state.what, " of bucket {bucket}");
+                } else if let Some(call) = outermost() {
+                    let _ = write!(state.what, " in {call}");
                 }
             }
-            state.is_counted = !matches!(operation, "send" | "receive" | "launch");
-            state.entered += u64::from(state.is_counted);
+            let is_counted = !matches!(operation, "send" | "receive" | "launch");
+            state.entered += u64::from(is_counted);
+            state.is_blocking = is_counted && bucket.is_none();
+            state.blocking += u64::from(state.is_blocking);
             (state.since, state.peer) = (Some(now), None);
         });
         Waiting(Arc::clone(this))
@@ -168,7 +176,7 @@ impl Activity {
             what: state.what.clone(),
             waited: state.since.map(|since| now.saturating_sub(since)),
             peer: state.peer,
-            is_counted: state.is_counted,
+            blocking: state.is_blocking.then_some(state.blocking),
         })
     }
 

@@ -35,6 +35,11 @@ impl Drop for Calling {
     }
 }
 
+/// Returns the name of the outermost function that this thread is in.
+pub(crate) fn outermost() -> Option<String> {
+    CALLS.with_borrow(|calls| calls.first().cloned())
+}
+
 /// Separates the name of a call from the name of the call inside it.
 const WITHIN: &str = " > ";
 

@@ -41,15 +41,16 @@ impl Wait<'_> {
     }
 
     /// Returns the error if the answers prove that the job cannot continue: rank 0 and another rank wait in
-    /// collectives with the same number and different names. Each of them waits for the other to enter its own
-    /// collective, and neither can.
+    /// blocking collectives with the same number and different names. Each of them waits for the other to enter
+    /// its own collective, and neither can. Waits for collectives in flight prove nothing, because ranks may
+    /// wait for them in any order.
     pub fn deadlock(&self) -> Option<CommError> {
         let of_rank = |rank: usize| {
             if rank == self.member.rank { Some(self.seen) } else { self.answers[rank].as_ref() }
         };
-        let is_waiting = |status: &&Status| status.is_counted && status.waited.is_some();
+        let is_waiting = |status: &&Status| status.blocking.is_some() && status.waited.is_some();
         let root = of_rank(0).filter(is_waiting)?;
-        let differs = |other: &&Status| other.entered == root.entered && other.what != root.what;
+        let differs = |other: &&Status| other.blocking == root.blocking && other.what != root.what;
         let find = |rank| Some((rank, of_rank(rank).filter(is_waiting).filter(differs)?));
         let (rank, other) = (1..self.answers.len()).find_map(find)?;
         let (host, calls, others) = (self.hosts[rank].clone(), other.what.clone(), root.what.clone());
@@ -135,8 +136,7 @@ mod tests {
     #[test]
     fn the_same_operation_earlier_or_later_is_no_other_operation() {
         let what = |name| format!("mpi {name}");
-        let seen =
-            Status { entered: 7, what: what("all-gather"), waited: None, peer: None, is_counted: true };
+        let seen = Status { entered: 7, what: what("all-gather"), waited: None, peer: None, blocking: None };
         let answer = |entered, waits: u8, name| {
             let waited = (waits == 1).then_some(Duration::ZERO);
             where_else(&seen, &Status { entered, what: what(name), waited, ..seen.clone() })

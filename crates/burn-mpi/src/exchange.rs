@@ -5,6 +5,8 @@
 
 use std::ops::Range;
 
+use crate::calling::calling;
+use crate::{CommError, Wire, World};
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::grads::Gradients;
@@ -13,10 +15,6 @@ use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, Backend, Dispatch, Flex, TensorMetadata, backend_extension};
 use burn::tensor::kind::Basic;
 use burn::tensor::{Bool, Bytes, DType, Float, Int, Tensor, TensorData, read_sync};
-use half::{bf16, f16};
-
-use crate::calling::calling;
-use crate::{CommError, Wire, World};
 
 /// The kinds of tensors that ranks exchange: [`Float`], [`Int`] and [`Bool`].
 pub trait Exchanged: Basic + sealed::Linked {}
@@ -32,7 +30,7 @@ impl Summed for Int {}
 
 impl World {
     /// Returns the sum of `tensor` over all ranks, on every rank. All ranks must call it with tensors of the
-    /// same shape and type. Integers that overflow wrap around.
+    /// same shape and type. Values of 16 bits are summed in f32. Integers that overflow wrap around.
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};
@@ -51,7 +49,8 @@ impl World {
     ///
     /// # Gradients
     /// The gradients of this and the other exchanges of tensors are those of the *sum* of the losses of all
-    /// ranks. All ranks must run the same exchanges, and the same backward.
+    /// ranks. All ranks must run the same exchanges and the same backward: `tensor` needs a gradient on all
+    /// ranks or on none, and the loss of each rank has to depend on the result.
     ///
     /// [`GradientSync`](crate::GradientSync) then weights the gradients of each rank by its share of the
     /// step's samples, which is right if the shares are equal. If they are not, scale the loss of each rank by
@@ -85,6 +84,7 @@ impl World {
         tensor: Tensor<D, K>,
     ) -> Result<Tensor<D, K>, CommError> {
         let _calling = calling("all_gather");
+        self.check_values(tensor.dtype())?;
         let [rows, row @ ..] = &tensor.dims()[..] else { unreachable!("a tensor has a dimension") };
         self.check_equal("the tensor of all_gather", &format!("[_, {row:?}] {:?}", tensor.dtype()))?;
         let rows = self.gather(rows)?;
@@ -140,7 +140,18 @@ impl World {
         call: &str,
     ) -> Result<(), CommError> {
         let what = format!("{:?} {:?}", tensor.dims(), tensor.dtype());
+        self.check_values(tensor.dtype())?;
         self.check_equal(&format!("the tensor of {call}"), &what)
+    }
+
+    /// Checks that a tensor of this type has plain values.
+    fn check_values(&self, dtype: DType) -> Result<(), CommError> {
+        match dtype {
+            DType::QFloat(_) => {
+                Err(self.wrong("exchanges a quantized tensor: dequantize it first".to_owned()))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Returns the rows of `rank`, if ranks divide `rows` among them.
@@ -216,13 +227,12 @@ fn rows_in(data: &TensorData, rows: Range<usize>) -> TensorData {
     TensorData::from_bytes(Bytes::from_bytes_vec(bytes), shape, data.dtype())
 }
 
-/// Returns the values of `data` in the type in which they are sent; `None` if they are integers.
+/// Returns the values of `data` in the type in which they are summed; `None` if they are integers. 16-bit types
+/// are summed in f32, because a sum would be rounded after each addition.
 fn wire_of(data: &TensorData) -> Option<Wire> {
     const FITS: &str = "the values have this type";
     Some(match data.dtype() {
         DType::F64 => Wire::F64(data.try_to_vec::<f64>().expect(FITS)),
-        DType::BF16 => Wire::Bf16(data.try_to_vec::<bf16>().expect(FITS)),
-        DType::F16 => Wire::F16(data.try_to_vec::<f16>().expect(FITS)),
         dtype if dtype.is_float() => {
             Wire::F32(data.clone().convert_dtype(DType::F32).try_to_vec::<f32>().expect(FITS))
         }
@@ -234,9 +244,7 @@ fn data_of(wire: Wire, shape: Vec<usize>, dtype: DType) -> TensorData {
     match wire {
         Wire::F32(values) => TensorData::new(values, shape).convert_dtype(dtype),
         Wire::F64(values) => TensorData::new(values, shape),
-        Wire::Bf16(values) => TensorData::new(values, shape),
-        Wire::F16(values) => TensorData::new(values, shape),
-        Wire::Bytes(_) => unreachable!("only floats are sent as values"),
+        Wire::Bf16(_) | Wire::F16(_) | Wire::Bytes(_) => unreachable!("sums are in f32 or f64"),
     }
 }
 

@@ -136,7 +136,9 @@ pub(crate) fn average_buffers<M: Module>(world: &World, module: M) -> Result<M, 
     values.iter_mut().for_each(|value| *value /= world.size() as f64);
     for (variance, mean) in variances {
         for (variance, mean) in variance.zip(mean) {
-            values[variance] = (values[variance] - values[mean] * values[mean]).max(0.0);
+            // Rounding may make it negative. A NaN stays.
+            let exact = values[variance] - values[mean] * values[mean];
+            values[variance] = if exact < 0.0 { 0.0 } else { exact };
         }
     }
     let mut means = values.into_iter();

@@ -2,7 +2,7 @@
 
 use burn::module::{Flag, Module, Param, RunningState};
 use burn::nn::{BatchNorm, BatchNormConfig};
-use burn::tensor::{Device, FloatDType, Tensor, TensorData};
+use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
 
 use crate::calling::calling;
 use crate::exchange::{Reverse, linked};
@@ -19,8 +19,11 @@ use crate::{CommError, World};
 /// of samples, over the transport of this thread's [`World`]. A rank without samples in a step calls [`join`](Self::join) instead. In inference, and in a
 /// program without a `World`, the layer makes no exchanges.
 ///
-/// The loss must be the mean over the samples of a rank, as [`GradientSync`](crate::GradientSync) expects. A
-/// step may have several micro-batches, if all ranks have the same number of them.
+/// The loss must be the mean over the samples of a rank, as [`GradientSync`](crate::GradientSync) expects, and
+/// the first dimension of the input must be these samples. So a loss over samples of all ranks, gathered by
+/// [`World::all_gather`], has the right gradients only if all ranks have the same number of samples. A step may
+/// have several micro-batches, if all ranks have the same number of them. The output must be part of the loss
+/// on every rank. Other threads than that of the `World` normalise alone.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
@@ -102,44 +105,49 @@ impl SyncBatchNorm {
         let mut along = [1; D];
         along[1] = channels;
         let dtype = input.dtype();
-        let input = input.cast(FloatDType::F32);
+        let precision = if dtype == DType::F64 { FloatDType::F64 } else { FloatDType::F32 };
+        let input = input.cast(precision);
         let own_mean = input.clone().mean_dims(&others);
         let centered = input - own_mean.clone();
         let squares = centered.clone().square().sum_dims(&others);
         let own = Tensor::cat(vec![own_mean.clone().reshape([channels]), squares.reshape([channels])], 0);
+        // The backward makes its exchange on all ranks, also where the input needs no gradient.
+        let leaf = Tensor::<1>::zeros([2 * channels], (&device, own.dtype())).require_grad();
+        let own = own + leaf;
         let counts = Counts { samples: dims[0], values: dims.iter().product::<usize>() / channels, channels };
-        let merged = Merged::of(&world, counts, &own.to_data()).unwrap_or_else(|error| panic!("{error}"));
+        let merged = Merged::of(&world, self.digest(), counts, &own.to_data())
+            .unwrap_or_else(|error| panic!("{error}"));
         self.update(&merged);
         let result = TensorData::new([&merged.mean[..], &merged.variance].concat(), [2 * channels]);
+        let result = result.convert_dtype(own.dtype());
         let all: Tensor<1> = linked(own, result, Reverse::Statistics(merged));
         let [mean, variance] =
             [0, channels].map(|start| all.clone().narrow(0, start, channels).reshape(along));
 
-        let [gamma, beta] =
-            [&self.gamma, &self.beta].map(|param| param.val().cast(FloatDType::F32).reshape(along));
+        let [gamma, beta] = [&self.gamma, &self.beta].map(|param| param.val().cast(precision).reshape(along));
         let scale = gamma / (variance + self.epsilon).sqrt();
         let offset = (own_mean - mean) * scale.clone() + beta;
         (centered * scale + offset).cast(dtype)
     }
 
-    /// Takes part in the exchanges of a step for a rank without samples: of the forward of `layers`, in the
-    /// order in which the other ranks call them, and of their backward. Updates the running statistics as on
-    /// the other ranks. With one rank, or without a [`World`], does nothing.
+    /// Takes part in the exchanges of a step for a rank without samples: of the forward of `layers`, and of
+    /// their backward. `layers` has each layer as often as the other ranks call it, in the same order. Updates
+    /// the running statistics as on the other ranks. With one rank, or without a [`World`], does nothing. If
+    /// the other ranks have several micro-batches, call it once for each.
     ///
     /// ```no_run
     /// # use burn::{module::Module, tensor::Tensor};
     /// # use burn_mpi::nn::SyncBatchNorm;
-    /// # use burn_mpi::{CommError, GradientSync, MicroBatch, RankBatch};
+    /// # use burn_mpi::{CommError, GradientSync, MicroBatch};
     /// # #[derive(Module, Debug)]
     /// # struct Model { norm1: SyncBatchNorm, norm2: SyncBatchNorm }
     /// # fn step(
-    /// #     batch: RankBatch<f32>, model: &Model, sync: &mut GradientSync, loss_of: fn(&[f32]) -> Tensor<1>,
+    /// #     (own, total): (usize, usize), model: &Model, sync: &mut GradientSync, loss_of: fn(&Model) -> Tensor<1>,
     /// # ) -> Result<(), CommError> {
-    /// if batch.is_empty() {
+    /// if own == 0 {
     ///     SyncBatchNorm::join(&[&model.norm1, &model.norm2])?;
     /// } else {
-    ///     let loss = loss_of(&batch.items);
-    ///     sync.backward(&loss, model, batch.len(), batch.total, MicroBatch::Last)?;
+    ///     sync.backward(&loss_of(model), model, own, total, MicroBatch::Last)?;
     /// }
     /// let gradients = sync.finish(model)?;
     /// # Ok(())
@@ -147,19 +155,38 @@ impl SyncBatchNorm {
     /// ```
     ///
     /// # Errors
-    /// If the other ranks call other layers, or the transport fails.
+    /// If the other ranks call other layers, or in another order, or the transport fails.
     pub fn join(layers: &[&Self]) -> Result<(), CommError> {
         let Some(world) = World::current().filter(|world| world.size() > 1) else { return Ok(()) };
-        for layer in layers {
-            let merged = Merged::of(&world, Counts::default(), &TensorData::new(Vec::<f32>::new(), [0]))?;
+        // In inference, a layer makes no exchange.
+        let trains = |layer: &&&Self| layer.training.is_enabled() && layer.gamma.val().device().is_autodiff();
+        let layers: Vec<_> = layers.iter().filter(trains).collect();
+        for layer in &layers {
+            let none = TensorData::new(Vec::<f64>::new(), [0]);
+            let merged = Merged::of(&world, layer.digest(), Counts::default(), &none)?;
             if merged.values > 0.0 {
                 layer.update(&merged);
             }
         }
         for _ in layers {
-            exchange(&world, "backward", Counts::default(), Vec::new())?;
+            exchange(&world, "backward", 0, Counts::default(), Vec::new())?;
         }
         Ok(())
+    }
+
+    /// Returns a digest of the parameters and the running statistics, which are equal on all ranks: ranks in
+    /// different layers, or with other statistics, are noticed.
+    fn digest(&self) -> u64 {
+        let tensors = [self.gamma.val().inner(), self.beta.val().inner()];
+        let statistics = [&self.running_mean, &self.running_var].map(RunningState::value_sync);
+        // FNV-1a, on 32 bits at a time.
+        let mut digest = 0xcbf2_9ce4_8422_2325u64;
+        for tensor in tensors.into_iter().chain(statistics) {
+            for value in tensor.into_data().iter::<f32>() {
+                digest = (digest ^ u64::from(value.to_bits())).wrapping_mul(0x100_0000_01b3);
+            }
+        }
+        digest
     }
 
     /// Updates the running statistics, as Burn's batch norm does.
@@ -169,6 +196,8 @@ impl SyncBatchNorm {
             let new = TensorData::new(new.clone(), [new.len()]);
             let new = Tensor::<1>::from_data(new, (&old.device(), old.dtype()));
             running.update(old.mul_scalar(1.0 - self.momentum).add(new.mul_scalar(self.momentum)).detach());
+            // Burn updates the value that records have at the next access, which may be after saving.
+            running.value_sync();
         }
     }
 }
@@ -188,9 +217,9 @@ pub(crate) struct Merged {
     counts: Counts,
     /// Number of values of each channel on all ranks.
     values: f64,
-    mean: Vec<f32>,
+    mean: Vec<f64>,
     /// The variance of the values, with divisor n.
-    variance: Vec<f32>,
+    variance: Vec<f64>,
     /// For each channel, by how much this rank's mean exceeds that of all ranks.
     excess: Vec<f64>,
 }
@@ -199,24 +228,20 @@ impl Merged {
     /// Merges the statistics of all ranks, in rank order. `own` are this rank's: the mean of each channel, and
     /// then the sum of squared differences from it. (Chan, Golub, LeVeque, "Updating formulae and a pairwise
     /// algorithm for computing sample variances", 1979.)
-    fn of(world: &World, counts: Counts, own: &TensorData) -> Result<Self, CommError> {
-        let ranks = exchange(world, "forward", counts, own.iter::<f32>().collect())?;
+    fn of(world: &World, layer: u64, counts: Counts, own: &TensorData) -> Result<Self, CommError> {
+        let ranks = exchange(world, "forward", layer, counts, own.iter::<f64>().collect())?;
         let channels = ranks.iter().map(|(_, statistics)| statistics.len() / 2).max().unwrap_or_default();
         let with_values = || ranks.iter().filter(|(counts, _)| counts.values > 0);
         let values: f64 = with_values().map(|(counts, _)| counts.values as f64).sum();
-        let weighted = |term: &dyn Fn(&[f32], f64) -> f64| {
+        let weighted = |term: &dyn Fn(&[f64], f64) -> f64| {
             with_values().map(|(counts, own)| term(own, counts.values as f64)).sum::<f64>() / values
         };
-        let means: Vec<f64> =
-            (0..channels).map(|at| weighted(&|own, count| f64::from(own[at]) * count)).collect();
-        let variance = |at: usize| {
-            weighted(&|own, count| {
-                f64::from(own[channels + at]) + count * (f64::from(own[at]) - means[at]).powi(2)
-            }) as f32
-        };
+        let means: Vec<f64> = (0..channels).map(|at| weighted(&|own, count| own[at] * count)).collect();
+        let variance =
+            |at: usize| weighted(&|own, count| own[channels + at] + count * (own[at] - means[at]).powi(2));
         let variance = (0..channels).map(variance).collect();
         let excess = own.iter::<f64>().zip(&means).map(|(own, mean)| own - mean).collect();
-        Ok(Self { counts, values, mean: means.iter().map(|&mean| mean as f32).collect(), variance, excess })
+        Ok(Self { counts, values, mean: means, variance, excess })
     }
 
     /// Returns the gradient of this rank's statistics. `gradient` is the gradient of the merged statistics on
@@ -226,42 +251,46 @@ impl Merged {
     /// samples. The result is divided by this rank's weight, by which
     /// [`GradientSync`](crate::GradientSync) multiplies it.
     pub(crate) fn reverse(&self, world: &World, gradient: &TensorData) -> Result<TensorData, CommError> {
-        let samples = self.counts.samples as f32;
-        // A rank without samples has no part in the loss, and its gradient may be NaN.
-        let weighted =
-            gradient.iter::<f32>().filter(|_| samples > 0.0).map(|value| value * samples).collect();
-        let ranks = exchange(world, "backward", self.counts, weighted)?;
+        let samples = self.counts.samples as f64;
+        // A rank without values has no part in the loss, and its gradient may be NaN.
+        let has_values = self.counts.values > 0;
+        let weighted = gradient.iter::<f64>().filter(|_| has_values).map(|value| value * samples).collect();
+        let ranks = exchange(world, "backward", 0, self.counts, weighted)?;
         let of_all = |at: usize| {
-            let sum: f64 =
-                ranks.iter().filter_map(|(_, values)| values.get(at)).map(|&value| f64::from(value)).sum();
-            sum / f64::from(samples)
+            let sum: f64 = ranks.iter().filter_map(|(_, values)| values.get(at)).sum();
+            sum / samples
         };
         let (channels, share) = (self.counts.channels, self.counts.values as f64 / self.values);
         let of_mean = |at: usize| of_all(at) * share + of_all(channels + at) * 2.0 * share * self.excess[at];
         let of_squares = |at: usize| of_all(channels + at) / self.values;
         let gradients = (0..channels).map(of_mean).chain((0..channels).map(of_squares));
-        Ok(TensorData::new(gradients.map(|value| value as f32).collect::<Vec<_>>(), [2 * channels]))
+        let found = TensorData::new(gradients.collect::<Vec<f64>>(), [2 * channels]);
+        Ok(found.convert_dtype(gradient.dtype()))
     }
 }
 
-/// Gathers two values for each channel of every rank that has samples, in rank order. `values` returns this
-/// rank's.
+/// Gathers two values for each channel of every rank that has samples, in rank order. `values` are this rank's.
+/// `layer` is equal on all ranks.
 fn exchange(
     world: &World,
     direction: &str,
+    layer: u64,
     counts: Counts,
-    mut values: Vec<f32>,
-) -> Result<Vec<(Counts, Vec<f32>)>, CommError> {
+    mut values: Vec<f64>,
+) -> Result<Vec<(Counts, Vec<f64>)>, CommError> {
     let _calling = calling(format!("the {direction} of SyncBatchNorm"));
-    let ranks: Vec<[usize; 3]> = world.gather(&[counts.samples, counts.values, counts.channels])?;
+    let mine = (layer, [counts.samples, counts.values, counts.channels]);
+    let (layers, ranks): (Vec<u64>, Vec<[usize; 3]>) = world.gather(&mine)?.into_iter().unzip();
     let channels = ranks.iter().map(|rank| rank[2]).max().unwrap_or_default();
-    if let Some(rank) = ranks.iter().position(|rank| rank[1] > 0 && rank[2] != channels) {
-        let found = format!("{} channels", ranks[rank][2]);
-        return Err(world.diverged("the layer", rank, found, format!("{channels}")));
+    if let Some(rank) = layers.iter().position(|other| *other != layers[0]) {
+        let what = "the layer (ranks call the same layers in the same order, also in SyncBatchNorm::join, and have \
+                    equal parameters and running statistics)";
+        let [found, expected] = [layers[rank], layers[0]].map(|layer| format!("digest {layer:016x}"));
+        return Err(world.diverged(what, rank, found, expected));
     }
     let length = 2 * channels;
     values.resize(length, 0.0);
-    let mut all = vec![0f32; length * world.size()];
+    let mut all = vec![0f64; length * world.size()];
     if length > 0 {
         let (mine, all) = (bytemuck::cast_slice(&values), bytemuck::cast_slice_mut(&mut all));
         world.control().borrow_mut().all_gather(mine, all)?;

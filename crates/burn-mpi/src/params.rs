@@ -205,7 +205,18 @@ impl ParamLayout {
             let values = || TensorData::new(flat[spec.range.clone()].to_vec(), spec.shape.clone());
             wanted(spec).then(values)
         });
+        self.tie(module)
+    }
+
+    /// Returns `module` with its tied parameters as one tensor again.
+    pub(crate) fn tie<M: Module>(&self, module: M) -> M {
         if self.specs.iter().any(|spec| spec.tied_to.is_some()) { tie_parameters(module) } else { module }
+    }
+
+    /// Names the first parameter that f32 cannot represent.
+    pub(crate) fn wide(&self) -> Option<String> {
+        let wide = self.specs.iter().find(|spec| spec.trainable && spec.dtype == DType::F64);
+        wide.map(|spec| format!("{} is F64", spec.name))
     }
 
     /// Returns the parameters that are tied to an earlier one.

@@ -130,8 +130,9 @@ impl<D> ShardedDataset<D> {
     }
 
     /// Leaves out the last step of an epoch if it has fewer samples than the others, so that every step has a
-    /// whole batch of every rank. If the order is shuffled, each epoch leaves out other samples. All ranks
-    /// must call it.
+    /// whole batch of every rank. If the order is shuffled, each epoch leaves out other samples.
+    /// [`steps`](Self::steps) counts the remaining steps; [`plan`](Self::plan) and the length stay those of all
+    /// samples. All ranks must call it.
     ///
     /// # Errors
     /// [`SharedError::Sharding`](crate::SharedError::Sharding) if no step would be left.
@@ -214,7 +215,7 @@ impl<D> ShardedDataset<D> {
         E: Error + Send + Sync + 'static,
     {
         // The thread has one more batch in its hands while the channel is full.
-        let (sender, batches) = mpsc::sync_channel(ahead.saturating_sub(1));
+        let (sender, batches) = mpsc::sync_channel(ahead.min(self.steps()).saturating_sub(1));
         let (shard, mut steps) = (self.clone(), 0..self.steps());
         let read = move || {
             // Sending fails if the iterator was dropped.

@@ -319,10 +319,47 @@ fn other_channels_on_a_rank_are_an_error() {
         Ok::<_, String>(())
     });
     let line = failure.unwrap_err().to_string();
-    assert!(
-        line.contains("the layer differs between ranks: rank 0") && line.contains("2 channels"),
-        "{line}"
-    );
+    assert!(line.contains("the layer (ranks call the same layers") && line.contains("rank 1 on"), "{line}");
+}
+
+#[test]
+fn layers_in_another_order_are_an_error() {
+    let failure = run(2, &Options::default(), |world| {
+        let [first, second] = [1.0, 2.0].map(|scale| SyncBatchNorm {
+            gamma: Param::from_tensor(Tensor::from_data([scale], &device())),
+            ..SyncBatchNorm::new(1, &device())
+        });
+        for _ in 0..2 {
+            if world.is_root() {
+                let x =
+                    second.forward(first.forward(Tensor::<2>::from_data([[1.0], [5.0]], &device())) + 3.0);
+                x.powi_scalar(3).mean().backward();
+            } else {
+                SyncBatchNorm::join(&[&second, &first])?;
+            }
+        }
+        Ok::<_, CommError>(())
+    });
+    let line = failure.unwrap_err().to_string();
+    assert!(line.contains("the layer (ranks call the same layers in the same order"), "{line}");
+}
+
+#[test]
+fn an_empty_batch_counts_nothing() {
+    let found = run(2, &Options::default(), |world| {
+        let norm = SyncBatchNorm { momentum: 1.0, ..SyncBatchNorm::new(1, &device()) };
+        let rows = if world.is_root() { vec![1.0f32, 5.0] } else { Vec::new() };
+        let count = rows.len();
+        let x = Tensor::<2>::from_data(TensorData::new(rows, [count, 1]), &device()).require_grad();
+        let gradients = norm.forward(x.clone()).powi_scalar(3).sum().backward();
+        let gradient =
+            x.grad(&gradients).map(|gradient| gradient.into_data().iter::<f32>().collect::<Vec<_>>());
+        Ok::<_, CommError>((norm.running_mean.value_sync().into_scalar::<f32>(), gradient))
+    });
+    let found = found.unwrap();
+    assert_eq!([found[0].0, found[1].0], [3.0, 3.0]);
+    let gradient = found[0].1.clone().expect("a gradient");
+    assert!(gradient.iter().all(|value| value.is_finite()), "{gradient:?}");
 }
 
 #[test]

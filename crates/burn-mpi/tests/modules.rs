@@ -5,12 +5,13 @@ use std::error::Error;
 
 use burn::module::{Module, ModuleMapper, Param, ParamId, Quantizer};
 use burn::nn::{Gelu, Initializer, Linear, LinearConfig, Relu};
+use burn::optim::GradientsParams;
 use burn::tensor::quantization::{Calibration, QuantScheme, QuantValue};
 use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
 use burn_mpi::threads::{Failure, Options, run};
 use burn_mpi::{
-    Backend, CommError, GradientSync, SyncOptions, Transport, World, broadcast_module, check_equal_weights,
-    connect,
+    Backend, CommError, GradientSync, Signals, SyncOptions, Transport, World, broadcast_module,
+    check_equal_weights, connect,
 };
 
 #[path = "programs/check_modules/compressed.rs"]
@@ -49,6 +50,27 @@ fn custom_modules_may_differ_between_steps_and_ranks() {
 #[test]
 fn a_state_in_shares_has_the_results_of_the_whole() {
     passes(sharded::check);
+}
+
+#[test]
+fn gradients_that_were_taken_are_not_clipped() {
+    let failure = run(2, &Options::default(), |world| -> Result<(), Box<dyn Error>> {
+        let device = Device::flex().autodiff();
+        let net = broadcast_module(world, LinearConfig::new(3, 2).init(&device))?;
+        let collective = connect(world, Backend::Mpi, &Transport::default())?;
+        let mut sync = GradientSync::of_module(world, collective, &net, SyncOptions::default());
+        for _ in 0..2 {
+            let loss = net.forward(Tensor::<2>::ones([4, 3], &device)).powi_scalar(2).mean();
+            sync.contribute(GradientsParams::from_grads(loss.backward(), &net), &net, 4, 8)?;
+            sync.reduce(Signals::default())?;
+            sync.clip_norm(1.0)?;
+            sync.gradients(&net)?;
+        }
+        sync.clip_norm(1.0)?;
+        Ok(())
+    });
+    let line = failure.unwrap_err().to_string();
+    assert!(line.contains("call reduce, clip_norm and gradients, in this order"), "{line}");
 }
 
 #[test]

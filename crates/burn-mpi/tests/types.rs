@@ -155,19 +155,38 @@ fn parameters_of_every_type_and_tied_ones_train_as_on_one_process() {
 
 #[test]
 fn tied_parameters_that_came_apart_are_named() {
-    let failure = run(2, &Options::default(), |world| -> Result<(), Box<dyn Error>> {
-        let mut net = broadcast_module(world, Net::new(FloatDType::F32, 0))?;
+    for contributes in [false, true] {
+        let failure = run(2, &Options::default(), |world| -> Result<(), Box<dyn Error>> {
+            let mut net = broadcast_module(world, Net::new(FloatDType::F32, 0))?;
+            let collective = connect(world, Backend::Mpi, &Transport::default())?;
+            let mut sync = GradientSync::of_module(world, collective, &net, SyncOptions::default());
+            for _ in 0..2 {
+                if contributes {
+                    let gradients = GradientsParams::from_grads(net.loss(&[1, 2]).backward(), &net);
+                    sync.contribute(gradients, &net, 2, 4)?;
+                } else {
+                    sync.backward(&net.loss(&[1, 2]), &net, 2, 4, MicroBatch::Last)?;
+                }
+                let gradients = sync.finish(&net)?;
+                net = SgdConfig::new().init().step(0.1, net, gradients);
+            }
+            Ok(())
+        });
+        let text = failure.unwrap_err().to_string();
+        let told = ["output is tied to embedding.weight, but is another tensor", "burn_mpi::tie_parameters"];
+        assert!(told.iter().all(|part| text.contains(part)), "{text}");
+    }
+}
+
+#[test]
+fn local_updates_refuse_double_precision() {
+    let failure = run(2, &Options::default(), |world| {
+        let net = broadcast_module(world, Net::new(FloatDType::F64, 0))?;
         let collective = connect(world, Backend::Mpi, &Transport::default())?;
-        let mut sync = GradientSync::of_module(world, collective, &net, SyncOptions::default());
-        for _ in 0..2 {
-            let gradients = sync.average(&net.loss(&[1, 2]), &net, 2, 4)?;
-            net = SgdConfig::new().init().step(0.1, net, gradients);
-        }
-        Ok(())
+        LocalUpdates::of_module(world, collective, &net, LocalOptions::default()).map(drop)
     });
     let text = failure.unwrap_err().to_string();
-    let told = ["output is tied to embedding.weight, but is another tensor", "burn_mpi::tie_parameters"];
-    assert!(told.iter().all(|part| text.contains(part)), "{text}");
+    assert!(text.contains("embedding.weight is F64"), "{text}");
 }
 
 #[test]
@@ -182,18 +201,20 @@ fn double_precision_is_not_sent_in_shares() {
 
 #[test]
 fn local_updates_keep_types_and_ties() {
-    for dtype in [FloatDType::F32, FloatDType::F64, FloatDType::F16, FloatDType::BF16] {
+    for (dtype, every) in
+        [(FloatDType::F32, 1), (FloatDType::F32, 4), (FloatDType::F16, 2), (FloatDType::BF16, 2)]
+    {
         let train = |world: &World| -> Result<Vec<f64>, Box<dyn Error>> {
             let mut net = broadcast_module(world, Net::new(dtype, 0))?;
             let collective = connect(world, Backend::Mpi, &Transport::default())?;
-            let options = LocalOptions::default().with_every(2);
+            let options = LocalOptions::default().with_every(every);
             let mut local = LocalUpdates::of_module(world, collective, &net, options)?;
             let mut optimizer = SgdConfig::new().init();
             for step in 0..STEPS {
                 let loss = net.loss(&[step, 3 * step + world.rank()]);
                 let gradients = GradientsParams::from_grads(local.backward(&loss), &net);
-                net = tie_parameters(optimizer.step(0.05, net, gradients));
-                net = local.step_module(net, 2)?;
+                net = local.step_module(optimizer.step(0.05, net, gradients), 2)?;
+                assert_eq!(net.output.val().into_data(), net.embedding.weight.val().into_data());
             }
             let net = local.finish_module(net)?;
             check_equal_weights(world, &net)?;

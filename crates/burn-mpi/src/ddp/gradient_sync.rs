@@ -14,7 +14,7 @@ mod compression;
 
 use burn::module::Module;
 use burn::optim::GradientsParams;
-use burn::tensor::{DType, Gradients, Tensor};
+use burn::tensor::{Gradients, Tensor};
 
 use crate::compress::powersgd::LowRank;
 use crate::ddp::arrival::Probe;
@@ -74,6 +74,8 @@ pub struct GradientSync {
     samples: (usize, usize),
     /// Whether the buckets hold the averages of a step.
     pub(super) averaged: bool,
+    /// Whether the averages of the step were returned as Burn's gradients.
+    pub(super) given: bool,
     /// Number of values that [`reduce_with`](Self::reduce_with) can average together with the gradients.
     carried: usize,
     /// Whether the module's device supports the [`hook`]. False once a backward could not be hooked.
@@ -121,6 +123,7 @@ impl GradientSync {
             in_step: false,
             samples: (0, 0),
             averaged: false,
+            given: false,
             carried: 0,
             hooked_device: true,
             steps: 0,
@@ -204,14 +207,7 @@ impl GradientSync {
         if let (0, Some(seat)) = (self.steps, self.world.seat()) {
             seat.check_nodes(hook::nodes(module))?;
         }
-        if let Some(param) = hook::untied(module, &self.layout) {
-            let [field, first] = [param, self.layout.specs()[param].tied_to.unwrap_or_default()]
-                .map(|param| &self.layout.specs()[param].name);
-            return Err(self.world.wrong(format!(
-                "{field} is tied to {first}, but is another tensor: Burn's optimizers update only one of them; call \
-                 burn_mpi::tie_parameters after each step"
-            )));
-        }
+        self.check_ties(module)?;
         let probing = self.arrival.is_none();
         let buckets = self.buckets.take().ok_or(PANICKED)?;
         let overlaps = which == MicroBatch::Last && buckets.can_overlap();
@@ -232,6 +228,17 @@ impl GradientSync {
         buckets.notify(SyncEvent::BackwardEnd);
         self.buckets = Some(buckets);
         Ok((gradients, taken))
+    }
+
+    /// Checks that the fields of a tied parameter are one tensor.
+    fn check_ties<M: Module>(&self, module: &M) -> Result<(), CommError> {
+        let Some(param) = hook::untied(module, &self.layout) else { return Ok(()) };
+        let first = self.layout.specs()[param].tied_to.unwrap_or_default();
+        let [field, first] = [param, first].map(|param| &self.layout.specs()[param].name);
+        Err(self.world.wrong(format!(
+            "{field} is tied to {first}, but is another tensor: Burn's optimizers update only one of them; call \
+             burn_mpi::tie_parameters after each step"
+        )))
     }
 
     /// Ends a backward, after all its gradients are in buckets.
@@ -359,7 +366,7 @@ impl GradientSync {
         if std::mem::replace(&mut self.in_step, true) {
             return Ok(());
         }
-        self.averaged = false;
+        (self.averaged, self.given) = (false, false);
         self.samples = (0, 0);
         if std::mem::take(&mut self.adopt_next) {
             self.replan()?;
@@ -400,6 +407,7 @@ impl GradientSync {
         if !self.begin_contribution(own, total)? {
             return Ok(());
         }
+        self.check_ties(module)?;
         self.add_rest(&gradients, module, &[])
     }
 
@@ -643,11 +651,9 @@ fn plan_of(
 fn compare(world: &World, layout: &ParamLayout, options: &SyncOptions) -> Result<(), CommError> {
     module::check_same(world, layout)?;
     world.check_equal("SyncOptions", &format!("{options:?}"))?;
-    let wide = layout.specs().iter().find(|spec| spec.trainable && spec.dtype == DType::F64);
-    match wide {
-        Some(spec) if options.shard => Err(CommError::Sharded(format!(
-            "{} is F64, and ranks send their updated shares as f32; use f32, or SyncOptions without shard",
-            spec.name
+    match layout.wide() {
+        Some(reason) if options.shard => Err(CommError::Sharded(format!(
+            "{reason}, and ranks send their updated shares as f32; use f32, or SyncOptions without shard"
         ))),
         _ => Ok(()),
     }

@@ -150,9 +150,16 @@ impl GradientSync {
     /// ```
     ///
     /// # Errors
-    /// [`CommError::NoGradient`] if no step has ended. If the transport fails, which every later step returns
-    /// again.
+    /// [`CommError::NoGradient`] if no step has ended. [`CommError::OnRank`] if [`finish`](Self::finish) or
+    /// [`gradients`](Self::gradients) has returned the gradients of the step, which would not change. If the
+    /// transport fails, which every later step returns again.
     pub fn clip_norm(&mut self, max: f64) -> Result<f64, CommError> {
+        self.reduced()?;
+        if self.given {
+            let reason = "clips gradients that it has already taken: call reduce, clip_norm and gradients, in this \
+                          order, instead of finish";
+            return Err(self.world.wrong(reason.to_owned()));
+        }
         let mut squares = SquareSum::new();
         self.reduced()?.gradients_of_parts().into_iter().for_each(|(.., gradient)| squares.add(gradient));
         if self.options.shard && self.world.size() > 1 {

@@ -10,7 +10,6 @@ use crate::ddp::buffers::{BucketPlan, Part};
 use crate::ddp::collector::read;
 use crate::ddp::gradient_sync::{GradientSync, PANICKED};
 use crate::ddp::optimizer_state::ids_of;
-use crate::tied::tie_parameters;
 use crate::{CommError, tensors};
 
 /// One of Burn's optimizers, such as Adam, with its state divided among the ranks: ZeRO stage 1 (Rajbhandari
@@ -187,8 +186,7 @@ fn gather<M: Module>(module: M, updated: &[bool], sync: &mut GradientSync) -> Re
         let values = |param| buckets.gradient(param).filter(|_| is_taken(param));
         module = module.take().map(|module| tensors::overwrite(module, &values));
     })?;
-    let module = module.ok_or(PANICKED)?;
-    Ok(if sync.layout.tied().is_empty() { module } else { tie_parameters(module) })
+    module.map(|module| sync.layout.tie(module)).ok_or(PANICKED)
 }
 
 /// Collects the values of the parameters that a step updates.

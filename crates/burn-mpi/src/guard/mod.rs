@@ -64,6 +64,7 @@ const REACH: Duration = Duration::from_secs(10);
 const ABORT: Duration = Duration::from_secs(1);
 /// How much a transport's own timeout should exceed the deadline. Guards can name the missing ranks, and a
 /// transport cannot, so guards have to report first.
+#[cfg(feature = "gloo")]
 pub const MARGIN: Duration = Duration::from_secs(30);
 
 struct Guard {

@@ -97,8 +97,7 @@ impl LocalUpdates {
     /// # Errors
     /// On all ranks: [`SharedError::Diverged`] if modules, values or options differ between ranks;
     /// [`SharedError::LocalUpdates`] if options are wrong, or the module has fewer parameters than fragments;
-    /// [`SharedError::Elsewhere`] if the module cannot be trained data-parallel. Other errors come from the
-    /// transport.
+    /// [`CommError::Module`] if a parameter is f64. Other errors come from the transport.
     ///
     /// # Panics
     /// If the length of `params` is not that of `layout`.
@@ -112,6 +111,9 @@ impl LocalUpdates {
         check_length(layout, params);
         let _calling = calling("the start of local updates");
         module::check_same(world, layout)?;
+        if let Some(reason) = layout.wide() {
+            return Err(CommError::Module(format!("{reason}, and local updates keep parameters as f32")));
+        }
         world.check_equal("LocalOptions", &format!("{options:?}"))?;
         // Options and layout are equal on all ranks, and so are these errors.
         let parts = options.check().and_then(|()| divide(layout, options.fragments)).map_err(shared)?;
@@ -201,7 +203,7 @@ impl LocalUpdates {
     /// If `module` does not have the layout of the module that local updates were made for.
     pub fn step_module<M: Module>(&mut self, module: M, samples: usize) -> Result<M, CommError> {
         if !self.is_due() {
-            return self.step(&mut [], samples).map(|_| module);
+            return self.step(&mut [], samples).map(|_| self.layout.tie(module));
         }
         self.changed(module, |this, params| this.step(params, samples))
     }
@@ -327,7 +329,7 @@ impl LocalUpdates {
     ) -> Result<M, CommError> {
         let mut params = self.layout.read(&module);
         let has_changed = change(self, &mut params)?;
-        Ok(if has_changed { self.layout.write_trainable(module, &params) } else { module })
+        Ok(if has_changed { self.layout.write_trainable(module, &params) } else { self.layout.tie(module) })
     }
 
     /// Returns the fragment whose synchronisation ends at `step`; `None` if none ends.

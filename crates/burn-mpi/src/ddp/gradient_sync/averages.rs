@@ -16,6 +16,7 @@ impl GradientSync {
     /// # Errors
     /// [`CommError::NoGradient`] as in [`finish`](Self::finish), and if no step has ended.
     pub fn gradients<M: Module>(&mut self, module: &M) -> Result<GradientsParams, CommError> {
+        self.given = true;
         register(module, |param, shape| {
             if self.options.shard {
                 return Err(self.missing(param, MissingGradient::Sharded));
