@@ -55,7 +55,7 @@ fn measure(world: &World) -> Result<(), Box<dyn Error>> {
 
     let images = random([32, 64, 16, 16]);
     let norm = BatchNormConfig::new(64).init(&device);
-    let sync_norm = SyncBatchNorm::from(norm.clone());
+    let sync_norm = SyncBatchNorm::new(64, &device);
     time(world, "BatchNorm, 32 images of 64x16x16, forward and backward", || {
         norm.forward(images.clone()).powi_scalar(2).mean().backward();
         Ok(())
