@@ -7,6 +7,7 @@ use burn::module::{Module, Param};
 use burn::nn::conv::{Conv2d, Conv2dConfig};
 use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig, PaddingConfig2d};
 use burn::optim::{GradientsParams, SgdConfig};
+use burn::tensor::quantization::{QuantScheme, QuantValue};
 use burn::tensor::{Bool, DType, Device, Int, Tensor, TensorData};
 use burn_mpi::nn::SyncBatchNorm;
 use burn_mpi::threads::{Options, run};
@@ -376,6 +377,76 @@ fn averaged_running_statistics_are_those_of_all_samples() {
         Ok::<_, CommError>([mean, variance].map(|value| value.into_scalar::<f32>()))
     });
     assert_eq!(found.unwrap(), [[6.5, 26.25]; 2]);
+}
+
+#[test]
+fn a_variance_that_is_nan_stays_nan() {
+    let found = run(2, &Options::default(), |world| {
+        let norm = BatchNorm { momentum: 1.0, ..BatchNormConfig::new(1).init(&device()) };
+        let value = if world.is_root() { 1.0 } else { f32::NAN };
+        norm.forward(Tensor::<2>::from_data([[value], [2.0]], &device()));
+        let collective = connect(world, Backend::Mpi, &Transport::default())?;
+        let sync = GradientSync::of_module(world, collective, &norm, SyncOptions::default());
+        Ok::<_, CommError>(sync.average_buffers(norm)?.running_var.value_sync().into_scalar::<f32>())
+    });
+    assert!(found.unwrap().into_iter().all(f32::is_nan));
+}
+
+#[test]
+fn a_rank_joins_layers_without_gradients_and_leaves_out_those_in_inference() {
+    let found = run(3, &Options::default(), |world| {
+        let layer = || SyncBatchNorm { momentum: 1.0, ..SyncBatchNorm::new(1, &device()) };
+        let (first, frozen, last) = (layer(), layer().freeze(), layer());
+        let inference = layer().valid();
+        if world.rank() == 1 {
+            SyncBatchNorm::join(&[&first, &frozen, &inference, &last])?;
+        } else {
+            // The input of the first layer needs no gradient.
+            let x = Tensor::<2>::from_data([[1.0], [3.0 + world.rank() as f32]], &device());
+            let x = frozen.forward(first.forward(x)) * 2.0;
+            last.forward(x).powi_scalar(3).mean().backward();
+        }
+        let mean = |layer: &SyncBatchNorm| layer.running_mean.value_sync().into_scalar::<f32>();
+        Ok::<_, CommError>([mean(&first), mean(&frozen), mean(&last)])
+    });
+    for means in found.unwrap() {
+        assert!((means[0] - 2.5).abs() < 1e-6 && means[1] == 0.0 && means[2].abs() < 1e-6, "{means:?}");
+    }
+}
+
+#[test]
+fn double_precision_stays_double() {
+    let found = run(2, &Options::default(), |world| {
+        let start = 1e8 + 10.0 * world.rank() as f64;
+        let x = TensorData::from([[start], [start + 1.0]]);
+        let x = Tensor::<2>::from_data(x, (&device(), DType::F64));
+        let norm = SyncBatchNorm::new(1, &device());
+        Ok::<_, String>(norm.forward(x).into_data().iter::<f64>().collect::<Vec<_>>())
+    });
+    let root = 25.25f64.sqrt();
+    for (found, value) in found.unwrap().concat().into_iter().zip([-5.5, -4.5, 4.5, 5.5]) {
+        assert!((found - value / root).abs() < 1e-5, "{found}");
+    }
+}
+
+#[test]
+fn half_precision_is_summed_in_single_and_quantized_values_are_refused() {
+    let sums = run(4, &Options::default(), |world| {
+        let value = [-60_000.0, 30_000.0, 30_000.0, 30_000.0][world.rank()];
+        let x = Tensor::<1>::from_data(
+            TensorData::from([value]).convert_dtype(DType::F16),
+            (&device(), DType::F16),
+        );
+        Ok::<_, CommError>(world.all_reduce(x)?.into_data().iter::<f32>().next())
+    });
+    assert_eq!(sums.unwrap()[3], Some(30_000.0));
+    let failure = run(2, &Options::default(), |world| {
+        let scheme = QuantScheme::default().with_value(QuantValue::Q8S);
+        let x = Tensor::<2>::ones([2, 8], &Device::flex()).quantize_dynamic(&scheme);
+        world.all_gather(x).map(drop)
+    });
+    let line = failure.unwrap_err().to_string();
+    assert!(line.contains("exchanges a quantized tensor: dequantize it first"), "{line}");
 }
 
 /// A variance without a mean beside it is averaged.
