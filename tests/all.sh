@@ -209,7 +209,7 @@ documentation_of_docs_rs() {
   local options
   for options in "burn-fused --features mimalloc" "burn-mpi --features gloo,train"; do
     # shellcheck disable=SC2086 # several options
-    DOCS_RS=1 RUSTC_BOOTSTRAP=1 RUSTFLAGS="--cfg docsrs" RUSTDOCFLAGS="--cfg docsrs -D warnings" MPICC=/no/mpicc \
+    DOCS_RS=1 RUSTC_BOOTSTRAP=1 RUSTFLAGS="--cfg burn_mpi_docs" RUSTDOCFLAGS="--cfg burn_mpi_docs --cfg docsrs -D warnings" MPICC=/no/mpicc \
       LIBCLANG_PATH=/no/libclang cargo doc --locked --no-deps --target-dir target-docs-rs --package $options || return
   done
   grep -q 'fn.run.html' target-docs-rs/doc/burn_mpi/index.html && grep -q 'crate feature' target-docs-rs/doc/burn_mpi/fn.run.html

@@ -161,7 +161,7 @@ struct Readme;
 
 /// Types of MPI's headers for docs.rs, which has no MPI: rustdoc reads the signatures of functions, and not
 /// their bodies.
-#[cfg(docsrs)]
+#[cfg(burn_mpi_docs)]
 #[allow(non_camel_case_types, reason = "the names of MPI")]
 mod ffi {
     pub type MPI_Comm = usize;
@@ -169,7 +169,7 @@ mod ffi {
     pub type MPI_Op = usize;
     pub type MPI_Request = usize;
 }
-#[cfg(docsrs)]
+#[cfg(burn_mpi_docs)]
 extern crate self as mpi;
 
 /// What the program mpiburn uses beyond the interface of this crate. A release may change it in any way.
