@@ -212,11 +212,12 @@ check "burn-mpi depends on nothing for terminals, tables or pictures" depends_on
 check "burn-fused and burn-mpi are packages" packs
 check "a program outside the workspace builds with them" builds
 check "its loop is tested by cargo test, without MPI" tests_its_loop
-check "tests of the package burn-mpi, with burn-train" tests_of_a_package burn-mpi --lib --example first --test exchange --test types
+check "tests of the package burn-mpi, with burn-train" tests_of_a_package burn-mpi --lib --example first \
+  --test exchange --test prefetch --test types
 check "the program in the README of burn-mpi compiles" tests_of_a_package burn-mpi --doc Readme
 # Without optimization, the other unit tests of burn-fused take minutes. The workspace runs them.
 check "tests of the package burn-fused" tests_of_a_package burn-fused --lib -- \
-  nn::activation nn::linear nn::loss nn::norm ops::linear ops::loss optim:: runtime:: tests::
+  nn::activation nn::linear nn::loss nn::norm ops::linear ops::loss optim:: runtime:: tests::types
 for ranks in 1 2 3; do
   check "its gradients at $ranks ranks are those of one process, $mpi_name" trains $ranks
 done

@@ -55,7 +55,6 @@ pub fn check(world: &World) -> Result<(), Box<dyn Error>> {
         Err(CommError::Shared(SharedError::Sharding(_))) => {}
         _ => return Err("drop_last left no step".into()),
     }
-    failures_of_a_thread(world)?;
     let last = world.size() - 1;
     let off = usize::from(world.rank() == last && last > 0);
     refused(
@@ -81,40 +80,6 @@ pub fn check(world: &World) -> Result<(), Box<dyn Error>> {
         Err(CommError::Shared(SharedError::Elsewhere { rank, .. })) if rank == last => Ok(()),
         _ => Err("fewer samples than ranks were accepted".into()),
     }
-}
-
-/// Checks that errors and panics of a data set that a thread reads arrive at their step.
-fn failures_of_a_thread(world: &World) -> Result<(), Box<dyn Error>> {
-    /// Fails or panics at one sample.
-    struct Failing {
-        at: usize,
-        panics: bool,
-    }
-    impl Dataset<usize, std::fmt::Error> for Failing {
-        fn get(&self, index: usize) -> Result<usize, std::fmt::Error> {
-            assert!(!(self.panics && index == self.at), "sample {index} panics");
-            if index == self.at { Err(std::fmt::Error) } else { Ok(index) }
-        }
-        fn len(&self) -> usize {
-            SAMPLES
-        }
-    }
-    let data =
-        |panics| ShardedDataset::new(world, Failing { at: 5 * world.size() + world.rank(), panics }, 4);
-    let steps: Vec<bool> = data(false)?.prefetch(3).map(|batch| batch.is_err()).collect();
-    if !steps.iter().enumerate().all(|(step, fails)| *fails == (step == 1)) {
-        return Err(format!("the steps of a data set that fails at step 1: {steps:?}").into());
-    }
-    let mut batches = data(true)?.prefetch(3);
-    let first = batches.next().is_some_and(|batch| batch.is_ok());
-    let second = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| batches.next().is_some()));
-    let message = second.err().and_then(|panic| panic.downcast::<String>().ok());
-    if !first || !message.is_some_and(|message| message.contains("panics")) {
-        return Err("a panic of the data set did not arrive".into());
-    }
-    // An iterator may be dropped before its end.
-    drop(data(false)?.prefetch(1));
-    Ok(())
 }
 
 /// Checks the result of a call in which the last rank differs from the others: all ranks must get the same
