@@ -3,10 +3,13 @@
 //! The values pass through the host, and travel over the transport of the [`World`]. A float tensor that is
 //! part of an autodiff graph stays part of it: the backward of an exchange is an exchange of gradients.
 
+#![cfg_attr(
+    any(feature = "ndarray", feature = "tch"),
+    allow(deprecated, reason = "ndarray and tch are deprecated upstream, and users ask for them")
+)]
+
 use std::ops::Range;
 
-use crate::calling::calling;
-use crate::{CommError, Wire, World};
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::grads::Gradients;
@@ -15,6 +18,9 @@ use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, Backend, Dispatch, Flex, TensorMetadata, backend_extension};
 use burn::tensor::kind::Basic;
 use burn::tensor::{Bool, Bytes, DType, Float, Int, Tensor, TensorData, read_sync};
+
+use crate::calling::calling;
+use crate::{CommError, Wire, World};
 
 /// The kinds of tensors that ranks exchange: [`Float`], [`Int`] and [`Bool`].
 pub trait Exchanged: Basic + sealed::Linked {}
@@ -53,9 +59,9 @@ impl World {
     /// ranks or on none, and the loss of each rank has to depend on the result.
     ///
     /// [`GradientSync`](crate::GradientSync) then weights the gradients of each rank by its share of the
-    /// step's samples, which is right if the shares are equal. If they are not, scale the loss of each rank by
-    /// `samples of this rank · ranks / samples of all ranks`, and pass 1 sample of this rank, and as many
-    /// samples of all ranks as there are ranks.
+    /// step's samples. So make the shares equal: pass 1 sample of this rank, and as many samples of all ranks
+    /// as there are ranks. If each rank has the mean loss of its own samples only, and ranks have different
+    /// numbers of samples, also scale it by `samples of this rank · ranks / samples of all ranks`.
     ///
     /// # Errors
     /// [`SharedError::Diverged`](crate::SharedError::Diverged) on all ranks if a rank has another shape or

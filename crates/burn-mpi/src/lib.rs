@@ -85,10 +85,6 @@ mod launcher;
 mod learning_rate;
 mod local;
 mod member;
-#[cfg_attr(
-    not(all(feature = "mpi", feature = "internals")),
-    allow(dead_code, reason = "for guards and mpiburn")
-)]
 mod messages;
 mod metrics;
 mod module;

@@ -10,8 +10,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The kind of a line that says that a rank waits, or that it exits because it has waited too long. Such a
 /// line does not say which error caused the wait.
+#[cfg(any(feature = "mpi", feature = "internals"))]
 pub const WAITS: &str = "waits";
 /// The kind of a line that reports the error or the exit of another rank.
+#[cfg(any(feature = "mpi", feature = "internals"))]
 pub const NOTICED: &str = "noticed";
 /// The kind of a line that reports an error of this rank.
 pub const FAILED: &str = "failed";

@@ -6,6 +6,7 @@ use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
 
 use crate::calling::calling;
 use crate::exchange::{Reverse, linked};
+use crate::module::digest;
 use crate::{CommError, World};
 
 /// Batch normalisation with the statistics of the samples of all ranks (`torch.nn.SyncBatchNorm`).
@@ -15,15 +16,16 @@ use crate::{CommError, World};
 /// records.
 ///
 /// In training, all ranks must call [`forward`](Self::forward) of the same layers in the same order, and run
-/// backward. Each of the two makes two small exchanges for each layer, or three if ranks have different numbers
-/// of samples, over the transport of this thread's [`World`]. A rank without samples in a step calls [`join`](Self::join) instead. In inference, and in a
-/// program without a `World`, the layer makes no exchanges.
+/// backward. Each of the two makes two small exchanges for each layer, or three if ranks have different
+/// numbers of samples, over the transport of this thread's [`World`]. A rank without samples in a step calls
+/// [`join`](Self::join) instead. In inference, and in a program without a `World`, the layer makes no
+/// exchanges.
 ///
 /// The loss must be the mean over the samples of a rank, as [`GradientSync`](crate::GradientSync) expects, and
 /// the first dimension of the input must be these samples. So a loss over samples of all ranks, gathered by
 /// [`World::all_gather`], has the right gradients only if all ranks have the same number of samples. A step may
 /// have several micro-batches, if all ranks have the same number of them. The output must be part of the loss
-/// on every rank. Other threads than that of the `World` normalise alone.
+/// on every rank. A forward on another thread than that of the `World` makes no exchanges.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
@@ -111,11 +113,12 @@ impl SyncBatchNorm {
         let centered = input - own_mean.clone();
         let squares = centered.clone().square().sum_dims(&others);
         let own = Tensor::cat(vec![own_mean.clone().reshape([channels]), squares.reshape([channels])], 0);
-        // The backward makes its exchange on all ranks, also where the input needs no gradient.
+        // With a leaf that needs a gradient, the backward makes its exchange also if the input needs none. All
+        // ranks must make it, and `join` cannot see whether the inputs of other ranks need gradients.
         let leaf = Tensor::<1>::zeros([2 * channels], (&device, own.dtype())).require_grad();
         let own = own + leaf;
         let counts = Counts { samples: dims[0], values: dims.iter().product::<usize>() / channels, channels };
-        let merged = Merged::of(&world, self.digest(), counts, &own.to_data())
+        let merged = Merged::of(&world, &self.digest(), counts, &own.to_data())
             .unwrap_or_else(|error| panic!("{error}"));
         self.update(&merged);
         let result = TensorData::new([&merged.mean[..], &merged.variance].concat(), [2 * channels]);
@@ -163,30 +166,25 @@ impl SyncBatchNorm {
         let layers: Vec<_> = layers.iter().filter(trains).collect();
         for layer in &layers {
             let none = TensorData::new(Vec::<f64>::new(), [0]);
-            let merged = Merged::of(&world, layer.digest(), Counts::default(), &none)?;
+            let merged = Merged::of(&world, &layer.digest(), Counts::default(), &none)?;
             if merged.values > 0.0 {
                 layer.update(&merged);
             }
         }
         for _ in layers {
-            exchange(&world, "backward", 0, Counts::default(), Vec::new())?;
+            exchange(&world, "backward", "", Counts::default(), Vec::new())?;
         }
         Ok(())
     }
 
-    /// Returns a digest of the parameters and the running statistics, which are equal on all ranks: ranks in
-    /// different layers, or with other statistics, are noticed.
-    fn digest(&self) -> u64 {
-        let tensors = [self.gamma.val().inner(), self.beta.val().inner()];
+    /// Returns a digest of the parameters and the running statistics, which are equal on all ranks. It shows
+    /// whether ranks are in different layers, or have other statistics.
+    fn digest(&self) -> String {
+        let parameters = [&self.gamma, &self.beta].map(|param| param.val().inner());
         let statistics = [&self.running_mean, &self.running_var].map(RunningState::value_sync);
-        // FNV-1a, on 32 bits at a time.
-        let mut digest = 0xcbf2_9ce4_8422_2325u64;
-        for tensor in tensors.into_iter().chain(statistics) {
-            for value in tensor.into_data().iter::<f32>() {
-                digest = (digest ^ u64::from(value.to_bits())).wrapping_mul(0x100_0000_01b3);
-            }
-        }
-        digest
+        let tensors = parameters.into_iter().chain(statistics);
+        let bytes: Vec<u8> = tensors.flat_map(|tensor| tensor.into_data().as_bytes().to_vec()).collect();
+        digest(&bytes)
     }
 
     /// Updates the running statistics, as Burn's batch norm does.
@@ -228,7 +226,7 @@ impl Merged {
     /// Merges the statistics of all ranks, in rank order. `own` are this rank's: the mean of each channel, and
     /// then the sum of squared differences from it. (Chan, Golub, LeVeque, "Updating formulae and a pairwise
     /// algorithm for computing sample variances", 1979.)
-    fn of(world: &World, layer: u64, counts: Counts, own: &TensorData) -> Result<Self, CommError> {
+    fn of(world: &World, layer: &str, counts: Counts, own: &TensorData) -> Result<Self, CommError> {
         let ranks = exchange(world, "forward", layer, counts, own.iter::<f64>().collect())?;
         let channels = ranks.iter().map(|(_, statistics)| statistics.len() / 2).max().unwrap_or_default();
         let with_values = || ranks.iter().filter(|(counts, _)| counts.values > 0);
@@ -255,7 +253,7 @@ impl Merged {
         // A rank without values has no part in the loss, and its gradient may be NaN.
         let has_values = self.counts.values > 0;
         let weighted = gradient.iter::<f64>().filter(|_| has_values).map(|value| value * samples).collect();
-        let ranks = exchange(world, "backward", 0, self.counts, weighted)?;
+        let ranks = exchange(world, "backward", "", self.counts, weighted)?;
         let of_all = |at: usize| {
             let sum: f64 = ranks.iter().filter_map(|(_, values)| values.get(at)).sum();
             sum / samples
@@ -269,23 +267,23 @@ impl Merged {
     }
 }
 
-/// Gathers two values for each channel of every rank that has samples, in rank order. `values` are this rank's.
-/// `layer` is equal on all ranks.
+/// Gathers two values for each channel of every rank, in rank order; zeros of a rank without samples. `values`
+/// are this rank's. `layer` must be equal on all ranks.
 fn exchange(
     world: &World,
     direction: &str,
-    layer: u64,
+    layer: &str,
     counts: Counts,
     mut values: Vec<f64>,
 ) -> Result<Vec<(Counts, Vec<f64>)>, CommError> {
     let _calling = calling(format!("the {direction} of SyncBatchNorm"));
-    let mine = (layer, [counts.samples, counts.values, counts.channels]);
-    let (layers, ranks): (Vec<u64>, Vec<[usize; 3]>) = world.gather(&mine)?.into_iter().unzip();
+    let mine = (layer.to_owned(), [counts.samples, counts.values, counts.channels]);
+    let (layers, ranks): (Vec<String>, Vec<[usize; 3]>) = world.gather(&mine)?.into_iter().unzip();
     let channels = ranks.iter().map(|rank| rank[2]).max().unwrap_or_default();
     if let Some(rank) = layers.iter().position(|other| *other != layers[0]) {
         let what = "the layer (ranks call the same layers in the same order, also in SyncBatchNorm::join, and have \
                     equal parameters and running statistics)";
-        let [found, expected] = [layers[rank], layers[0]].map(|layer| format!("digest {layer:016x}"));
+        let [found, expected] = [&layers[rank], &layers[0]].map(|layer| format!("digest {layer}"));
         return Err(world.diverged(what, rank, found, expected));
     }
     let length = 2 * channels;

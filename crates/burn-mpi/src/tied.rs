@@ -1,5 +1,5 @@
-//! Tied parameters: one parameter in several fields of a module, such as the embedding and the output layer of a
-//! language model.
+//! Tied parameters: one parameter in several fields of a module, such as the embedding and the output layer
+//! of a language model.
 
 use std::any::Any;
 use std::collections::{HashMap, HashSet};
@@ -9,11 +9,11 @@ use burn::tensor::Tensor;
 
 use crate::tensors;
 
-/// Returns `module` with each tied parameter as one tensor again: the tensor of its first field. A parameter is
-/// tied if several fields have the same [`ParamId`], as a clone of the parameter does.
+/// Returns `module` with each tied parameter as one tensor again: the tensor of its first field. A parameter
+/// is tied if several fields have the same [`ParamId`], as a clone of the parameter does.
 ///
-/// Burn's optimizers update a tied parameter in its first field only, and Burn's records have its values for each
-/// field. Call this function after each step of Burn's optimizer, and after a record is loaded. Functions of this
+/// Burn's optimizers update a tied parameter in its first field only, and Burn's records have its values for
+/// each field. Call this function after each step of Burn's optimizer, and after a record is loaded. Functions of this
 /// crate that return a module, such as [`ShardedOptimizer::step`](crate::ShardedOptimizer::step), do it
 /// themselves.
 ///
