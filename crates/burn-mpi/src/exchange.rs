@@ -8,6 +8,7 @@
     allow(deprecated, reason = "ndarray and tch are deprecated upstream, and users ask for them")
 )]
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
@@ -181,12 +182,20 @@ impl World {
         let mut shape = data.shape().to_vec();
         let row = shape[1..].iter().product::<usize>() * data.dtype().size();
         let most = rows.iter().copied().max().unwrap_or_default();
-        let mut mine = data.as_bytes().to_vec();
-        mine.resize(most * row, 0);
-        let padded = if mine.is_empty() { Vec::new() } else { self.all_gather_bytes(&mine)? };
-        let mut all = Vec::with_capacity(rows.iter().sum::<usize>() * row);
-        for (rank, rows) in rows.iter().enumerate() {
-            all.extend_from_slice(&padded[rank * most * row..][..rows * row]);
+        let is_even = rows.iter().all(|rows| *rows == most);
+        // All ranks send the same number of bytes, so fewer rows are padded.
+        let mut mine = Cow::from(data.as_bytes());
+        if !is_even {
+            mine.to_mut().resize(most * row, 0);
+        }
+        let mut all = if mine.is_empty() { Vec::new() } else { self.all_gather_bytes(&mine)? };
+        if !is_even {
+            let mut end = 0;
+            for (rank, rows) in rows.iter().enumerate() {
+                all.copy_within(rank * most * row..(rank * most + rows) * row, end);
+                end += rows * row;
+            }
+            all.truncate(end);
         }
         shape[0] = rows.iter().sum();
         Ok(TensorData::from_bytes(Bytes::from_bytes_vec(all), shape, data.dtype()))
@@ -202,15 +211,20 @@ impl World {
         };
         // All parts of a reduce-scatter have the same length, so shorter ones are padded.
         let most = shape[0].div_ceil(self.size());
-        let (mut padded, mut part) = (wire.zeros_like(most * row * self.size()), wire.zeros_like(most * row));
-        let bytes = row * wire.element().width();
-        for rank in 0..self.size() {
-            let rows = self.rows_of(rank, shape[0]);
-            let values = &wire.bytes()[rows.start * bytes..rows.end * bytes];
-            padded.bytes_mut()[rank * most * bytes..][..values.len()].copy_from_slice(values);
+        let mut part = wire.zeros_like(most * row);
+        let mut parts = wire;
+        if shape[0] != most * self.size() {
+            let mut padded = parts.zeros_like(most * row * self.size());
+            let bytes = row * parts.element().width();
+            for rank in 0..self.size() {
+                let rows = self.rows_of(rank, shape[0]);
+                let values = &parts.bytes()[rows.start * bytes..rows.end * bytes];
+                padded.bytes_mut()[rank * most * bytes..][..values.len()].copy_from_slice(values);
+            }
+            parts = padded;
         }
-        if !padded.is_empty() {
-            self.control().borrow_mut().reduce_scatter(&padded, &mut part)?;
+        if !parts.is_empty() {
+            self.control().borrow_mut().reduce_scatter(&parts, &mut part)?;
         }
         part.resize(own.len() * row);
         shape[0] = own.len();
