@@ -3,19 +3,24 @@
 
 use std::error::Error;
 use std::process::ExitCode;
-use std::time::Instant;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
+use burn::data::dataset::{Dataset, DatasetError, InMemDataset};
 use burn::module::{Module, Param};
 use burn::nn::{BatchNormConfig, Linear, LinearConfig};
 use burn::tensor::{DType, Device, Distribution, FloatDType, Tensor};
 use burn_mpi::nn::SyncBatchNorm;
 use burn_mpi::{
-    Backend, CommError, GradientSync, MicroBatch, Signals, SyncOptions, Transport, World, connect, run,
-    tie_parameters,
+    Backend, BatchError, CommError, GradientSync, MicroBatch, RankBatch, ShardedDataset, Signals,
+    SyncOptions, Transport, World, connect, run, tie_parameters,
 };
 
 /// Repetitions of each measurement.
 const TURNS: usize = 30;
+
+/// Samples of the data sets, of which a batch has 8 on each rank.
+const SAMPLES: usize = 160;
 
 fn main() -> ExitCode {
     run(measure)
@@ -37,6 +42,24 @@ fn time(world: &World, what: &str, mut body: impl FnMut() -> Result<(), CommErro
     Ok(())
 }
 
+/// Samples of which each batch takes 2 ms to read, as from a disk or a network.
+struct Slow;
+
+impl Dataset<f32> for Slow {
+    fn get(&self, index: usize) -> Result<f32, DatasetError> {
+        Ok(index as f32)
+    }
+
+    fn get_many(&self, indexes: Vec<usize>) -> Result<Vec<f32>, DatasetError> {
+        sleep(Duration::from_millis(2));
+        indexes.into_iter().map(|index| self.get(index)).collect()
+    }
+
+    fn len(&self) -> usize {
+        SAMPLES
+    }
+}
+
 /// A linear layer of 4 MB in f32, and a second field that may have the same weights.
 #[derive(Module, Debug)]
 struct Net {
@@ -52,6 +75,19 @@ fn measure(world: &World) -> Result<(), Box<dyn Error>> {
         let cores = world.places()[world.rank()].cores;
         println!("{} ranks, threads of each: {threads}; {} has {cores} cores", world.size(), world.host());
     }
+
+    let layer = LinearConfig::new(1024, 1024).init(&device);
+    let train = |batch: Result<RankBatch<f32>, BatchError<DatasetError>>| {
+        let batch = batch.expect("the data sets have no errors");
+        layer.forward(Tensor::<2>::ones([batch.len(), 1024], &device)).mean().backward();
+    };
+    let memory = ShardedDataset::new(world, InMemDataset::new(vec![0.0; SAMPLES]), 8)?;
+    let slow = ShardedDataset::new(world, Slow, 8)?;
+    let steps = memory.steps();
+    time(world, &format!("{steps} steps from memory"), || Ok(memory.batches().for_each(train)))?;
+    time(world, "the same, prefetch(2)", || Ok(memory.prefetch(2).for_each(train)))?;
+    time(world, &format!("{steps} steps, 2 ms to read each batch"), || Ok(slow.batches().for_each(train)))?;
+    time(world, "the same, prefetch(2)", || Ok(slow.prefetch(2).for_each(train)))?;
 
     let images = random([32, 64, 16, 16]);
     let norm = BatchNormConfig::new(64).init(&device);
