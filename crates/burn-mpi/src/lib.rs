@@ -57,7 +57,9 @@
 //!
 //! Without the default feature `mpi`, ranks can only be [`threads`], and building requires no library. With
 //! `mpi`, building requires an MPI with its headers, and libclang (Debian: `libopenmpi-dev`, `libclang-dev`).
-//! The feature `gloo` requires `libgloo-dev`. `MPICC` names a compiler wrapper other than `mpicc`.
+//! The feature `gloo` requires `libgloo-dev`. `MPICC` names a compiler wrapper other than `mpicc`. NVIDIA's
+//! NCCL is a transport in a crate of its own, `burn-mpi-nccl` in the repository. It is experimental: it has not
+//! run on a GPU yet, so it is not published.
 //!
 //! The [`guide`] describes accumulation, batch norm, tied parameters, local updates and all errors.
 
