@@ -214,7 +214,7 @@ check "a program outside the workspace builds with them" builds
 check "its loop is tested by cargo test, without MPI" tests_its_loop
 check "tests of the package burn-mpi, with burn-train" tests_of_a_package burn-mpi --lib --example first \
   --test exchange --test prefetch --test types
-check "the program in the README of burn-mpi compiles" tests_of_a_package burn-mpi --doc Readme
+check "the programs in the documentation of burn-mpi compile" tests_of_a_package burn-mpi --doc -- Readme RankOutput
 # Without optimization, the other unit tests of burn-fused take minutes. The workspace runs them.
 check "tests of the package burn-fused" tests_of_a_package burn-fused --lib -- \
   nn::activation nn::linear nn::loss nn::norm ops::linear ops::loss optim:: runtime:: tests::types

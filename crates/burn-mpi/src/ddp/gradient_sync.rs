@@ -34,7 +34,8 @@ use crate::{ArrivalOrder, Collective, CommError, MissingGradient, ParamLayout, S
 pub enum MicroBatch {
     /// More calls follow in this step: the gradients are not sent yet.
     More,
-    /// The last or the only call of the step: buckets are reduced during this call.
+    /// The last or the only call of the step: buckets are reduced during this call. If no call of a step is the
+    /// last, they are reduced in [`finish`](GradientSync::finish), without overlap.
     Last,
 }
 

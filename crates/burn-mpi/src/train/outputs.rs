@@ -12,7 +12,43 @@ use crate::{CommError, World};
 /// ranks.
 ///
 /// burn-train's outputs implement this trait. To implement it for another output, return the output's tensors
-/// from `into_parts`, and make the output from them in `from_parts`.
+/// from `into_parts`, and make the output from them in `from_parts`:
+///
+/// ```
+/// use burn::backend::ExecutionError;
+/// use burn::tensor::{Device, Int, Tensor, TensorData};
+/// use burn::train::ItemLazy;
+/// use burn_mpi::RankOutput;
+///
+/// #[derive(Clone)]
+/// struct Scored {
+///     loss: Tensor<1>,         // the mean loss of the batch
+///     scores: Tensor<2>,       // [samples, classes]
+///     targets: Tensor<1, Int>, // [samples]
+/// }
+///
+/// impl ItemLazy for Scored {
+///     fn sync(self) -> Result<Self, ExecutionError> {
+///         Ok(self)
+///     }
+/// }
+///
+/// impl RankOutput for Scored {
+///     fn into_parts(self, samples: usize) -> Vec<TensorData> {
+///         let loss = Self::mean_of_samples(self.loss, samples);
+///         vec![loss, self.scores.into_data(), self.targets.into_data()]
+///     }
+///
+///     fn from_parts(parts: Vec<TensorData>, device: &Device) -> Option<Self> {
+///         let [loss, scores, targets] = parts.try_into().ok()?;
+///         Some(Self {
+///             loss: Tensor::from_data(loss, device),
+///             scores: Tensor::from_data(scores, device),
+///             targets: Tensor::from_data(targets, device),
+///         })
+///     }
+/// }
+/// ```
 pub trait RankOutput: ItemLazy {
     /// Returns the tensors of an output over `samples` samples. The first dimension of each tensor is the
     /// sample. A mean is repeated for each sample ([`mean_of_samples`](Self::mean_of_samples)), so that
