@@ -10,11 +10,14 @@
 
 use std::borrow::Cow;
 use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+use burn::backend::ops::FloatTensorOps;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, Backend, Dispatch, Flex, TensorMetadata, backend_extension};
 use burn::tensor::kind::Basic;
@@ -56,8 +59,13 @@ impl World {
     ///
     /// # Gradients
     /// The gradients of this and the other exchanges of tensors are those of the *sum* of the losses of all
-    /// ranks. All ranks must run the same exchanges and the same backward: `tensor` needs a gradient on all
-    /// ranks or on none, and the loss of each rank has to depend on the result.
+    /// ranks. All ranks must run the same exchanges and the same backward: the loss of each rank has to depend
+    /// on the result, if `tensor` needs a gradient on one rank.
+    ///
+    /// Burn runs the backward of deeper operators first. If the graphs of ranks have different depths, for
+    /// example because an LSTM has another number of time steps, ranks may come to the backward of two
+    /// exchanges in different orders. The job then ends with an error that names both. Make one exchange of
+    /// both tensors instead, concatenated by `Tensor::cat`.
     ///
     /// [`GradientSync`](crate::GradientSync) then weights the gradients of each rank by its share of the
     /// step's samples. So make the shares equal: pass 1 sample of this rank, and as many samples of all ranks
@@ -66,15 +74,16 @@ impl World {
     ///
     /// # Errors
     /// [`SharedError::Diverged`](crate::SharedError::Diverged) on all ranks if a rank has another shape or
-    /// type. Other errors come from the transport. The backward of an exchange panics if the transport fails.
+    /// type. Other errors come from the transport. The backward of an exchange panics if the transport fails,
+    /// or if ranks are in the backward of different exchanges.
     pub fn all_reduce<const D: usize, K: Summed>(
         &self,
         tensor: Tensor<D, K>,
     ) -> Result<Tensor<D, K>, CommError> {
         let _calling = calling("all_reduce");
-        self.check_tensors(&tensor, "all_reduce")?;
+        let tracked = self.check_tensors(&tensor, "all_reduce", "")?;
         let sum = self.sum_data(tensor.to_data())?;
-        Ok(linked(tensor, sum, Reverse::AllReduce))
+        Ok(self.linked(tensor, sum, tracked, Reverse::AllReduce))
     }
 
     /// Returns the tensors of all ranks, concatenated in rank order along the first dimension, on every rank.
@@ -91,12 +100,12 @@ impl World {
         tensor: Tensor<D, K>,
     ) -> Result<Tensor<D, K>, CommError> {
         let _calling = calling("all_gather");
-        self.check_values(tensor.dtype())?;
         let [rows, row @ ..] = &tensor.dims()[..] else { unreachable!("a tensor has a dimension") };
-        self.check_equal("the tensor of all_gather", &format!("[_, {row:?}] {:?}", tensor.dtype()))?;
+        let what = format!("[_, {row:?}] {:?}", tensor.dtype());
+        let tracked = self.agree_on(&tensor, "all_gather", what)?;
         let rows = self.gather(rows)?;
         let all = self.gather_rows(&tensor.to_data(), &rows)?;
-        Ok(linked(tensor, all, Reverse::AllGather { rows }))
+        Ok(self.linked(tensor, all, tracked, Reverse::AllGather { rows }))
     }
 
     /// Returns the tensor of rank `root` on every rank. The tensors of the other ranks have the same shape and
@@ -114,12 +123,12 @@ impl World {
         root: usize,
     ) -> Result<Tensor<D, K>, CommError> {
         let _calling = calling("broadcast_tensor");
-        self.check_tensors(&tensor, &format!("broadcast_tensor from rank {root}"))?;
+        let tracked = self.check_tensors(&tensor, "broadcast_tensor", &format!(" from rank {root}"))?;
         let data = tensor.to_data();
         let (mut bytes, shape, dtype) = (data.as_bytes().to_vec(), tensor.dims(), tensor.dtype());
         self.control().borrow_mut().broadcast(&mut bytes, root)?;
         let data = TensorData::from_bytes(Bytes::from_bytes_vec(bytes), shape, dtype);
-        Ok(linked(tensor, data, Reverse::Broadcast { root }))
+        Ok(self.linked(tensor, data, tracked, Reverse::Broadcast { root }))
     }
 
     /// Sums `tensor` over all ranks, and returns this rank's part of the sum. The first dimension is divided
@@ -136,29 +145,59 @@ impl World {
         tensor: Tensor<D, K>,
     ) -> Result<Tensor<D, K>, CommError> {
         let _calling = calling("reduce_scatter");
-        self.check_tensors(&tensor, "reduce_scatter")?;
+        let tracked = self.check_tensors(&tensor, "reduce_scatter", "")?;
         let part = self.scatter_sum(&tensor.to_data())?;
-        Ok(linked(tensor, part, Reverse::ReduceScatter))
+        Ok(self.linked(tensor, part, tracked, Reverse::ReduceScatter))
     }
 
     fn check_tensors<const D: usize, K: Exchanged>(
         &self,
         tensor: &Tensor<D, K>,
         call: &str,
-    ) -> Result<(), CommError> {
-        let what = format!("{:?} {:?}", tensor.dims(), tensor.dtype());
-        self.check_values(tensor.dtype())?;
-        self.check_equal(&format!("the tensor of {call}"), &what)
+        root: &str,
+    ) -> Result<bool, CommError> {
+        self.agree_on(tensor, call, format!("{:?} {:?}{root}", tensor.dims(), tensor.dtype()))
     }
 
-    /// Checks that a tensor of this type has plain values.
-    fn check_values(&self, dtype: DType) -> Result<(), CommError> {
-        match dtype {
-            DType::QFloat(_) => {
-                Err(self.wrong("exchanges a quantized tensor: dequantize it first".to_owned()))
-            }
-            _ => Ok(()),
+    /// Checks that the tensors of all ranks have the same description. Returns whether the tensor of at least
+    /// one rank needs a gradient.
+    fn agree_on<const D: usize, K: Exchanged>(
+        &self,
+        tensor: &Tensor<D, K>,
+        call: &str,
+        described: String,
+    ) -> Result<bool, CommError> {
+        if let DType::QFloat(_) = tensor.dtype() {
+            return Err(self.wrong("exchanges a quantized tensor: dequantize it first".to_owned()));
         }
+        let is_tracked = tensor.device().is_autodiff() && K::is_tracked(tensor);
+        let ranks = self.gather_distinct(&(described, is_tracked))?;
+        let (_, (expected, _)) = &ranks[0];
+        match ranks.iter().find(|(_, (found, _))| found != expected) {
+            Some((rank, (found, _))) => {
+                Err(self.diverged(format!("the tensor of {call}"), *rank, found, expected))
+            }
+            None => Ok(ranks.iter().any(|(_, (_, is_tracked))| *is_tracked)),
+        }
+    }
+
+    /// Makes a tensor of `result`, the result of an exchange of `input`. If the `input` of a rank is
+    /// `tracked`, so is the result on every rank, and `reverse` computes the gradient of `input` from the
+    /// gradient of the result: all ranks must run the backward, because it is an exchange.
+    pub(crate) fn linked<const D: usize, const E: usize, K: Exchanged>(
+        &self,
+        input: Tensor<D, K>,
+        result: TensorData,
+        tracked: bool,
+        reverse: Reverse,
+    ) -> Tensor<E, K> {
+        let dtype = result.dtype();
+        let result = Tensor::<E, K>::from_data(result, (&input.device(), dtype));
+        if !tracked {
+            return result;
+        }
+        let number = self.next_exchange();
+        if input.device().is_autodiff() { K::link(input, result, (number, reverse)) } else { result }
     }
 
     /// Returns the rows of `rank`, if ranks divide `rows` among them.
@@ -304,14 +343,19 @@ pub(crate) enum Reverse {
 }
 
 impl Reverse {
-    /// Returns the gradient of the input. `gradient` is the gradient of the result.
-    fn apply(&self, world: &World, gradient: TensorData) -> Result<TensorData, CommError> {
-        let name = if let Self::Statistics(_) = self {
-            None
-        } else {
-            Some("the backward of an exchange of tensors")
+    /// Returns the gradient of the input. `gradient` is the gradient of the result. `number` is the number of
+    /// the exchange. Burn runs the backward of deeper operators first, so with graphs of different depths,
+    /// ranks may be in the backward of different exchanges, whose gradients must not be added.
+    fn apply(&self, world: &World, number: u64, gradient: TensorData) -> Result<TensorData, CommError> {
+        let name = match self {
+            Self::AllReduce => "all_reduce",
+            Self::AllGather { .. } => "all_gather",
+            Self::Broadcast { .. } => "broadcast_tensor",
+            Self::ReduceScatter => "reduce_scatter",
+            Self::Statistics(merged) => return merged.reverse(world, number, &gradient),
         };
-        let _calling = name.map(calling);
+        let _calling = calling(format!("the backward of {name} (exchange {number} with gradients)"));
+        world.check_calls()?;
         let of_all = |gradient| world.sum_data(gradient);
         Ok(match self {
             Self::AllReduce => of_all(gradient)?,
@@ -329,35 +373,35 @@ impl Reverse {
                 let rows = world.gather(&gradient.shape()[0])?;
                 world.gather_rows(&gradient, &rows)?
             }
-            Self::Statistics(merged) => merged.reverse(world, &gradient)?,
+            Self::Statistics(_) => unreachable!("returned above"),
         })
     }
 }
 
-/// Makes a tensor of `result`, the result of an exchange of `input`. If `input` has a gradient, `reverse`
-/// computes it from the gradient of the result.
-pub(crate) fn linked<const D: usize, const E: usize, K: Exchanged>(
-    input: Tensor<D, K>,
-    result: TensorData,
-    reverse: Reverse,
-) -> Tensor<E, K> {
-    let dtype = result.dtype();
-    let result = Tensor::<E, K>::from_data(result, (&input.device(), dtype));
-    if input.device().is_autodiff() { K::link(input, result, reverse) } else { result }
-}
+/// An exchange in an autodiff graph: its number among those of its rank, and its backward.
+type Recorded = (u64, Reverse);
 
 mod sealed {
-    use super::{Bool, Dispatch, Float, Int, Link, Reverse, Tensor};
+    use super::{Arc, AtomicBool, Bool, Dispatch, Float, Int, Link, Ordering, Recorded, Tensor};
 
     /// A kind whose tensors may be part of an autodiff graph.
     pub trait Linked: Sized {
-        /// Returns `result`. If `input` is part of a graph, so is the returned tensor.
+        /// Returns whether `tensor`, on a device with autodiff, needs a gradient.
+        #[doc(hidden)]
+        fn is_tracked<const D: usize>(_tensor: &Tensor<D, Self>) -> bool
+        where
+            Self: super::Basic,
+        {
+            false
+        }
+
+        /// Returns `result` as a part of a graph, in which it depends on `input`.
         #[doc(hidden)]
         #[allow(private_interfaces, reason = "a sealed trait")]
         fn link<const D: usize, const E: usize>(
             _input: Tensor<D, Self>,
             result: Tensor<E, Self>,
-            _reverse: Reverse,
+            _exchange: Recorded,
         ) -> Tensor<E, Self>
         where
             Self: super::Basic,
@@ -369,14 +413,20 @@ mod sealed {
     impl Linked for Int {}
     impl Linked for Bool {}
     impl Linked for Float {
+        fn is_tracked<const D: usize>(tensor: &Tensor<D>) -> bool {
+            let found = Arc::new(AtomicBool::new(false));
+            <Dispatch as Link>::find(tensor.clone().into_dispatch(), Arc::clone(&found));
+            found.load(Ordering::Relaxed)
+        }
+
         #[allow(private_interfaces, reason = "a sealed trait")]
         fn link<const D: usize, const E: usize>(
             input: Tensor<D>,
             result: Tensor<E>,
-            reverse: Reverse,
+            exchange: Recorded,
         ) -> Tensor<E> {
             let (input, result) = (input.into_dispatch(), result.into_dispatch());
-            Tensor::from_dispatch(<Dispatch as Link>::link(input, result, reverse))
+            Tensor::from_dispatch(<Dispatch as Link>::link(input, result, exchange))
         }
     }
 }
@@ -389,9 +439,13 @@ mod sealed {
     Autodiff
 )]
 trait Link: Backend {
-    /// Returns `result`, with a backward that makes the exchange `reverse`. A backend without autodiff has no
-    /// backward.
-    fn link(_input: FloatTensor<Self>, result: FloatTensor<Self>, _reverse: Reverse) -> FloatTensor<Self> {
+    /// Sets `found` if `input` needs a gradient, and returns `input`. Burn's dispatch has to return a tensor.
+    fn find(input: FloatTensor<Self>, _found: Arc<AtomicBool>) -> FloatTensor<Self> {
+        input
+    }
+
+    /// Returns `result`, with the backward of `exchange`. A backend without autodiff has no backward.
+    fn link(_input: FloatTensor<Self>, result: FloatTensor<Self>, _exchange: Recorded) -> FloatTensor<Self> {
         result
     }
 }
@@ -408,10 +462,21 @@ impl Link for burn::backend::LibTorch {}
 impl Link for burn::backend::Cube {}
 
 impl<B: Link, C: CheckpointStrategy> Link for Autodiff<B, C> {
-    fn link(input: FloatTensor<Self>, result: FloatTensor<Self>, reverse: Reverse) -> FloatTensor<Self> {
+    fn find(input: FloatTensor<Self>, found: Arc<AtomicBool>) -> FloatTensor<Self> {
+        found.store(input.is_tracked(), Ordering::Relaxed);
+        input
+    }
+
+    fn link(input: FloatTensor<Self>, result: FloatTensor<Self>, exchange: Recorded) -> FloatTensor<Self> {
+        // A rank whose input needs no gradient, as one without samples, still runs the backward.
+        let input = if input.is_tracked() {
+            input
+        } else {
+            Self::float_set_require_grad(Self::float_detach(input), true)
+        };
         let ((_, node), (result, _)) = (input.into_parts(), result.into_parts());
         match Backward::<B, 1>::prepare::<C>(Exchange, [node]).compute_bound().stateful() {
-            OpsKind::Tracked(prepared) => prepared.finish(reverse, result),
+            OpsKind::Tracked(prepared) => prepared.finish(exchange, result),
             OpsKind::UnTracked(prepared) => prepared.finish(result),
         }
     }
@@ -421,16 +486,17 @@ impl<B: Link, C: CheckpointStrategy> Link for Autodiff<B, C> {
 struct Exchange;
 
 impl<B: Backend> Backward<B, 1> for Exchange {
-    type State = Reverse;
+    type State = Recorded;
 
     /// # Panics
-    /// If the transport fails, or the gradient cannot be read.
-    fn backward(self, ops: Ops<Reverse, 1>, grads: &mut Gradients, _checkpointer: &mut Checkpointer) {
+    /// If the ranks are in different exchanges, the transport fails, or the gradient cannot be read.
+    fn backward(self, ops: Ops<Recorded, 1>, grads: &mut Gradients, _checkpointer: &mut Checkpointer) {
         let gradient = grads.consume::<B>(&ops.node);
         let device = gradient.device();
-        let world = World::current().expect("an exchange has had a world on this thread");
+        let world = World::current().expect("the backward of an exchange runs on the thread of its World");
         let data = read_sync(B::float_into_data(gradient)).expect("a gradient can be read");
-        match ops.state.apply(&world, data) {
+        let (number, reverse) = ops.state;
+        match reverse.apply(&world, number, data) {
             Ok(data) => {
                 if let [Some(parent)] = ops.parents {
                     grads.register::<B>(parent.id, B::float_from_data(data, &device));

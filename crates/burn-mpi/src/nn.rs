@@ -5,7 +5,7 @@ use burn::nn::{BatchNorm, BatchNormConfig};
 use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
 
 use crate::calling::calling;
-use crate::exchange::{Reverse, linked};
+use crate::exchange::Reverse;
 use crate::module::digest;
 use crate::{CommError, World};
 
@@ -123,7 +123,7 @@ impl SyncBatchNorm {
         self.update(&merged);
         let result = TensorData::new([&merged.mean[..], &merged.variance].concat(), [2 * channels]);
         let result = result.convert_dtype(own.dtype());
-        let all: Tensor<1> = linked(own, result, Reverse::Statistics(merged));
+        let all: Tensor<1> = world.linked(own, result, true, Reverse::Statistics(merged));
         let [mean, variance] =
             [0, channels].map(|start| all.clone().narrow(0, start, channels).reshape(along));
 
@@ -167,23 +167,25 @@ impl SyncBatchNorm {
         for layer in &layers {
             let none = TensorData::new(Vec::<f64>::new(), [0]);
             let merged = Merged::of(&world, &layer.digest(), Counts::default(), &none)?;
+            world.next_exchange();
             if merged.values > 0.0 {
                 layer.update(&merged);
             }
         }
         for _ in layers {
-            exchange(&world, "backward", "", Counts::default(), Vec::new())?;
+            exchange(&world, Pass::Backward(None), Counts::default(), Vec::new())?;
         }
         Ok(())
     }
 
-    /// Returns a digest of the parameters and the running statistics, which are equal on all ranks. It shows
-    /// whether ranks are in different layers, or have other statistics.
+    /// Returns a digest of the parameters, the running statistics and the options, which are equal on all
+    /// ranks. It shows whether ranks are in different layers, or have other statistics.
     fn digest(&self) -> String {
         let parameters = [&self.gamma, &self.beta].map(|param| param.val().inner());
         let statistics = [&self.running_mean, &self.running_var].map(RunningState::value_sync);
         let tensors = parameters.into_iter().chain(statistics);
-        let bytes: Vec<u8> = tensors.flat_map(|tensor| tensor.into_data().as_bytes().to_vec()).collect();
+        let mut bytes: Vec<u8> = tensors.flat_map(|tensor| tensor.into_data().as_bytes().to_vec()).collect();
+        bytes.extend([self.momentum, self.epsilon].map(f64::to_le_bytes).as_flattened());
         digest(&bytes)
     }
 
@@ -227,7 +229,7 @@ impl Merged {
     /// then the sum of squared differences from it. (Chan, Golub, LeVeque, "Updating formulae and a pairwise
     /// algorithm for computing sample variances", 1979.)
     fn of(world: &World, layer: &str, counts: Counts, own: &TensorData) -> Result<Self, CommError> {
-        let ranks = exchange(world, "forward", layer, counts, own.iter::<f64>().collect())?;
+        let ranks = exchange(world, Pass::Forward(layer), counts, own.iter::<f64>().collect())?;
         let channels = ranks.iter().map(|(_, statistics)| statistics.len() / 2).max().unwrap_or_default();
         let with_values = || ranks.iter().filter(|(counts, _)| counts.values > 0);
         let values: f64 = with_values().map(|(counts, _)| counts.values as f64).sum();
@@ -247,13 +249,18 @@ impl Merged {
     ///
     /// The loss of a step is the mean over the samples of all ranks, so the gradients of ranks are weighted by
     /// samples. The result is divided by this rank's weight, by which
-    /// [`GradientSync`](crate::GradientSync) multiplies it.
-    pub(crate) fn reverse(&self, world: &World, gradient: &TensorData) -> Result<TensorData, CommError> {
+    /// [`GradientSync`](crate::GradientSync) multiplies it. `number` is the number of the exchange of forward.
+    pub(crate) fn reverse(
+        &self,
+        world: &World,
+        number: u64,
+        gradient: &TensorData,
+    ) -> Result<TensorData, CommError> {
         let samples = self.counts.samples as f64;
         // A rank without values has no part in the loss, and its gradient may be NaN.
         let has_values = self.counts.values > 0;
         let weighted = gradient.iter::<f64>().filter(|_| has_values).map(|value| value * samples).collect();
-        let ranks = exchange(world, "backward", "", self.counts, weighted)?;
+        let ranks = exchange(world, Pass::Backward(Some(number)), self.counts, weighted)?;
         let of_all = |at: usize| {
             let sum: f64 = ranks.iter().filter_map(|(_, values)| values.get(at)).sum();
             sum / samples
@@ -267,23 +274,45 @@ impl Merged {
     }
 }
 
+/// A pass of a layer, and what shows that ranks are in the same layer.
+#[derive(Clone, Copy)]
+enum Pass<'a> {
+    /// The digest of the layer.
+    Forward(&'a str),
+    /// The number of the exchange of forward; `None` in [`SyncBatchNorm::join`], which contributes nothing to
+    /// any of them.
+    Backward(Option<u64>),
+}
+
 /// Gathers two values for each channel of every rank, in rank order; zeros of a rank without samples. `values`
-/// are this rank's. `layer` must be equal on all ranks.
+/// are this rank's.
 fn exchange(
     world: &World,
-    direction: &str,
-    layer: &str,
+    pass: Pass<'_>,
     counts: Counts,
     mut values: Vec<f64>,
 ) -> Result<Vec<(Counts, Vec<f64>)>, CommError> {
-    let _calling = calling(format!("the {direction} of SyncBatchNorm"));
-    let mine = (layer.to_owned(), [counts.samples, counts.values, counts.channels]);
-    let (layers, ranks): (Vec<String>, Vec<[usize; 3]>) = world.gather(&mine)?.into_iter().unzip();
+    let (name, what, layer) = match pass {
+        Pass::Forward(digest) => (
+            "forward",
+            "the layer (ranks call the same layers in the same order, also in SyncBatchNorm::join, and have equal \
+             parameters, options and running statistics)",
+            Some(format!("digest {digest}")),
+        ),
+        Pass::Backward(number) => (
+            "backward",
+            "the layer in backward (with graphs of different depths, Burn may run layers in different orders)",
+            number.map(|number| format!("exchange {number} with gradients")),
+        ),
+    };
+    let _calling = calling(format!("the {name} of SyncBatchNorm"));
+    let mine = (layer, [counts.samples, counts.values, counts.channels]);
+    let (layers, ranks): (Vec<Option<String>>, Vec<[usize; 3]>) = world.gather(&mine)?.into_iter().unzip();
     let channels = ranks.iter().map(|rank| rank[2]).max().unwrap_or_default();
-    if let Some(rank) = layers.iter().position(|other| *other != layers[0]) {
-        let what = "the layer (ranks call the same layers in the same order, also in SyncBatchNorm::join, and have \
-                    equal parameters and running statistics)";
-        let [found, expected] = [&layers[rank], &layers[0]].map(|layer| format!("digest {layer}"));
+    let mut named = layers.into_iter().enumerate().filter_map(|(rank, layer)| Some((rank, layer?)));
+    if let Some((_, expected)) = named.next()
+        && let Some((rank, found)) = named.find(|(_, layer)| *layer != expected)
+    {
         return Err(world.diverged(what, rank, found, expected));
     }
     let length = 2 * channels;

@@ -3,7 +3,7 @@
 //!
 //! Gradients are sent by a [collective](crate::Collective), not by a world.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt::Display;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -95,6 +95,8 @@ struct Job {
     seat: Option<Seat>,
     /// The transport of this world's small exchanges.
     control: RefCell<Box<dyn Primitives>>,
+    /// Number of exchanges of tensors with a backward so far.
+    exchanges: Cell<u64>,
 }
 
 impl World {
@@ -102,7 +104,8 @@ impl World {
     #[cfg(feature = "mpi")]
     pub(crate) fn new(member: Member, control: Box<dyn Primitives>, library: String) -> Self {
         let (member, control) = (Rc::new(member), RefCell::new(control));
-        Self(Rc::new(Job { member, places: Arc::default(), library, seat: None, control }))
+        let (places, exchanges) = (Arc::default(), Cell::default());
+        Self(Rc::new(Job { member, places, library, seat: None, control, exchanges }))
     }
 
     /// Sets where each rank runs.
@@ -121,7 +124,15 @@ impl World {
     /// Makes the world of a rank that is a thread.
     pub(crate) fn of_seat(seat: Seat, places: Arc<[Place]>) -> Self {
         let (member, control) = (Rc::new(seat.member().clone()), RefCell::new(seat.operations()));
-        Self(Rc::new(Job { member, places, library: "no MPI".to_owned(), seat: Some(seat), control }))
+        let (library, exchanges) = ("no MPI".to_owned(), Cell::default());
+        Self(Rc::new(Job { member, places, library, seat: Some(seat), control, exchanges }))
+    }
+
+    /// Returns the number of the next exchange of tensors with a backward, from 1. All ranks make these
+    /// exchanges in the same order, so an exchange has the same number on every rank.
+    pub(crate) fn next_exchange(&self) -> u64 {
+        self.0.exchanges.update(|number| number + 1);
+        self.0.exchanges.get()
     }
 
     /// Makes this the world that operators on this thread find.
@@ -456,8 +467,8 @@ impl World {
         }
         let ranks = self.size();
         let reason = format!(
-            "gets no sample: {ranks} ranks need at least {ranks} samples, but the data set has {samples}; use fewer \
-             ranks"
+            "gets no sample: each rank needs one, but the data set has {samples} for {ranks} ranks; use fewer ranks or \
+             more samples"
         );
         Err(self.elsewhere(samples, reason))
     }

@@ -161,7 +161,7 @@ fn other_shapes_and_types_are_named() {
     for (exchange, call) in [
         ((|world, x| world.all_reduce(x)) as fn(&World, Tensor<2>) -> _, "all_reduce"),
         (|world, x| world.reduce_scatter(x), "reduce_scatter"),
-        (|world, x| world.broadcast_tensor(x, 1), "broadcast_tensor from rank 1"),
+        (|world, x| world.broadcast_tensor(x, 1), "broadcast_tensor"),
     ] {
         let line = failure(exchange, [3, 2]);
         let told =
@@ -172,6 +172,88 @@ fn other_shapes_and_types_are_named() {
     assert!(line.contains("the tensor of all_gather differs") && line.contains("[_, [4]] F32"), "{line}");
     let line = failure(|world, x| world.broadcast_tensor(x, 3), [2, 3]);
     assert!(line.contains("there is no rank 3, only 0 to 2"), "{line}");
+    let line = failure(|world, x| world.broadcast_tensor(x, world.rank() / 2), [2, 3]);
+    assert!(line.contains("rank 2 on node0 has [2, 3] F32 from rank 1, rank 0"), "{line}");
+}
+
+#[test]
+fn ranks_in_the_backward_of_different_exchanges_are_named() {
+    let failure = |exchange: fn(&World, Tensor<2>) -> Result<Tensor<2>, CommError>| {
+        let failed = run(3, &Options::default(), |world| {
+            let leaf = || Tensor::<2>::ones([2, 2], &device()).require_grad();
+            // The graph before one of the exchanges is deeper, on the last rank before the first.
+            let deep = || leaf().exp().exp();
+            let [first, second] = if world.rank() == 2 { [deep(), leaf()] } else { [leaf(), deep()] };
+            let (first, second) = (exchange(world, first)?, exchange(world, second)?);
+            (first + second).powi_scalar(2).sum().backward();
+            Ok::<_, CommError>(())
+        });
+        failed.unwrap_err().to_string()
+    };
+    for (exchange, name) in [
+        ((|world, x| world.all_reduce(x)) as fn(&World, Tensor<2>) -> _, "all_reduce"),
+        (|world, x| world.all_gather(x), "all_gather"),
+        (|world, x| world.reduce_scatter(x), "reduce_scatter"),
+        (|world, x| world.broadcast_tensor(x, 1), "broadcast_tensor"),
+    ] {
+        let line = failure(exchange);
+        let told = [1, 2].map(|number| format!("the backward of {name} (exchange {number} with gradients)"));
+        assert!(told.iter().all(|part| line.contains(part)), "{line}");
+    }
+    let line = failure(|_, x| Ok(SyncBatchNorm::new(2, &device()).forward(x)));
+    let told = ["the layer in backward", "exchange 1 with gradients", "exchange 2 with gradients"];
+    assert!(told.iter().all(|part| line.contains(part)), "{line}");
+}
+
+/// The mean, over all pairs of rows, of the squared products.
+fn contrast(features: Tensor<2>) -> Tensor<1> {
+    features.clone().matmul(features.transpose()).powi_scalar(2).mean()
+}
+
+#[test]
+fn ranks_without_rows_take_part_in_a_gather_and_its_backward() {
+    let net = || {
+        let weight = Tensor::from_data([[0.3, -0.2], [0.5, 0.1]], &device());
+        Linear { weight: Param::from_tensor(weight), bias: None }
+    };
+    let gradient = |net: &Linear, gradients: GradientsParams| {
+        let gradient = gradients.get::<2>(net.weight.id).expect("a gradient");
+        gradient.into_data().iter::<f64>().collect::<Vec<_>>()
+    };
+    on_ranks(
+        |world| {
+            let net = net();
+            let collective = connect(world, Backend::Mpi, &Transport::default())?;
+            let mut sync = GradientSync::of_module(world, collective, &net, SyncOptions::default());
+            // Rank 0 of several has no row, rank 1 one, …
+            let rows = if world.size() == 1 { 3 } else { world.rank() };
+            let own = if rows > 0 {
+                let x = Tensor::from_data(rows_of(world.rank(), rows, DType::F32), &device());
+                net.forward(x / 10.0).tanh()
+            } else {
+                Tensor::zeros([0, 2], &device())
+            };
+            let loss = contrast(world.all_gather(own)?);
+            sync.backward(&loss, &net, 1, world.size(), MicroBatch::Last)?;
+            let gradients = sync.finish(&net)?;
+            Ok((rows, gradient(&net, gradients)))
+        },
+        |found| {
+            let all: Vec<_> =
+                found.iter().enumerate().map(|(rank, (rows, _))| rows_of(rank, *rows, DType::F32)).collect();
+            let values: Vec<f32> =
+                all.iter().flat_map(|data| data.iter::<f32>().collect::<Vec<_>>()).collect();
+            let rows = values.len() / 2;
+            let net = net();
+            let x = Tensor::from_data(TensorData::new(values, [rows, 2]), &device());
+            let loss = contrast(net.forward(x / 10.0).tanh());
+            let expected = gradient(&net, GradientsParams::from_grads(loss.backward(), &net));
+            for (_, gradient) in found {
+                let apart = gradient.iter().zip(&expected).map(|(a, b)| (a - b).abs());
+                assert!(apart.clone().all(|apart| apart < 1e-6), "{gradient:?} {expected:?}");
+            }
+        },
+    );
 }
 
 /// A network with two normalised layers, of Burn's batch norm or of the synchronised one.
@@ -321,6 +403,18 @@ fn other_channels_on_a_rank_are_an_error() {
     });
     let line = failure.unwrap_err().to_string();
     assert!(line.contains("the layer (ranks call the same layers") && line.contains("rank 1 on"), "{line}");
+}
+
+#[test]
+fn other_options_of_a_layer_are_an_error() {
+    let failure = run(2, &Options::default(), |world| {
+        let epsilon = if world.is_root() { 1e-5 } else { 1e-3 };
+        let norm = SyncBatchNorm { epsilon, ..SyncBatchNorm::new(1, &device()) };
+        norm.forward(Tensor::<2>::ones([2, 1], &device()));
+        Ok::<_, String>(())
+    });
+    let line = failure.unwrap_err().to_string();
+    assert!(line.contains("equal parameters, options and running statistics"), "{line}");
 }
 
 #[test]
