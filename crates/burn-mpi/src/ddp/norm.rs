@@ -150,11 +150,14 @@ impl GradientSync {
     /// ```
     ///
     /// # Errors
-    /// [`CommError::NoGradient`] if no step has ended. [`CommError::OnRank`] if [`finish`](Self::finish) or
-    /// [`gradients`](Self::gradients) has returned the gradients of the step, which would not change. If the
-    /// transport fails, which every later step returns again.
+    /// [`CommError::NoGradient`] if no step has ended. [`CommError::OnRank`] if `max` is NaN or negative, or if
+    /// [`finish`](Self::finish) or [`gradients`](Self::gradients) has returned the gradients of the step, which
+    /// would not change. If the transport fails, which every later step returns again.
     pub fn clip_norm(&mut self, max: f64) -> Result<f64, CommError> {
         self.reduced()?;
+        if max.is_nan() || max < 0.0 {
+            return Err(self.world.wrong(format!("clips to a norm of {max}: use 0 or more")));
+        }
         if self.given {
             let reason = "clips gradients that it has already taken: call reduce, clip_norm and gradients, in this \
                           order, instead of finish";
