@@ -12,7 +12,9 @@ use crate::tied::tie_parameters;
 use crate::{CommError, ParamLayout, ParamSpec, World, tensors};
 
 /// Returns `module` with rank 0's parameters and buffers: floats, integers, booleans and quantized tensors,
-/// of any type, bit by bit. All ranks must call it.
+/// of any type, bit by bit. All ranks must call it. Tied parameters are one tensor again, also on rank 0
+/// ([`tie_parameters`]). Parameters get rank 0's ids, so that every rank can load an optimizer's record of
+/// rank 0.
 ///
 /// Needs twice the memory of the module's largest tensor in addition to the module.
 ///
@@ -35,8 +37,9 @@ use crate::{CommError, ParamLayout, ParamSpec, World, tensors};
 pub fn broadcast_module<M: Module>(world: &World, module: M) -> Result<M, CommError> {
     let _calling = calling("broadcast_module");
     flush_running_statistics(&module);
-    let (mut described, mut lengths) = (Vec::new(), Vec::new());
-    let fields = tensors::visit(&module, &mut |_, spec, data| {
+    let (mut described, mut lengths, mut ids) = (Vec::new(), Vec::new(), Vec::new());
+    let fields = tensors::visit(&module, &mut |id, spec, data| {
+        ids.push(id.val());
         described.push(spec.describe());
         lengths.push(match spec.dtype {
             // Quantized values are packed, and their data includes scales.
@@ -45,6 +48,7 @@ pub fn broadcast_module<M: Module>(world: &World, module: M) -> Result<M, CommEr
         });
     });
     compare(world, described, fields, "")?;
+    let ids: Vec<u64> = world.broadcast(&ids)?;
     let mut result = Ok(());
     // After an error of the transport, nothing more is sent.
     let mut send = |mut bytes: Vec<u8>| {
@@ -55,14 +59,14 @@ pub fn broadcast_module<M: Module>(world: &World, module: M) -> Result<M, CommEr
     };
     if world.is_root() {
         tensors::visit(&module, &mut |_, _, data| drop(send(data().as_bytes().to_vec())));
-        return result.map(|()| module);
+        return result.map(|()| tie_parameters(module));
     }
     let mut lengths = lengths.into_iter();
     let module = tensors::write(module, &mut |dtype, shape, _| {
         let bytes = Bytes::from_bytes_vec(send(vec![0; lengths.next()?])?);
         Some(TensorData::from_bytes(bytes, shape.to_vec(), dtype))
     });
-    result.map(|()| tie_parameters(module))
+    result.map(|()| tie_parameters(tensors::with_ids(module, ids)))
 }
 
 /// Checks that all ranks have a module of this layout.
@@ -187,7 +191,7 @@ pub(crate) fn check_equal<M: Module>(
     if world.size() == 1 {
         return Ok(());
     }
-    let _calling = calling("check_equal_weights");
+    let _calling = calling(if when.is_empty() { "check_equal_weights" } else { "the comparison of weights" });
     flush_running_statistics(module);
     let (mut specs, mut digests) = (Vec::new(), Vec::new());
     let fields = tensors::visit(module, &mut |_, spec, data| {

@@ -37,7 +37,8 @@ pub struct ParamSpec {
     /// Whether the parameter gets gradients. Batch norm's running statistics do not, and the gradient of a
     /// tied parameter belongs to its first field.
     pub trainable: bool,
-    /// The index of the first field with the same parameter, if the parameter is in several fields.
+    /// The index of the first field with the same parameter, if the parameter is in several fields that get
+    /// gradients.
     pub tied_to: Option<usize>,
 }
 
@@ -110,13 +111,16 @@ impl ParamLayout {
     pub fn of_module<M: Module>(module: &M) -> Self {
         let (mut specs, mut seen) = (Vec::new(), HashMap::new());
         let fields = tensors::visit(module, &mut |id, mut spec, _| {
-            if spec.dtype.is_float() {
+            if !spec.dtype.is_float() {
+                return;
+            }
+            if spec.trainable {
                 let first = *seen.entry(id).or_insert(specs.len());
                 if first < specs.len() {
                     (spec.tied_to, spec.trainable) = (Some(first), false);
                 }
-                specs.push(spec);
             }
+            specs.push(spec);
         });
         Self { specs, fields }
     }

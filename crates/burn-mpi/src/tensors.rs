@@ -45,6 +45,14 @@ pub(crate) fn overwrite<'a, M: Module>(module: M, values: &'a dyn Fn(usize) -> O
     module.map(&mut Overwriter { values, next: 0 })
 }
 
+/// Returns `module` with new `ids` for its tensors, in visit order.
+///
+/// # Panics
+/// If `module` has more tensors than there are `ids`.
+pub(crate) fn with_ids<M: Module>(module: M, ids: Vec<u64>) -> M {
+    module.map(&mut Renamer(ids.into_iter()))
+}
+
 struct Visitor<'a, 'b> {
     /// The fields from the root to the current one. Each has its name and the type that contains it, such as
     /// `Struct:Linear`.
@@ -152,6 +160,31 @@ impl ModuleMapper for Writer<'_, '_> {
 
     fn map_bool<const D: usize>(&mut self, param: Param<Tensor<D, Bool>>) -> Param<Tensor<D, Bool>> {
         self.rewrite(param)
+    }
+}
+
+struct Renamer(std::vec::IntoIter<u64>);
+
+impl Renamer {
+    /// Returns the parameter with its new id.
+    fn rename<T: Parameter>(&mut self, param: Param<T>) -> Param<T> {
+        let (_, tensor, mapper) = param.consume();
+        let id = self.0.next().expect("one id for each tensor");
+        Param::from_mapped_value(id.into(), tensor, mapper)
+    }
+}
+
+impl ModuleMapper for Renamer {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        self.rename(param)
+    }
+
+    fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
+        self.rename(param)
+    }
+
+    fn map_bool<const D: usize>(&mut self, param: Param<Tensor<D, Bool>>) -> Param<Tensor<D, Bool>> {
+        self.rename(param)
     }
 }
 

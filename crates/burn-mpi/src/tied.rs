@@ -10,7 +10,8 @@ use burn::tensor::Tensor;
 use crate::tensors;
 
 /// Returns `module` with each tied parameter as one tensor again: the tensor of its first field. A parameter
-/// is tied if several fields have the same [`ParamId`], as a clone of the parameter does.
+/// is tied if several fields that get gradients have the same [`ParamId`], as a clone of the parameter does. A
+/// frozen clone, such as the teacher of a distillation, is not tied, and stays as it is.
 ///
 /// Burn's optimizers update a tied parameter in its first field only, and Burn's records have its values for
 /// each field. Call this function after each step of Burn's optimizer, and after a record is loaded. Functions of this
@@ -43,7 +44,7 @@ use crate::tensors;
 pub fn tie_parameters<M: Module>(module: M) -> M {
     let (mut seen, mut tied) = (HashSet::new(), HashMap::new());
     tensors::visit(&module, &mut |id, spec, _| {
-        if !seen.insert(id) && spec.dtype.is_float() {
+        if spec.trainable && !seen.insert(id) {
             tied.insert(id, None);
         }
     });
@@ -59,6 +60,7 @@ struct Tie {
 impl ModuleMapper for Tie {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         match self.tied.get_mut(&param.id) {
+            Some(_) if !param.is_require_grad() => param,
             None => param,
             Some(first @ None) => {
                 *first = Some(Box::new(param.clone()));

@@ -153,6 +153,127 @@ fn parameters_of_every_type_and_tied_ones_train_as_on_one_process() {
     }
 }
 
+/// A network that learns from a frozen clone of itself, before or after it in visit order.
+#[derive(Module, Debug)]
+struct Distilled {
+    before: Linear,
+    student: Linear,
+    after: Linear,
+}
+
+impl Distilled {
+    fn new(rank: usize) -> Self {
+        let device = Device::flex().autodiff();
+        // Clones of a parameter that has not been drawn yet share whether it gets gradients.
+        let weight = Param::from_tensor(Tensor::full([2, 2], 0.5 + rank as f32, &device));
+        let student = Linear { weight, bias: None };
+        Self { before: student.clone().no_grad(), after: student.clone().no_grad(), student }
+    }
+
+    fn loss(&self, rank: usize) -> Tensor<1> {
+        let x = Tensor::<2>::from_data([[1.0 + rank as f32, -1.0]], &self.student.weight.device());
+        let wanted = self.before.forward(x.clone()) + self.after.forward(x.clone()) + 1.0;
+        (self.student.forward(x) - wanted).powi_scalar(2).mean()
+    }
+}
+
+#[test]
+fn a_frozen_clone_is_not_tied() {
+    let weights = |net: &Distilled| {
+        [&net.before, &net.student, &net.after]
+            .map(|linear| (linear.weight.val().into_data(), linear.weight.is_require_grad()))
+    };
+    let train = |world: &World, local: bool| -> Result<[(TensorData, bool); 3], Box<dyn Error>> {
+        let mut net = broadcast_module(world, Distilled::new(world.rank()))?;
+        check_equal_weights(world, &net)?;
+        let collective = connect(world, Backend::Mpi, &Transport::default())?;
+        if local {
+            let options = LocalOptions::default();
+            let mut local = LocalUpdates::of_module(world, collective, &net, options)?;
+            for _ in 0..3 {
+                // Burn finds gradients by id, in the first field with the id: this optimizer is not Burn's.
+                let gradients = local.backward(&net.loss(world.rank()));
+                let weight = &net.student.weight;
+                let gradient = weight.val().grad(&gradients).ok_or("no gradient")?;
+                net.student.weight =
+                    weight.clone().map(|x| (x.inner() - gradient * 0.1).autodiff().require_grad());
+                net = local.step_module(net, 1)?;
+            }
+            net = local.finish_module(net)?;
+        } else {
+            let options = SyncOptions::default().with_shard(true);
+            let mut sync = GradientSync::of_module(world, collective, &net, options);
+            let mut optimizer = ShardedOptimizer::new(AdamConfig::new().build())?;
+            for _ in 0..3 {
+                let loss = net.loss(world.rank());
+                sync.backward(&loss, &net, 1, world.size(), MicroBatch::Last)?;
+                sync.reduce(Signals::default())?;
+                net = optimizer.step(0.1, net, &mut sync)?;
+            }
+        }
+        net = tie_parameters(net);
+        check_equal_weights(world, &net)?;
+        Ok(weights(&net))
+    };
+    let [began, ..] = weights(&Distilled::new(0));
+    for (ranks, local) in [(1, false), (2, false), (3, false), (1, true), (3, true)] {
+        let found =
+            run(ranks, &Options::default(), |world| train(world, local).map_err(|error| error.to_string()));
+        for [before, student, after] in found.unwrap() {
+            assert_eq!([&before.0, &after.0], [&began.0; 2], "{ranks} ranks, local {local}");
+            assert_ne!(student.0, began.0, "{ranks} ranks, local {local}: nothing was trained");
+            assert_eq!([before.1, student.1, after.1], [false, true, false]);
+        }
+    }
+}
+
+#[test]
+fn a_frozen_clone_before_the_parameter_is_named() {
+    let failure = run(2, &Options::default(), |world| -> Result<(), Box<dyn Error>> {
+        let net = broadcast_module(world, Distilled::new(0))?;
+        let collective = connect(world, Backend::Mpi, &Transport::default())?;
+        let mut sync = GradientSync::of_module(world, collective, &net, SyncOptions::default());
+        sync.average(&net.loss(world.rank()), &net, 1, 2)?;
+        Ok(())
+    });
+    let line = failure.unwrap_err().to_string();
+    assert!(line.contains("before.weight is a frozen clone of student.weight, and comes first"), "{line}");
+}
+
+#[test]
+fn a_broadcast_ties_on_every_rank() {
+    let outputs = run(3, &Options::default(), |world| {
+        let mut net = Net::new(FloatDType::F32, 0);
+        if world.is_root() {
+            net.output = net.output.map(|x| (x.inner() * 2.0).autodiff().require_grad());
+        }
+        let net = broadcast_module(world, net)?;
+        check_equal_weights(world, &net)?;
+        Ok::<_, burn_mpi::CommError>((net.output.val().into_data(), net.embedding.weight.val().into_data()))
+    });
+    for (output, embedding) in outputs.unwrap() {
+        assert_eq!(output, embedding);
+    }
+}
+
+#[test]
+fn norms_that_are_no_bound_are_refused() {
+    for (max, shard) in [(-1.0, false), (f64::NAN, false), (f64::NEG_INFINITY, true)] {
+        let failure = run(2, &Options::default(), |world| -> Result<(), Box<dyn Error>> {
+            let net = broadcast_module(world, Net::new(FloatDType::F32, 0))?;
+            let collective = connect(world, Backend::Mpi, &Transport::default())?;
+            let options = SyncOptions::default().with_shard(shard);
+            let mut sync = GradientSync::of_module(world, collective, &net, options);
+            sync.backward(&net.loss(&[1, 2]), &net, 2, 4, MicroBatch::Last)?;
+            sync.reduce(Signals::default())?;
+            sync.clip_norm(max)?;
+            Ok(())
+        });
+        let text = failure.unwrap_err().to_string();
+        assert!(text.contains(&format!("clips to a norm of {max}: use 0 or more")), "{text}");
+    }
+}
+
 #[test]
 fn tied_parameters_that_came_apart_are_named() {
     for contributes in [false, true] {
