@@ -5,13 +5,13 @@ use std::error::Error;
 
 use burn::module::{Module, ModuleMapper, Param, ParamId, Quantizer};
 use burn::nn::{Gelu, Initializer, Linear, LinearConfig, Relu};
-use burn::optim::GradientsParams;
+use burn::optim::{AdamConfig, GradientsParams};
 use burn::tensor::quantization::{Calibration, QuantScheme, QuantValue};
 use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
 use burn_mpi::threads::{Failure, Options, run};
 use burn_mpi::{
-    Backend, CommError, GradientSync, Signals, SyncOptions, Transport, World, broadcast_module,
-    check_equal_weights, connect,
+    Backend, CommError, GradientSync, MicroBatch, ShardedOptimizer, Signals, SyncOptions, Transport, World,
+    broadcast_module, check_equal_weights, connect, load_record, save_record,
 };
 
 #[path = "programs/check_modules/compressed.rs"]
@@ -256,5 +256,64 @@ fn another_variant_of_an_enum_on_one_rank_is_named() {
         let named = "rank 1 on node0 has activation.Gelu of Enum:Activation, rank 0 has activation.Relu of \
                      Enum:Activation";
         assert!(failure.error.contains(named), "{failure}");
+    }
+}
+
+#[test]
+fn a_record_of_rank_0s_optimizer_fits_the_modules_of_all_ranks() {
+    let path = std::env::temp_dir().join(format!("burn-mpi-rollback-{}", std::process::id()));
+    let train = |world: &World| -> Result<(), Box<dyn Error>> {
+        let device = Device::flex().autodiff();
+        let mut net = broadcast_module(world, LinearConfig::new(3, 2).init(&device))?;
+        let collective = connect(world, Backend::Mpi, &Transport::default())?;
+        let mut sync = GradientSync::of_module(world, collective, &net, SyncOptions::default());
+        let mut optimizer = AdamConfig::new().init();
+        for step in 0..4 {
+            if step == 2 {
+                // The module is not loaded: only the optimizer goes back.
+                save_record(world, &path, optimizer.to_record())?;
+                optimizer = optimizer.load_record(load_record(world, &path)?);
+            }
+            let x = Tensor::<2>::full([2, 3], 1.0 + (step + world.rank()) as f32, &device);
+            let loss = net.forward(x).powi_scalar(2).mean();
+            let gradients = sync.average(&loss, &net, 2, 2 * world.size())?;
+            net = optimizer.step(0.1, net, gradients);
+        }
+        Ok(check_equal_weights(world, &net)?)
+    };
+    for ranks in 1..=3 {
+        run(ranks, &Options::default(), |world| train(world).map_err(|error| error.to_string())).unwrap();
+    }
+    for suffix in ["bpk", "bpk.sha256"] {
+        std::fs::remove_file(path.with_extension(suffix)).unwrap();
+    }
+}
+
+#[test]
+fn a_state_of_16_bits_is_not_saved() {
+    let failure = run(2, &Options::default(), |world| -> Result<(), Box<dyn Error>> {
+        let device = Device::flex().autodiff();
+        let net = LinearConfig::new(3, 2).init(&device).map(&mut Halve);
+        let mut net = broadcast_module(world, net)?;
+        let collective = connect(world, Backend::Mpi, &Transport::default())?;
+        let options = SyncOptions::default().with_shard(true);
+        let mut sync = GradientSync::of_module(world, collective, &net, options);
+        let mut optimizer = ShardedOptimizer::new(AdamConfig::new().build())?;
+        let x = Tensor::<2>::ones([2, 3], (&device, DType::BF16));
+        sync.backward(&net.forward(x).mean(), &net, 2, 4, MicroBatch::Last)?;
+        sync.reduce(Signals::default())?;
+        net = optimizer.step(0.1, net, &mut sync)?;
+        Ok(optimizer.to_record(&sync, &net).map(drop)?)
+    });
+    let line = failure.unwrap_err().to_string();
+    assert!(line.contains("the state of weight is in BF16, which Burn loads as F32"), "{line}");
+}
+
+/// Casts parameters to bf16.
+struct Halve;
+
+impl ModuleMapper for Halve {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        param.map(|x| x.inner().cast(FloatDType::BF16).autodiff().require_grad())
     }
 }

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::{Optimizer, OptimizerRecord, RecordState, StateSink, StateSource};
-use burn::tensor::{Bytes, Device, Tensor, TensorData};
+use burn::tensor::{Bytes, DType, Device, Tensor, TensorData};
 use burn_pack::{Reader, Scalar, Writer};
 
 use crate::calling::calling;
@@ -28,7 +28,8 @@ impl<O: Optimizer> ShardedOptimizer<O> {
     ///
     /// # Errors
     /// On all ranks, [`SharedError::Elsewhere`](crate::SharedError::Elsewhere) if `sync` is not that of the
-    /// last step, or if the state cannot be written. Other errors come from the transport.
+    /// last step, if the state is in 16 bits (Burn cannot load it), or if the state cannot be written. Other
+    /// errors come from the transport.
     pub fn to_record<M: Module>(
         &self,
         sync: &GradientSync,
@@ -186,7 +187,7 @@ impl Whole {
         if parts.iter().all(Vec::is_empty) {
             return Ok(());
         }
-        let mut tensors: Vec<(String, burn::tensor::DType, Vec<u8>)> = Vec::new();
+        let mut tensors: Vec<(String, DType, Vec<u8>)> = Vec::new();
         for (at, part) in parts.into_iter().enumerate() {
             let reader =
                 Reader::from_bytes(Bytes::from_bytes_vec(part)).map_err(|error| error.to_string())?;
@@ -204,6 +205,13 @@ impl Whole {
         }
         self.scalars.push((format!("{id}.{RANK}"), Scalar::from(spec.shape.len())));
         for (name, dtype, bytes) in tensors {
+            if matches!(dtype, DType::F16 | DType::BF16) {
+                return Err(format!(
+                    "the state of {} is in {dtype:?}, which Burn loads as F32, and then the next step fails: keep \
+                     the parameters in f32",
+                    spec.name
+                ));
+            }
             if bytes.len() != spec.range.len() * dtype.size() {
                 return Err(format!("{name} of the state of {} differs between its parts", spec.name));
             }

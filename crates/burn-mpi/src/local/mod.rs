@@ -25,7 +25,7 @@ use crate::calling::calling;
 use crate::collective::polled::Polled;
 use crate::ddp::hook;
 use crate::ddp::report::CommTimes;
-use crate::module::{self, AT_START};
+use crate::module;
 use crate::{Collective, CommError, ParamLayout, SharedError, Wire, WireType, World};
 
 /// Trains with local updates: ranks train on their own for [`every`](LocalOptions::every) steps, and then
@@ -456,7 +456,11 @@ fn check_equal_params(world: &World, layout: &ParamLayout, params: &[f32]) -> Re
         let expected = ranks[0].1[at];
         if let Some((rank, digests)) = ranks.iter().find(|(_, digests)| digests[at] != expected) {
             let [found, expected] = [digests[at], expected].map(|digest| format!("digest {digest:016x}"));
-            let what = format!("{AT_START}the parameter {}", spec.name);
+            let what = format!(
+                "before the first step (broadcast_module gives all ranks the same weights; a resumed rank loads \
+                 its own weights after LocalUpdates is made), the parameter {}",
+                spec.name
+            );
             return Err(world.diverged(what, *rank, found, expected));
         }
     }
