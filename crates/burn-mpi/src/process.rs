@@ -3,6 +3,7 @@
 //!
 //! Panic hooks, log lines and exit handlers need this state, and have no access to a `World`.
 
+use std::any::Any;
 use std::cell::RefCell;
 use std::io::Write;
 use std::path::Path;
@@ -98,6 +99,31 @@ static IDENTITY: OnceLock<Identity> = OnceLock::new();
 thread_local! {
     /// The identity of this thread, if the thread is a rank.
     static OF_THREAD: RefCell<Option<Identity>> = const { RefCell::new(None) };
+}
+
+#[cfg(feature = "data")]
+thread_local! {
+    /// Whether a panic of this thread is another thread's to report.
+    static DEFERS_PANICS: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+/// Makes a panic of this thread end only this thread, and not the job. The thread that joins it reports the
+/// panic.
+#[cfg(feature = "data")]
+pub(crate) fn defer_panics() {
+    DEFERS_PANICS.set(true);
+}
+
+/// Returns whether this thread has called [`defer_panics`].
+#[cfg(all(feature = "data", feature = "mpi"))]
+pub(crate) fn defers_panics() -> bool {
+    DEFERS_PANICS.get()
+}
+
+/// Returns the message of a caught panic.
+pub(crate) fn message_of(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a message")
 }
 
 /// Records which rank this process is, or this thread if `is_thread`.

@@ -234,6 +234,10 @@ pub fn end_the_job_on_panic() {
     ONCE.call_once(|| {
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
+            #[cfg(feature = "data")]
+            if process::defers_panics() {
+                return before(panic);
+            }
             if let Some((rank, _, host)) = identity() {
                 print_line(&format!("rank {rank} on {host} panicked: aborting the job"));
             }

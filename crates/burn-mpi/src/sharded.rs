@@ -1,13 +1,13 @@
 //! [`ShardedDataset`]: shards any Burn data set over the ranks of a job.
 
 use std::error::Error;
-use std::panic::resume_unwind;
 use std::sync::{Arc, mpsc};
 use std::thread;
 
 use burn::data::dataset::Dataset;
 
 use crate::calling::calling;
+use crate::process::{defer_panics, message_of};
 use crate::{CommError, SampleOrder, ShardPlan, SharedError, World};
 
 /// This rank's shard of a data set, in batches: one batch for each step. All ranks have the same number of
@@ -218,16 +218,23 @@ impl<D> ShardedDataset<D> {
         let (sender, batches) = mpsc::sync_channel(ahead.min(self.steps()).saturating_sub(1));
         let (shard, mut steps) = (self.clone(), 0..self.steps());
         let read = move || {
+            // A batch that is never used must not end the job.
+            defer_panics();
             // Sending fails if the iterator was dropped.
             let _ = (0..shard.steps()).try_for_each(|step| sender.send(shard.batch(step)));
         };
         let mut thread = Some(thread::spawn(read));
         std::iter::from_fn(move || {
             steps.next()?;
-            Some(batches.recv().unwrap_or_else(|_| match thread.take().map(thread::JoinHandle::join) {
-                Some(Err(panic)) => resume_unwind(panic),
-                _ => unreachable!("the thread sends every batch, unless it panics"),
-            }))
+            if let Ok(batch) = batches.recv() {
+                return Some(batch);
+            }
+            // The thread sends every batch, unless it panics.
+            steps = 0..0;
+            match thread.take()?.join() {
+                Err(panic) => panic!("{}", message_of(panic.as_ref())),
+                Ok(()) => None,
+            }
         })
     }
 

@@ -66,7 +66,6 @@ mod hub;
 pub(crate) mod seat;
 mod state;
 
-use std::any::Any;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -78,6 +77,7 @@ use self::hub::Hub;
 use self::seat::Seat;
 use crate::World;
 use crate::activity::{DEFAULT_DEADLINE, DEFAULT_STALL};
+use crate::process::message_of;
 
 /// The transport's name.
 const NAME: &str = "memory";
@@ -192,7 +192,7 @@ pub fn run_with_lines<T: Send, E: fmt::Display>(
         let (status, reason, value) = match result {
             Ok(Ok(value)) => (0, String::new(), Some(value)),
             Ok(Err(error)) => (1, error, None),
-            Err(panic) => (PANICKED, format!("panicked: {}", message(panic.as_ref())), None),
+            Err(panic) => (PANICKED, format!("panicked: {}", message_of(panic.as_ref())), None),
         };
         hub.leave(rank, status, reason);
         value
@@ -222,11 +222,6 @@ pub fn run_with_lines<T: Send, E: fmt::Display>(
 
 /// The exit code of a Rust program that panics.
 const PANICKED: i32 = 101;
-
-fn message(panic: &(dyn Any + Send)) -> &str {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a message")
-}
 
 /// Sleeps on this rank: in virtual time in a simulation, otherwise in real time.
 pub fn sleep(world: &World, time: Duration) {

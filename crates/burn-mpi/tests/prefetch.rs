@@ -43,6 +43,7 @@ fn failures_arrive_at_their_step() {
             let panic = catch_unwind(AssertUnwindSafe(|| batches.next().is_some())).unwrap_err();
             let message = panic.downcast::<String>().expect("a message");
             assert!(message.contains("panics"), "{message}");
+            assert!(batches.next().is_none(), "the thread has ended");
 
             // An iterator may be dropped before its end.
             drop(data(false)?.prefetch(1));

@@ -1,8 +1,11 @@
 //! Shards of a data set: their samples, the order of the samples, and errors.
 
 use std::error::Error;
+use std::sync::Arc;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
-use burn::data::dataset::{Dataset, InMemDataset};
+use burn::data::dataset::{Dataset, DatasetError, InMemDataset};
 use burn_mpi::{CommError, ShardedDataset, SharedError, World};
 
 const SAMPLES: usize = 53;
@@ -55,6 +58,7 @@ pub fn check(world: &World) -> Result<(), Box<dyn Error>> {
         Err(CommError::Shared(SharedError::Sharding(_))) => {}
         _ => return Err("drop_last left no step".into()),
     }
+    unused_panic(world)?;
     let last = world.size() - 1;
     let off = usize::from(world.rank() == last && last > 0);
     refused(
@@ -97,4 +101,37 @@ pub fn refused<T>(
         Err(error) => Err(format!("another error, or not on all ranks: {error}").into()),
         Ok(_) => Err("no error although ranks differ".into()),
     }
+}
+
+/// A data set that panics at the sample `first_bad` and after. The thread that reads it has a clone of `read`.
+struct Panics {
+    first_bad: usize,
+    _read: Arc<()>,
+}
+
+impl Dataset<usize> for Panics {
+    fn get(&self, index: usize) -> Result<usize, DatasetError> {
+        assert!(index < self.first_bad, "a bug in the data set that no step meets");
+        Ok(index)
+    }
+
+    fn len(&self) -> usize {
+        SAMPLES
+    }
+}
+
+/// A panic in a batch that was read ahead and is not used must not end the job.
+fn unused_panic(world: &World) -> Result<(), Box<dyn Error>> {
+    let read = Arc::new(());
+    let panics = Panics { first_bad: 4 * world.size(), _read: Arc::clone(&read) };
+    let mut batches = ShardedDataset::new(world, panics, 4)?.prefetch(2);
+    batches.next().ok_or("no batch")??;
+    let began = Instant::now();
+    while Arc::strong_count(&read) > 1 {
+        if began.elapsed() > Duration::from_secs(60) {
+            return Err("the thread that reads ahead does not end".into());
+        }
+        sleep(Duration::from_millis(1));
+    }
+    Ok(())
 }
