@@ -120,12 +120,25 @@ fn file_of(path: &Path) -> PathBuf {
     }
 }
 
-/// Writes the record and its digest. The old digest is removed first, so the record never has a wrong digest.
-/// Until the new digest is written, the record has none; [`load_record`] accepts such a record.
+/// Writes the record and its digest. The old digest is set aside first, so the record never has a wrong digest,
+/// and is put back if the record cannot be written. Until the new digest is written, the record has none;
+/// [`load_record`] accepts such a record.
 fn save<R: Record>(record: R, path: &Path) -> Result<(), RecordError> {
-    remove_digest(path)?;
-    record.save(path)?;
+    let [digest, aside] = digests_of(path);
+    match fs::rename(&digest, &aside) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(&digest, &error)),
+        _ => {}
+    }
+    record.save(path).inspect_err(|_| {
+        // There may have been no digest.
+        let _ = fs::rename(&aside, &digest);
+    })?;
     write_digest(path, R::KIND)
+}
+
+/// Returns the digest file of a record, and the file of its old or incomplete digest.
+fn digests_of(record: &Path) -> [PathBuf; 2] {
+    ["sha256", "sha256.part"].map(|suffix| record.with_added_extension(suffix))
 }
 
 /// Reads the bytes of a record and checks them against its digest.
@@ -157,18 +170,9 @@ fn sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Removes the digest of a record that is about to be replaced.
-fn remove_digest(record: &Path) -> Result<(), RecordError> {
-    let file = record.with_added_extension("sha256");
-    match fs::remove_file(&file) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(&file, &error)),
-        _ => Ok(()),
-    }
-}
-
 /// Writes the digest of a complete record, in the format of `sha256sum`, whose comments begin with `#`.
 fn write_digest(record: &Path, kind: &str) -> Result<(), RecordError> {
-    let [file, new] = ["sha256", "sha256.part"].map(|suffix| record.with_added_extension(suffix));
+    let [file, new] = digests_of(record);
     let name = record.file_name().unwrap_or_default().to_string_lossy();
     let text = format!("# {kind}\n{}  {name}\n", sha256(&read_file(record)?));
     let written = File::create(&new).and_then(|mut file| {
@@ -185,7 +189,7 @@ fn write_digest(record: &Path, kind: &str) -> Result<(), RecordError> {
 /// Checks the `bytes` of a record against its digest. A record without a digest file is accepted: Burn itself
 /// writes no digest.
 fn check_digest(record: &Path, bytes: &[u8], kind: &str) -> Result<(), RecordError> {
-    let file = record.with_added_extension("sha256");
+    let [file, _] = digests_of(record);
     if let Ok(false) = file.try_exists() {
         return Ok(());
     }
@@ -215,12 +219,50 @@ fn check_digest(record: &Path, bytes: &[u8], kind: &str) -> Result<(), RecordErr
 
 #[cfg(test)]
 mod tests {
+    use super::sealed::Recorded;
     use super::*;
+
+    /// A record that cannot be written.
+    struct Unwritable;
+
+    impl Record for Unwritable {}
+
+    impl Recorded for Unwritable {
+        const KIND: &str = "a test's record";
+
+        fn save(self, path: &Path) -> Result<(), RecordError> {
+            Err(RecordError::Io(format!("{} cannot be written", path.display())))
+        }
+
+        fn from_bytes(_bytes: Bytes) -> Result<Self, RecordError> {
+            Ok(Self)
+        }
+    }
+
+    #[test]
+    fn a_record_that_cannot_be_replaced_keeps_its_digest() {
+        let folder = tempfolder("kept");
+        let record = folder.join("o.bpk");
+        fs::write(&record, b"moments").unwrap();
+        save(Unwritable, &record).unwrap_err();
+        assert!(!digests_of(&record)[0].exists(), "it had none");
+        write_digest(&record, Unwritable::KIND).unwrap();
+        save(Unwritable, &record).unwrap_err();
+        read::<Unwritable>(&record).unwrap();
+        fs::write(&record, b"muments").unwrap();
+        read::<Unwritable>(&record).map(drop).unwrap_err();
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    fn tempfolder(name: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("burn-mpi-{name}-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        folder
+    }
 
     #[test]
     fn damage_and_another_kind_are_found_and_a_missing_digest_is_not() {
-        let folder = std::env::temp_dir().join(format!("burn-mpi-digest-{}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
+        let folder = tempfolder("digest");
         let record = folder.join("o.bpk");
         fs::write(&record, b"moments").unwrap();
         let (optimizer, module) = ("an optimizer's record", "a module's record");
@@ -234,9 +276,6 @@ mod tests {
         assert!(error(optimizer).contains("digest") && error(optimizer).contains("o.bpk.sha256"));
         fs::write(record.with_added_extension("sha256"), "x").unwrap();
         assert!(error(optimizer).contains("o.bpk.sha256 is damaged"));
-        remove_digest(&record).unwrap();
-        remove_digest(&record).unwrap();
-        check(module).unwrap();
         fs::remove_dir_all(&folder).unwrap();
     }
 }
