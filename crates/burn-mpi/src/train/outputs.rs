@@ -112,6 +112,17 @@ pub(super) fn on_root<O: RankOutput>(
     device: &Device,
 ) -> Result<Vec<O>, CommError> {
     let mine = output.map(|output| output.into_parts(samples));
+    for (at, part) in mine.iter().flatten().enumerate() {
+        let rows = part.shape().first().copied();
+        // A model may have several rows for a sample, such as the tokens of a text.
+        if samples > 0 && !rows.is_some_and(|rows| rows.is_multiple_of(samples)) {
+            return Err(world.wrong(format!(
+                "has an output of {samples} samples whose tensor {at} of RankOutput::into_parts has the shape {:?}: \
+                 the first dimension must be the sample, and RankOutput::mean_of_samples repeats a mean",
+                part.shape()
+            )));
+        }
+    }
     let ranks: Vec<Option<Vec<TensorData>>> = world.gather_on_root(&mine)?;
     const REJECTED: &str = "cannot rebuild the output of a step: RankOutput::from_parts rejected the tensors of \
                             RankOutput::into_parts";
@@ -155,6 +166,40 @@ mod tests {
         let gathered =
             run(2, &Options::default(), |world| world.gather_on_root(&parts(3, 2, world.rank() as f32)));
         assert_eq!(gathered.unwrap(), [vec![parts(3, 2, 0.0), parts(3, 2, 1.0)], Vec::new()]);
+    }
+
+    #[test]
+    fn a_tensor_whose_first_dimension_is_not_the_sample_is_named() {
+        #[derive(Clone)]
+        struct Loss(Tensor<1>);
+
+        impl ItemLazy for Loss {
+            fn sync(self) -> Result<Self, burn::backend::ExecutionError> {
+                Ok(self)
+            }
+        }
+
+        impl RankOutput for Loss {
+            fn into_parts(self, _samples: usize) -> Vec<TensorData> {
+                vec![self.0.into_data()]
+            }
+
+            fn from_parts(parts: Vec<TensorData>, device: &Device) -> Option<Self> {
+                let [loss] = parts.try_into().ok()?;
+                Some(Self(tensor(loss, device)))
+            }
+        }
+
+        let gathered = |values: usize| {
+            run(2, &Options::default(), |world| {
+                let device = Device::flex();
+                let output = Loss(Tensor::ones([values], &device));
+                on_root(world, Some(output), 3, &device).map(|outputs| outputs.len())
+            })
+        };
+        assert_eq!(gathered(6).unwrap(), [1, 0]);
+        let line = gathered(1).unwrap_err().to_string();
+        assert!(line.contains("an output of 3 samples whose tensor 0") && line.contains("[1]"), "{line}");
     }
 
     #[test]
