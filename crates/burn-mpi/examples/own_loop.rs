@@ -62,6 +62,9 @@ impl Net {
 }
 
 /// Trains, each rank on its shard.
+///
+/// # Errors
+/// If a sample cannot be read, or an exchange fails.
 pub fn train(world: &World, points: impl Dataset<Point>, width: usize) -> Result<Net, Box<dyn Error>> {
     let device = Device::flex().autodiff();
     // The same initial weights in every job.

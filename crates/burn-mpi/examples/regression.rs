@@ -77,6 +77,9 @@ impl Net {
 }
 
 /// Trains, each rank on its shard. Rank 0 prints metrics over all ranks.
+///
+/// # Errors
+/// If a sample cannot be read, or an exchange fails.
 pub fn train(
     world: &World,
     samples: impl Dataset<Sample>,
