@@ -80,14 +80,15 @@ fn measure(world: &World) -> Result<(), Box<dyn Error>> {
     let train = |batch: Result<RankBatch<f32>, BatchError<DatasetError>>| {
         let batch = batch.expect("the data sets have no errors");
         layer.forward(Tensor::<2>::ones([batch.len(), 1024], &device)).mean().backward();
+        Ok(())
     };
     let memory = ShardedDataset::new(world, InMemDataset::new(vec![0.0; SAMPLES]), 8)?;
     let slow = ShardedDataset::new(world, Slow, 8)?;
     let steps = memory.steps();
-    time(world, &format!("{steps} steps from memory"), || Ok(memory.batches().for_each(train)))?;
-    time(world, "the same, prefetch(2)", || Ok(memory.prefetch(2).for_each(train)))?;
-    time(world, &format!("{steps} steps, 2 ms to read each batch"), || Ok(slow.batches().for_each(train)))?;
-    time(world, "the same, prefetch(2)", || Ok(slow.prefetch(2).for_each(train)))?;
+    time(world, &format!("{steps} steps from memory"), || memory.batches().try_for_each(train))?;
+    time(world, "the same, prefetch(2)", || memory.prefetch(2).try_for_each(train))?;
+    time(world, &format!("{steps} steps, 2 ms to read each batch"), || slow.batches().try_for_each(train))?;
+    time(world, "the same, prefetch(2)", || slow.prefetch(2).try_for_each(train))?;
 
     let images = random([32, 64, 16, 16]);
     let norm = BatchNormConfig::new(64).init(&device);

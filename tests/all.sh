@@ -220,7 +220,8 @@ documentation_of_docs_rs() {
 # The workspace's build enables features that a user of one library may leave out.
 lints_of_each_library() {
   local options
-  for options in "burn-fused" "burn-mpi --no-default-features" "burn-mpi --features gloo,train"; do
+  for options in burn-fused "burn-mpi --no-default-features" "burn-mpi --features gloo,train" \
+    "mpiburn --features examples"; do
     # shellcheck disable=SC2086 # several options
     scripts/cargo.sh clippy --release --all-targets --package $options -- -D warnings || return
   done

@@ -251,6 +251,9 @@ fn read(file: &Path, least: usize) -> Result<Vec<u8>, String> {
 }
 
 /// Trains, each rank on its shard.
+///
+/// # Errors
+/// If a window cannot be read, or an exchange fails.
 pub fn train<N: Network>(
     world: &World,
     windows: impl Dataset<Vec<u8>>,

@@ -13,6 +13,7 @@ use super::{CHARACTERS, Network, Options};
 
 /// A transformer, or an LSTM.
 #[derive(Module, Debug)]
+#[allow(clippy::large_enum_variant, reason = "there is one")]
 pub enum Layers {
     Gpt(Gpt),
     Lstm(nn::Lstm),
