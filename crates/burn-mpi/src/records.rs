@@ -63,7 +63,8 @@ records!(
 /// The format is Burn's. A name without a suffix gets Burn's `.bpk`. `v1.2` has a suffix, `.2`. The file is
 /// written under a temporary name, synced and renamed: a reader sees the old record or the new one. Beside
 /// it, `NAME.sha256` contains the kind of the record and the file's digest (`sha256sum -c` reads it).
-/// [`load_record`] uses this file to detect damage, and a record of another kind.
+/// [`load_record`] uses this file to detect damage, and a record of another kind. A save that was interrupted
+/// may leave a record without this file; it is loaded unchecked.
 ///
 /// ```no_run
 /// # use burn::{module::Module, optim::ModuleOptimizer};
@@ -100,8 +101,8 @@ pub fn load_record<R: Record>(world: &World, path: impl AsRef<Path>) -> Result<R
     world.agree(record.map_err(|error| described(path, error)))
 }
 
-/// Returns `module` with the parameters and buffers of a file that rank 0 reads, on every rank. All ranks
-/// must call it.
+/// Returns `module` with the parameters, buffers and ids of a file that rank 0 reads, on every rank. All ranks
+/// must call it. An optimizer finds its state by id, so load the optimizer too if it has made a step.
 ///
 /// # Errors
 /// The errors of [`load_record`]. Also an error if the record does not fit the `module` of a rank.
@@ -120,20 +121,38 @@ fn file_of(path: &Path) -> PathBuf {
     }
 }
 
-/// Writes the record and its digest. The old digest is set aside first, so the record never has a wrong digest,
-/// and is put back if the record cannot be written. Until the new digest is written, the record has none;
-/// [`load_record`] accepts such a record.
+/// Writes the record and its digest. The old digest is set aside first, so the record never has a wrong digest.
+/// If the record cannot be written, the digest is put back. Until the new digest is written, the record has
+/// none; [`load_record`] accepts such a record.
 fn save<R: Record>(record: R, path: &Path) -> Result<(), RecordError> {
     let [digest, aside] = digests_of(path);
+    for file in [&digest, &aside] {
+        if file.is_dir() {
+            return Err(failed(file, &io::ErrorKind::IsADirectory.into()));
+        }
+    }
     match fs::rename(&digest, &aside) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(&digest, &error)),
         _ => {}
     }
-    record.save(path).inspect_err(|_| {
-        // There may have been no digest.
-        let _ = fs::rename(&aside, &digest);
-    })?;
+    let saved = record.save(path);
+    // Burn may return an error although it has replaced the record, and an interrupted save may have left
+    // another record's digest.
+    let fits = || {
+        let text = fs::read_to_string(&aside).ok()?;
+        (hash_in(&text)? == sha256(&fs::read(path).ok()?)).then_some(())
+    };
+    let _ = match &saved {
+        Err(_) if fits().is_some() => fs::rename(&aside, &digest),
+        _ => fs::remove_file(&aside),
+    };
+    saved?;
     write_digest(path, R::KIND)
+}
+
+/// Returns the hash in the text of a digest file.
+fn hash_in(text: &str) -> Option<&str> {
+    text.lines().nth(1)?.split_whitespace().next()
 }
 
 /// Returns the digest file of a record, and the file of its old or incomplete digest.
@@ -195,9 +214,8 @@ fn check_digest(record: &Path, bytes: &[u8], kind: &str) -> Result<(), RecordErr
     }
     let text = read_file(&file)?;
     let text = String::from_utf8_lossy(&text);
-    let mut lines = text.lines();
-    let found = lines.next().and_then(|line| line.strip_prefix("# ")).unwrap_or_default();
-    let expected = lines.next().and_then(|line| line.split_whitespace().next()).unwrap_or_default();
+    let found = text.lines().next().and_then(|line| line.strip_prefix("# ")).unwrap_or_default();
+    let expected = hash_in(&text).unwrap_or_default();
     if found != kind {
         return Err(RecordError::Io(match found {
             "" => format!(
@@ -248,7 +266,19 @@ mod tests {
         assert!(!digests_of(&record)[0].exists(), "it had none");
         write_digest(&record, Unwritable::KIND).unwrap();
         save(Unwritable, &record).unwrap_err();
+        assert!(digests_of(&record)[0].exists());
         read::<Unwritable>(&record).unwrap();
+        // A save that was killed after it had replaced the record.
+        let [digest, aside] = digests_of(&record);
+        fs::rename(&digest, &aside).unwrap();
+        fs::write(&record, b"newer moments").unwrap();
+        save(Unwritable, &record).unwrap_err();
+        read::<Unwritable>(&record).unwrap();
+        fs::create_dir(&digest).unwrap();
+        let error = save(Unwritable, &record).unwrap_err().to_string();
+        assert!(error.contains("o.bpk.sha256: is a directory"), "{error}");
+        fs::remove_dir(&digest).unwrap();
+        write_digest(&record, Unwritable::KIND).unwrap();
         fs::write(&record, b"muments").unwrap();
         read::<Unwritable>(&record).map(drop).unwrap_err();
         fs::remove_dir_all(&folder).unwrap();
