@@ -63,9 +63,9 @@ impl World {
     /// on the result, if `tensor` needs a gradient on one rank.
     ///
     /// Burn runs the backward of deeper operators first. If the graphs of ranks have different depths, for
-    /// example because an LSTM has another number of time steps, ranks may come to the backward of two
-    /// exchanges in different orders. The job then ends with an error that names both. Make one exchange of
-    /// both tensors instead, concatenated by `Tensor::cat`.
+    /// example because an LSTM has another number of time steps, or a rank gathers no rows, ranks may come to
+    /// the backward of two exchanges in different orders. The job then ends with an error that names both. Make
+    /// one exchange of both tensors instead, concatenated by `Tensor::cat`.
     ///
     /// [`GradientSync`](crate::GradientSync) then weights the gradients of each rank by its share of the
     /// step's samples. So make the shares equal: pass 1 sample of this rank, and as many samples of all ranks
@@ -354,8 +354,10 @@ impl Reverse {
             Self::ReduceScatter => "reduce_scatter",
             Self::Statistics(merged) => return merged.reverse(world, number, &gradient),
         };
-        let _calling = calling(format!("the backward of {name} (exchange {number} with gradients)"));
-        world.check_calls()?;
+        let _calling = calling("the backward of an exchange of tensors");
+        let what = "the exchange in backward (Burn runs the backward of deeper operators first, and the graphs of \
+                    ranks differ: make one exchange of both tensors)";
+        world.check_equal(what, &format!("{name}, exchange {number} with gradients"))?;
         let of_all = |gradient| world.sum_data(gradient);
         Ok(match self {
             Self::AllReduce => of_all(gradient)?,

@@ -52,14 +52,6 @@ impl World {
         Ok(all.into_iter().map(|[length, digest, _]| Header { length: length as usize, digest }).collect())
     }
 
-    /// Checks that all ranks are in the same calls.
-    ///
-    /// # Errors
-    /// Those of [`headers`](Self::headers).
-    pub(crate) fn check_calls(&self) -> Result<(), CommError> {
-        self.headers(&[]).map(drop)
-    }
-
     /// Gathers every rank's value in rank order. `send` gets this rank's encoded value, padded to the length
     /// of the longest one. `send` returns the padded values of all ranks, one after the other, or an empty
     /// vector on a rank that gets no values. If the values of all ranks are equal, nothing is sent, and every

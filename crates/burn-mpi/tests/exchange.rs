@@ -197,8 +197,9 @@ fn ranks_in_the_backward_of_different_exchanges_are_named() {
         (|world, x| world.broadcast_tensor(x, 1), "broadcast_tensor"),
     ] {
         let line = failure(exchange);
-        let told = [1, 2].map(|number| format!("the backward of {name} (exchange {number} with gradients)"));
+        let told = [1, 2].map(|number| format!("has {name}, exchange {number} with gradients"));
         assert!(told.iter().all(|part| line.contains(part)), "{line}");
+        assert!(line.contains("the graphs of ranks differ: make one exchange of both tensors"), "{line}");
     }
     let line = failure(|_, x| Ok(SyncBatchNorm::new(2, &device()).forward(x)));
     let told = ["the layer in backward", "exchange 1 with gradients", "exchange 2 with gradients"];
