@@ -14,7 +14,7 @@ use crate::{CommError, ParamLayout, ParamSpec, World, tensors};
 /// Returns `module` with rank 0's parameters and buffers: floats, integers, booleans and quantized tensors,
 /// of any type, bit by bit. All ranks must call it. Tied parameters are one tensor again, also on rank 0
 /// ([`tie_parameters`]). Parameters get rank 0's ids, so that every rank can load an optimizer's record of
-/// rank 0.
+/// rank 0. Call it before an optimizer's first step, because an optimizer finds its state by id.
 ///
 /// Needs twice the memory of the module's largest tensor in addition to the module.
 ///

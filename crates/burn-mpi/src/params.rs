@@ -104,12 +104,15 @@ pub struct ParamLayout {
     pub(crate) specs: Vec<ParamSpec>,
     /// The fields that are modules, each with the type that contains it, to compare across ranks.
     pub(crate) fields: Vec<String>,
+    /// Why Burn's optimizers cannot train the module: a parameter comes after a frozen clone of itself.
+    pub(crate) shadowed: Option<String>,
 }
 
 impl ParamLayout {
     /// Reads the layout of `module`. Initialises parameters that have not been used yet.
     pub fn of_module<M: Module>(module: &M) -> Self {
-        let (mut specs, mut seen) = (Vec::new(), HashMap::new());
+        let (mut specs, mut seen) = (Vec::<ParamSpec>::new(), HashMap::new());
+        let (mut frozen, mut shadowed) = (HashMap::new(), None);
         let fields = tensors::visit(module, &mut |id, mut spec, _| {
             if !spec.dtype.is_float() {
                 return;
@@ -118,11 +121,16 @@ impl ParamLayout {
                 let first = *seen.entry(id).or_insert(specs.len());
                 if first < specs.len() {
                     (spec.tied_to, spec.trainable) = (Some(first), false);
+                } else if let Some(&clone) = frozen.get(&id) {
+                    let clone: &ParamSpec = &specs[clone];
+                    shadowed.get_or_insert_with(|| shadow(&clone.name, &spec.name));
                 }
+            } else {
+                frozen.insert(id, specs.len());
             }
             specs.push(spec);
         });
-        Self { specs, fields }
+        Self { specs, fields, shadowed }
     }
 
     /// Returns the layout with the parameters and buffers renamed to `names`, in visit order.
@@ -187,29 +195,29 @@ impl ParamLayout {
     /// # Panics
     /// If `flat` is shorter than [`len`](Self::len), or `module` has more parameters than this layout.
     pub fn write<M: Module>(&self, module: M, flat: &[f32]) -> M {
-        self.write_if(module, flat, |_| true)
-    }
-
-    /// Returns `module` with the values of `flat` in its trainable parameters. Values that get no gradients
-    /// are unchanged, such as the running statistics of batch norm, which the module updates itself.
-    ///
-    /// # Panics
-    /// In the same cases as [`write`](Self::write).
-    pub fn write_trainable<M: Module>(&self, module: M, flat: &[f32]) -> M {
-        self.write_if(module, flat, |spec| spec.trainable)
-    }
-
-    fn write_if<M: Module>(&self, module: M, flat: &[f32], wanted: fn(&ParamSpec) -> bool) -> M {
         let mut specs = self.specs.iter();
         let module = tensors::write(module, &mut |dtype, _, _| {
             if !dtype.is_float() {
                 return None;
             }
             let spec = specs.next().expect("the module has this layout");
-            let values = || TensorData::new(flat[spec.range.clone()].to_vec(), spec.shape.clone());
-            wanted(spec).then(values)
+            Some(TensorData::new(flat[spec.range.clone()].to_vec(), spec.shape.clone()))
         });
         self.tie(module)
+    }
+
+    /// Returns `module` with the values of `flat` in its trainable parameters. Values that get no gradients
+    /// are unchanged, such as the running statistics of batch norm, which the module updates itself. A
+    /// parameter in f32 on flex keeps its memory, if nothing else refers to it.
+    ///
+    /// # Panics
+    /// In the same cases as [`write`](Self::write).
+    pub fn write_trainable<M: Module>(&self, module: M, flat: &[f32]) -> M {
+        let values = |param: usize| {
+            let spec = &self.specs[param];
+            spec.trainable.then(|| &flat[spec.range.clone()])
+        };
+        self.tie(tensors::overwrite(module, &values))
     }
 
     /// Returns `module` with its tied parameters as one tensor again.
@@ -232,6 +240,14 @@ impl ParamLayout {
     pub fn has_buffers(&self) -> bool {
         self.specs.iter().any(ParamSpec::is_buffer)
     }
+}
+
+/// Returns the reason why `name` is not trained by Burn's optimizers.
+fn shadow(clone: &str, name: &str) -> String {
+    format!(
+        "{clone} is a frozen clone of {name}, and comes first: Burn's optimizers would update it instead of {name}; \
+         change the order of the fields, or use burn_mpi::ShardedOptimizer"
+    )
 }
 
 fn transpose(values: &[f32], rows: usize, columns: usize) -> Vec<f32> {

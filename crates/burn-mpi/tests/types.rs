@@ -153,91 +153,107 @@ fn parameters_of_every_type_and_tied_ones_train_as_on_one_process() {
     }
 }
 
-/// A network that learns from a frozen clone of itself, before or after it in visit order.
+/// A network that learns from frozen clones of itself, before and after it in visit order.
 #[derive(Module, Debug)]
 struct Distilled {
-    before: Linear,
+    before: Option<Linear>,
     student: Linear,
     after: Linear,
 }
 
 impl Distilled {
-    fn new(rank: usize) -> Self {
+    fn new(rank: usize, has_before: bool) -> Self {
         let device = Device::flex().autodiff();
         // Clones of a parameter that has not been drawn yet share whether it gets gradients.
         let weight = Param::from_tensor(Tensor::full([2, 2], 0.5 + rank as f32, &device));
         let student = Linear { weight, bias: None };
-        Self { before: student.clone().no_grad(), after: student.clone().no_grad(), student }
+        let before = has_before.then(|| student.clone().no_grad());
+        Self { before, after: student.clone().no_grad(), student }
     }
 
     fn loss(&self, rank: usize) -> Tensor<1> {
         let x = Tensor::<2>::from_data([[1.0 + rank as f32, -1.0]], &self.student.weight.device());
-        let wanted = self.before.forward(x.clone()) + self.after.forward(x.clone()) + 1.0;
-        (self.student.forward(x) - wanted).powi_scalar(2).mean()
+        let wanted = self.before.as_ref().unwrap_or(&self.after).forward(x.clone());
+        (self.student.forward(x.clone()) - wanted - self.after.forward(x) - 1.0).powi_scalar(2).mean()
     }
+
+    /// The weights, and whether they get gradients.
+    fn weights(&self) -> Vec<(TensorData, bool)> {
+        let linears = self.before.iter().chain([&self.student, &self.after]);
+        linears.map(|linear| (linear.weight.val().into_data(), linear.weight.is_require_grad())).collect()
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Trained {
+    InShares,
+    Locally,
+    ByBurn,
+}
+
+fn distill(world: &World, how: Trained, has_before: bool) -> Result<Distilled, Box<dyn Error>> {
+    let mut net = broadcast_module(world, Distilled::new(world.rank(), has_before))?;
+    check_equal_weights(world, &net)?;
+    let collective = connect(world, Backend::Mpi, &Transport::default())?;
+    let mut sgd = SgdConfig::new().init();
+    if let Trained::Locally = how {
+        let mut local = LocalUpdates::of_module(world, collective, &net, LocalOptions::default())?;
+        for _ in 0..3 {
+            let gradients = GradientsParams::from_grads(local.backward(&net.loss(world.rank())), &net);
+            net = local.step_module(sgd.step(0.1, net, gradients), 1)?;
+        }
+        return Ok(local.finish_module(net)?);
+    }
+    let options = SyncOptions::default().with_shard(matches!(how, Trained::InShares));
+    let mut sync = GradientSync::of_module(world, collective, &net, options);
+    let mut shares = ShardedOptimizer::new(SgdConfig::new().build())?;
+    for _ in 0..3 {
+        sync.backward(&net.loss(world.rank()), &net, 1, world.size(), MicroBatch::Last)?;
+        if options.shard {
+            sync.reduce(Signals::default())?;
+            net = shares.step(0.1, net, &mut sync)?;
+        } else {
+            let gradients = sync.finish(&net)?;
+            net = tie_parameters(sgd.step(0.1, net, gradients));
+        }
+    }
+    Ok(net)
 }
 
 #[test]
 fn a_frozen_clone_is_not_tied() {
-    let weights = |net: &Distilled| {
-        [&net.before, &net.student, &net.after]
-            .map(|linear| (linear.weight.val().into_data(), linear.weight.is_require_grad()))
-    };
-    let train = |world: &World, local: bool| -> Result<[(TensorData, bool); 3], Box<dyn Error>> {
-        let mut net = broadcast_module(world, Distilled::new(world.rank()))?;
-        check_equal_weights(world, &net)?;
-        let collective = connect(world, Backend::Mpi, &Transport::default())?;
-        if local {
-            let options = LocalOptions::default();
-            let mut local = LocalUpdates::of_module(world, collective, &net, options)?;
-            for _ in 0..3 {
-                // Burn finds gradients by id, in the first field with the id: this optimizer is not Burn's.
-                let gradients = local.backward(&net.loss(world.rank()));
-                let weight = &net.student.weight;
-                let gradient = weight.val().grad(&gradients).ok_or("no gradient")?;
-                net.student.weight =
-                    weight.clone().map(|x| (x.inner() - gradient * 0.1).autodiff().require_grad());
-                net = local.step_module(net, 1)?;
+    let began = Distilled::new(0, false).weights().swap_remove(0).0;
+    for ranks in 1..=3 {
+        for (how, has_before) in [
+            (Trained::InShares, true),
+            (Trained::InShares, false),
+            (Trained::Locally, false),
+            (Trained::ByBurn, false),
+        ] {
+            let found = run(ranks, &Options::default(), |world| {
+                let net = distill(world, how, has_before).map_err(|error| error.to_string())?;
+                check_equal_weights(world, &net).map_err(|error| error.to_string())?;
+                Ok::<_, String>(net.weights())
+            });
+            for weights in found.unwrap() {
+                for (weight, trains) in weights {
+                    assert_eq!(trains, weight != began, "{how:?}, {ranks} ranks, before: {has_before}");
+                }
             }
-            net = local.finish_module(net)?;
-        } else {
-            let options = SyncOptions::default().with_shard(true);
-            let mut sync = GradientSync::of_module(world, collective, &net, options);
-            let mut optimizer = ShardedOptimizer::new(AdamConfig::new().build())?;
-            for _ in 0..3 {
-                let loss = net.loss(world.rank());
-                sync.backward(&loss, &net, 1, world.size(), MicroBatch::Last)?;
-                sync.reduce(Signals::default())?;
-                net = optimizer.step(0.1, net, &mut sync)?;
-            }
-        }
-        net = tie_parameters(net);
-        check_equal_weights(world, &net)?;
-        Ok(weights(&net))
-    };
-    let [began, ..] = weights(&Distilled::new(0));
-    for (ranks, local) in [(1, false), (2, false), (3, false), (1, true), (3, true)] {
-        let found =
-            run(ranks, &Options::default(), |world| train(world, local).map_err(|error| error.to_string()));
-        for [before, student, after] in found.unwrap() {
-            assert_eq!([&before.0, &after.0], [&began.0; 2], "{ranks} ranks, local {local}");
-            assert_ne!(student.0, began.0, "{ranks} ranks, local {local}: nothing was trained");
-            assert_eq!([before.1, student.1, after.1], [false, true, false]);
         }
     }
 }
 
 #[test]
 fn a_frozen_clone_before_the_parameter_is_named() {
-    let failure = run(2, &Options::default(), |world| -> Result<(), Box<dyn Error>> {
-        let net = broadcast_module(world, Distilled::new(0))?;
-        let collective = connect(world, Backend::Mpi, &Transport::default())?;
-        let mut sync = GradientSync::of_module(world, collective, &net, SyncOptions::default());
-        sync.average(&net.loss(world.rank()), &net, 1, 2)?;
-        Ok(())
-    });
-    let line = failure.unwrap_err().to_string();
-    assert!(line.contains("before.weight is a frozen clone of student.weight, and comes first"), "{line}");
+    for how in [Trained::Locally, Trained::ByBurn] {
+        let failure = run(2, &Options::default(), |world| {
+            distill(world, how, true).map(drop).map_err(|error| error.to_string())
+        });
+        let line = failure.unwrap_err().to_string();
+        let told = "before.weight is a frozen clone of student.weight, and comes first";
+        assert!(line.contains(told), "{how:?}: {line}");
+    }
 }
 
 #[test]
@@ -270,7 +286,7 @@ fn norms_that_are_no_bound_are_refused() {
             Ok(())
         });
         let text = failure.unwrap_err().to_string();
-        assert!(text.contains(&format!("clips to a norm of {max}: use 0 or more")), "{text}");
+        assert!(text.contains(&format!("clips to a norm of {max:?}: use 0 or more")), "{text}");
     }
 }
 

@@ -120,7 +120,7 @@ mod tests {
             trainable: param != 2,
             tied_to: None,
         };
-        ParamLayout { specs: (0..5).map(spec).collect(), fields: Vec::new() }
+        ParamLayout { specs: (0..5).map(spec).collect(), fields: Vec::new(), shadowed: None }
     }
 
     #[test]

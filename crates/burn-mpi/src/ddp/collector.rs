@@ -1,11 +1,9 @@
 //! Reads gradients from Burn after backward, and returns averaged gradients to Burn. During backward, some
 //! gradients may already have been copied into buckets, the buffers that are sent to other ranks.
 
-use std::collections::HashMap;
-
 use burn::backend::Flex;
 use burn::backend::flex::FlexTensor;
-use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
 use burn::tensor::{DType, Tensor};
 
@@ -81,17 +79,16 @@ pub(super) fn read<const D: usize>(gradient: Tensor<D>, values: &mut dyn FnMut(&
 }
 
 /// Returns the gradients of `module`'s parameters as Burn's optimizers take them. For each trainable
-/// parameter, calls `gradient` with the parameter's index in visit order, its shape, and the index of a frozen
-/// parameter before it that has the same id. `gradient` returns `None` if the parameter has no gradient.
+/// parameter, calls `gradient` with the parameter's index in visit order and its shape. `gradient` returns
+/// `None` if the parameter has no gradient.
 ///
 /// # Errors
 /// The first error of `gradient`.
 pub(crate) fn register<M: Module>(
     module: &M,
-    gradient: impl FnMut(usize, Vec<usize>, Option<usize>) -> Result<Option<FlexTensor>, CommError>,
+    gradient: impl FnMut(usize, Vec<usize>) -> Result<Option<FlexTensor>, CommError>,
 ) -> Result<GradientsParams, CommError> {
-    let (gradients, frozen) = (GradientsParams::new(), HashMap::new());
-    let mut register = Register { gradient, gradients, frozen, next: 0, failure: None };
+    let mut register = Register { gradient, gradients: GradientsParams::new(), next: 0, failure: None };
     module.visit(&mut register);
     register.failure.map_or(Ok(register.gradients), Err)
 }
@@ -99,25 +96,19 @@ pub(crate) fn register<M: Module>(
 struct Register<G> {
     gradient: G,
     gradients: GradientsParams,
-    /// The frozen parameters so far.
-    frozen: HashMap<ParamId, usize>,
     next: usize,
     failure: Option<CommError>,
 }
 
-impl<G> ModuleVisitor for Register<G>
-where
-    G: FnMut(usize, Vec<usize>, Option<usize>) -> Result<Option<FlexTensor>, CommError>,
-{
+impl<G: FnMut(usize, Vec<usize>) -> Result<Option<FlexTensor>, CommError>> ModuleVisitor for Register<G> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let index = self.next;
         self.next += 1;
         if !param.is_require_grad() {
-            self.frozen.insert(param.id, index);
             return;
         }
         let value = param.val();
-        match (self.gradient)(index, value.dims().to_vec(), self.frozen.get(&param.id).copied()) {
+        match (self.gradient)(index, value.dims().to_vec()) {
             Ok(Some(gradient)) => {
                 let mut gradient = Tensor::<D>::from_primitive::<Flex>(gradient);
                 if gradient.dtype() != value.dtype() {

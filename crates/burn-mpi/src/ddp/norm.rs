@@ -156,7 +156,7 @@ impl GradientSync {
     pub fn clip_norm(&mut self, max: f64) -> Result<f64, CommError> {
         self.reduced()?;
         if max.is_nan() || max < 0.0 {
-            return Err(self.world.wrong(format!("clips to a norm of {max}: use 0 or more")));
+            return Err(self.world.wrong(format!("clips to a norm of {max:?}: use 0 or more")));
         }
         if self.given {
             let reason = "clips gradients that it has already taken: call reduce, clip_norm and gradients, in this \

@@ -134,7 +134,8 @@ impl LocalUpdates {
     /// Prepares local updates of `module`, as [`new`](Self::new) does for its layout and values.
     ///
     /// # Errors
-    /// The errors of [`new`](Self::new).
+    /// The errors of [`new`](Self::new). [`CommError::OnRank`] if a frozen clone of a parameter comes before it,
+    /// because Burn's optimizers would update the clone.
     pub fn of_module<M: Module>(
         world: &World,
         collective: Box<dyn Collective>,
@@ -142,6 +143,9 @@ impl LocalUpdates {
         options: LocalOptions,
     ) -> Result<Self, CommError> {
         let layout = ParamLayout::of_module(module);
+        if let Some(reason) = &layout.shadowed {
+            return Err(world.wrong(reason.clone()));
+        }
         Self::new(world, collective, &layout, &layout.read(module), options)
     }
 

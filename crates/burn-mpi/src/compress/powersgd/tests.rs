@@ -16,7 +16,7 @@ fn layout(shapes: &[&[usize]]) -> ParamLayout {
         let shape = shape.to_vec();
         ParamSpec { name, shape, range, dtype: DType::F32, transposed: false, trainable: true, tied_to: None }
     };
-    ParamLayout { specs: shapes.iter().map(spec).collect(), fields: Vec::new() }
+    ParamLayout { specs: shapes.iter().map(spec).collect(), fields: Vec::new(), shadowed: None }
 }
 
 /// Several ranks, each with the gradients of two parameters in one bucket: a matrix and a vector.

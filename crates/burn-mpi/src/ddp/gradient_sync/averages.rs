@@ -19,19 +19,15 @@ impl GradientSync {
     /// update the clone.
     pub fn gradients<M: Module>(&mut self, module: &M) -> Result<GradientsParams, CommError> {
         self.given = true;
-        register(module, |param, shape, frozen| {
+        if let Some(reason) = &self.layout.shadowed {
+            return Err(self.world.wrong(reason.clone()));
+        }
+        register(module, |param, shape| {
             if self.options.shard {
                 return Err(self.missing(param, MissingGradient::Sharded));
             }
             if !self.has_gradient(param, &shape)? {
                 return Ok(None);
-            }
-            if let Some(frozen) = frozen {
-                let [param, frozen] = [param, frozen].map(|param| &self.layout.specs()[param].name);
-                return Err(self.world.wrong(format!(
-                    "{frozen} is a frozen clone of {param}, and comes first: Burn's optimizers would update it \
-                     instead of {param}; change the order of the fields, or use burn_mpi::ShardedOptimizer"
-                )));
             }
             let gradient = self.buckets()?.gradient_tensor(param, shape);
             gradient.map(Some).ok_or_else(|| self.missing(param, MissingGradient::NoStep))
