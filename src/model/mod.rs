@@ -122,6 +122,13 @@ struct Made {
 }
 
 impl Network {
+    /// Replaces the network by the result of `change`, which gets the only reference to the parameters, so that
+    /// they can be written in place.
+    pub fn change(&mut self, change: impl FnOnce(Self) -> Self) {
+        let network = Self { layers: std::mem::take(&mut self.layers), made: self.made.clone() };
+        *self = change(network);
+    }
+
     /// Makes a network of this kind with the default options. See [`Network::with_options`].
     pub fn init(kind: ModelKind, dimensions: Dimensions, seed: u64, device: &Device) -> Self {
         Self::with_options(kind, &NetworkOptions::default(), dimensions, seed, device)

@@ -276,7 +276,7 @@ impl<'w> Learner<'w> {
         if self.unscale()? {
             self.optimizer.update(&mut self.params, &mut self.sync, self.rate)?;
             self.sync.gather_params(&mut self.params)?;
-            self.network = self.layout.write_trainable(self.network.clone(), &self.params);
+            self.network.change(|network| self.layout.write_trainable(network, &self.params));
         }
         self.times.optimizer += began.elapsed().saturating_sub(exchanging(&self.sync) - before);
         Ok(())

@@ -170,7 +170,7 @@ impl Learner<'_> {
         local.synchronisations += usize::from(is_merged);
         if trains || is_merged {
             let began = Instant::now();
-            self.network = self.layout.write_trainable(self.network.clone(), params);
+            self.network.change(|network| self.layout.write_trainable(network, params));
             self.times.optimizer += began.elapsed();
         }
         Ok((tally, signals))
