@@ -223,7 +223,8 @@ impl<D> ShardedDataset<D> {
             // Sending fails if the iterator was dropped.
             let _ = (0..shard.steps()).try_for_each(|step| sender.send(shard.batch(step)));
         };
-        let mut thread = Some(thread::spawn(read));
+        let thread = thread::Builder::new().name("prefetch".to_owned());
+        let mut thread = Some(thread.spawn(read).expect("a thread can be started"));
         std::iter::from_fn(move || {
             steps.next()?;
             if let Ok(batch) = batches.recv() {
