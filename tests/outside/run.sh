@@ -230,7 +230,7 @@ done
 # One of three ranks fails, so rank 0 and another rank must both notice it.
 check "a loader that fails, 3 ranks" refuses 3 "rank 2 on [^ ]*: the data loader failed: sample 52" learner fail "$work/learner"
 check "a panic, 3 ranks" refuses 3 "rank 2 on [^ ]* panicked" learner panic "$work/learner"
-check "fewer samples than ranks, 3 ranks" refuses 3 "rank 2 on [^ ]* gets no sample: 3 ranks .* has 2;" learner few "$work/learner"
+check "fewer samples than ranks, 3 ranks" refuses 3 "rank 2 on [^ ]* gets no sample: .* has 2 for 3 ranks;" learner few "$work/learner"
 check "another model on a rank, 3 ranks" refuses 3 "parameter 0 of the module differs between ranks: rank 1" learner other "$work/learner"
 check "another batch size on a rank, 3 ranks" refuses 3 "the batch size of the training loader differs between ranks: rank 2 on [^ ]* has 2, rank 0 has 4" learner batch "$work/learner"
 check "a loader whose progress is ahead of its batches, 3 ranks" refuses 3 "rank [0-9] on [^ ]*: the data loader .* progress stays at [0-9]* samples" learner ahead "$work/learner"
@@ -265,7 +265,7 @@ for example in own_loop regression char_gpt; do
     "rank 2 on [^ ]*: cannot read the samples of step [0-9]*: sample [0-9]* is damaged" loops $example fail
   check "$example, 3 ranks: a panic" refuses 3 "rank 2 on [^ ]* panicked" loops $example panic
   check "$example, 3 ranks: fewer samples than ranks" refuses 3 \
-    "rank 2 on [^ ]* gets no sample: 3 ranks .* has 2;" loops $example few
+    "rank 2 on [^ ]* gets no sample: .* has 2 for 3 ranks;" loops $example few
   check "$example, 3 ranks: another model on a rank" refuses 3 \
     "parameter 0 of the module differs between ranks: rank 2" loops $example other
 done
