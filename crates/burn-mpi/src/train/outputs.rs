@@ -113,13 +113,12 @@ pub(super) fn on_root<O: RankOutput>(
 ) -> Result<Vec<O>, CommError> {
     let mine = output.map(|output| output.into_parts(samples));
     for (at, part) in mine.iter().flatten().enumerate() {
-        let rows = part.shape().first().copied();
         // A model may have several rows for a sample, such as the tokens of a text.
-        if samples > 0 && !rows.is_some_and(|rows| rows.is_multiple_of(samples)) {
+        if samples > 1 && part.shape().first().is_none_or(|rows| *rows == 1) {
             return Err(world.wrong(format!(
-                "has an output of {samples} samples whose tensor {at} of RankOutput::into_parts has the shape {:?}: \
-                 the first dimension must be the sample, and RankOutput::mean_of_samples repeats a mean",
-                part.shape()
+                "has an output of {samples} samples, but tensor {at} of RankOutput::into_parts has the shape {:?}: the \
+                 first dimension must be the sample, and RankOutput::mean_of_samples repeats a mean",
+                part.shape().as_slice()
             )));
         }
     }
@@ -199,7 +198,7 @@ mod tests {
         };
         assert_eq!(gathered(6).unwrap(), [1, 0]);
         let line = gathered(1).unwrap_err().to_string();
-        assert!(line.contains("an output of 3 samples whose tensor 0") && line.contains("[1]"), "{line}");
+        assert!(line.contains("an output of 3 samples, but tensor 0") && line.contains("[1]"), "{line}");
     }
 
     #[test]
