@@ -81,7 +81,7 @@ impl World {
         tensor: Tensor<D, K>,
     ) -> Result<Tensor<D, K>, CommError> {
         let _calling = calling("all_reduce");
-        let tracked = self.check_tensors(&tensor, "all_reduce", "")?;
+        let tracked = self.agree_on(&tensor, "all_reduce", described(&tensor))?;
         let sum = self.sum_data(tensor.to_data())?;
         Ok(self.linked(tensor, sum, tracked, Reverse::AllReduce))
     }
@@ -123,7 +123,8 @@ impl World {
         root: usize,
     ) -> Result<Tensor<D, K>, CommError> {
         let _calling = calling("broadcast_tensor");
-        let tracked = self.check_tensors(&tensor, "broadcast_tensor", &format!(" from rank {root}"))?;
+        let what = format!("{} from rank {root}", described(&tensor));
+        let tracked = self.agree_on(&tensor, "broadcast_tensor", what)?;
         let data = tensor.to_data();
         let (mut bytes, shape, dtype) = (data.as_bytes().to_vec(), tensor.dims(), tensor.dtype());
         self.control().borrow_mut().broadcast(&mut bytes, root)?;
@@ -145,22 +146,13 @@ impl World {
         tensor: Tensor<D, K>,
     ) -> Result<Tensor<D, K>, CommError> {
         let _calling = calling("reduce_scatter");
-        let tracked = self.check_tensors(&tensor, "reduce_scatter", "")?;
+        let tracked = self.agree_on(&tensor, "reduce_scatter", described(&tensor))?;
         let part = self.scatter_sum(&tensor.to_data())?;
         Ok(self.linked(tensor, part, tracked, Reverse::ReduceScatter))
     }
 
-    fn check_tensors<const D: usize, K: Exchanged>(
-        &self,
-        tensor: &Tensor<D, K>,
-        call: &str,
-        root: &str,
-    ) -> Result<bool, CommError> {
-        self.agree_on(tensor, call, format!("{:?} {:?}{root}", tensor.dims(), tensor.dtype()))
-    }
-
-    /// Checks that the tensors of all ranks have the same description. Returns whether the tensor of at least
-    /// one rank needs a gradient.
+    /// Checks that the tensors of all ranks are `described` in the same way. Returns whether the tensor of at
+    /// least one rank needs a gradient.
     fn agree_on<const D: usize, K: Exchanged>(
         &self,
         tensor: &Tensor<D, K>,
@@ -271,6 +263,11 @@ impl World {
     }
 }
 
+/// Returns the shape and the type of `tensor`, to compare across ranks.
+fn described<const D: usize, K: Exchanged>(tensor: &Tensor<D, K>) -> String {
+    format!("{:?} {:?}", tensor.dims(), tensor.dtype())
+}
+
 /// Returns `data` as one row.
 fn as_row(data: &TensorData) -> TensorData {
     let bytes = Bytes::from_bytes_vec(data.as_bytes().to_vec());
@@ -343,21 +340,28 @@ pub(crate) enum Reverse {
 }
 
 impl Reverse {
+    /// Returns the name of the exchange; `None` for batch norm, which compares the ranks' layers itself.
+    fn name(&self) -> Option<&'static str> {
+        match self {
+            Self::AllReduce => Some("all_reduce"),
+            Self::AllGather { .. } => Some("all_gather"),
+            Self::Broadcast { .. } => Some("broadcast_tensor"),
+            Self::ReduceScatter => Some("reduce_scatter"),
+            Self::Statistics(_) => None,
+        }
+    }
+
     /// Returns the gradient of the input. `gradient` is the gradient of the result. `number` is the number of
     /// the exchange. Burn runs the backward of deeper operators first, so with graphs of different depths,
     /// ranks may be in the backward of different exchanges, whose gradients must not be added.
     fn apply(&self, world: &World, number: u64, gradient: TensorData) -> Result<TensorData, CommError> {
-        let name = match self {
-            Self::AllReduce => "all_reduce",
-            Self::AllGather { .. } => "all_gather",
-            Self::Broadcast { .. } => "broadcast_tensor",
-            Self::ReduceScatter => "reduce_scatter",
-            Self::Statistics(merged) => return merged.reverse(world, number, &gradient),
-        };
-        let _calling = calling("the backward of an exchange of tensors");
-        let what = "the exchange in backward (Burn runs the backward of deeper operators first, and the graphs of \
-                    ranks differ: make one exchange of both tensors)";
-        world.check_equal(what, &format!("{name}, exchange {number} with gradients"))?;
+        let name = self.name();
+        let _calling = name.map(|_| calling("the backward of an exchange of tensors"));
+        if let Some(name) = name {
+            let what = "the exchange in backward (Burn runs the backward of deeper operators first, and the graphs \
+                        of ranks differ: make one exchange of both tensors)";
+            world.check_equal(what, &format!("{name}, exchange {number} with gradients"))?;
+        }
         let of_all = |gradient| world.sum_data(gradient);
         Ok(match self {
             Self::AllReduce => of_all(gradient)?,
@@ -375,7 +379,7 @@ impl Reverse {
                 let rows = world.gather(&gradient.shape()[0])?;
                 world.gather_rows(&gradient, &rows)?
             }
-            Self::Statistics(_) => unreachable!("returned above"),
+            Self::Statistics(merged) => merged.reverse(world, number, &gradient)?,
         })
     }
 }

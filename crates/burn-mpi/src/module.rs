@@ -62,11 +62,11 @@ pub fn broadcast_module<M: Module>(world: &World, module: M) -> Result<M, CommEr
         return result.map(|()| tie_parameters(module));
     }
     let mut lengths = lengths.into_iter();
-    let module = tensors::write(module, &mut |dtype, shape, _| {
+    let module = tensors::write_with_ids(module, ids, &mut |dtype, shape, _| {
         let bytes = Bytes::from_bytes_vec(send(vec![0; lengths.next()?])?);
         Some(TensorData::from_bytes(bytes, shape.to_vec(), dtype))
     });
-    result.map(|()| tie_parameters(tensors::with_ids(module, ids)))
+    result.map(|()| tie_parameters(module))
 }
 
 /// Checks that all ranks have a module of this layout.

@@ -135,18 +135,16 @@ fn save<R: Record>(record: R, path: &Path) -> Result<(), RecordError> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(&digest, &error)),
         _ => {}
     }
-    let saved = record.save(path);
-    // Burn may return an error although it has replaced the record, and an interrupted save may have left
-    // another record's digest.
-    let fits = || {
-        let text = fs::read_to_string(&aside).ok()?;
-        (hash_in(&text)? == sha256(&fs::read(path).ok()?)).then_some(())
-    };
-    let _ = match &saved {
-        Err(_) if fits().is_some() => fs::rename(&aside, &digest),
-        _ => fs::remove_file(&aside),
-    };
-    saved?;
+    if let Err(error) = record.save(path) {
+        // Burn may return an error although it has replaced the record, and an interrupted save may have left
+        // the digest of another record.
+        let fits = match [&aside, path].map(read_file) {
+            [Ok(text), Ok(bytes)] => hash_in(&String::from_utf8_lossy(&text)) == Some(&sha256(&bytes)),
+            _ => false,
+        };
+        let _ = if fits { fs::rename(&aside, &digest) } else { fs::remove_file(&aside) };
+        return Err(error);
+    }
     write_digest(path, R::KIND)
 }
 
@@ -194,6 +192,8 @@ fn write_digest(record: &Path, kind: &str) -> Result<(), RecordError> {
     let [file, new] = digests_of(record);
     let name = record.file_name().unwrap_or_default().to_string_lossy();
     let text = format!("# {kind}\n{}  {name}\n", sha256(&read_file(record)?));
+    // The digest that was set aside may be read-only.
+    let _ = fs::remove_file(&new);
     let written = File::create(&new).and_then(|mut file| {
         file.write_all(text.as_bytes())?;
         file.sync_all()

@@ -33,7 +33,12 @@ type Values<'a> = dyn FnMut(DType, &[usize], bool) -> Option<TensorData> + 'a;
 /// Returns `module` with new `values` for its tensors, in visit order. Types, ids and gradient settings are
 /// unchanged.
 pub(crate) fn write<M: Module>(module: M, values: &mut Values<'_>) -> M {
-    module.map(&mut Writer(values))
+    module.map(&mut Writer { values, ids: None })
+}
+
+/// Returns `module` as [`write`] does. A tensor with new values also has a new id of `ids`, in visit order.
+pub(crate) fn write_with_ids<M: Module>(module: M, ids: Vec<u64>, values: &mut Values<'_>) -> M {
+    module.map(&mut Writer { values, ids: Some(ids.into_iter()) })
 }
 
 /// Returns `module` with new values for its float parameters. `values` returns the values of a parameter, by
@@ -43,14 +48,6 @@ pub(crate) fn write<M: Module>(module: M, values: &mut Values<'_>) -> M {
 /// memory for each parameter would fragment the heap: on four ranks, peaks were 6% higher.
 pub(crate) fn overwrite<'a, M: Module>(module: M, values: &'a dyn Fn(usize) -> Option<&'a [f32]>) -> M {
     module.map(&mut Overwriter { values, next: 0 })
-}
-
-/// Returns `module` with new `ids` for its tensors, in visit order.
-///
-/// # Panics
-/// If `module` has more tensors than there are `ids`.
-pub(crate) fn with_ids<M: Module>(module: M, ids: Vec<u64>) -> M {
-    module.map(&mut Renamer(ids.into_iter()))
 }
 
 struct Visitor<'a, 'b> {
@@ -130,7 +127,10 @@ impl ModuleVisitor for Visitor<'_, '_> {
     }
 }
 
-struct Writer<'a, 'b>(&'a mut Values<'b>);
+struct Writer<'a, 'b> {
+    values: &'a mut Values<'b>,
+    ids: Option<std::vec::IntoIter<u64>>,
+}
 
 impl Writer<'_, '_> {
     /// Returns the parameter with its new values.
@@ -139,13 +139,14 @@ impl Writer<'_, '_> {
         Tensor<D, K>: Parameter,
     {
         let (dims, dtype, trainable) = (param.dims(), param.dtype(), param.is_require_grad());
-        let Some(data) = (self.0)(dtype, &dims, trainable) else { return param };
+        let new = self.ids.as_mut().and_then(Iterator::next).map(ParamId::from);
+        let Some(data) = (self.values)(dtype, &dims, trainable) else { return param };
         let (id, old, mapper) = param.consume();
         let device = old.device();
         // Keeping the old values while the new ones are made would need twice the memory of a large tensor.
         drop(old);
         let tensor: Tensor<D, K> = Tensor::from_data(data, (&device, dtype));
-        Param::from_mapped_value(id, tensor.set_require_grad(trainable), mapper)
+        Param::from_mapped_value(new.unwrap_or(id), tensor.set_require_grad(trainable), mapper)
     }
 }
 
@@ -160,31 +161,6 @@ impl ModuleMapper for Writer<'_, '_> {
 
     fn map_bool<const D: usize>(&mut self, param: Param<Tensor<D, Bool>>) -> Param<Tensor<D, Bool>> {
         self.rewrite(param)
-    }
-}
-
-struct Renamer(std::vec::IntoIter<u64>);
-
-impl Renamer {
-    /// Returns the parameter with its new id.
-    fn rename<T: Parameter>(&mut self, param: Param<T>) -> Param<T> {
-        let (_, tensor, mapper) = param.consume();
-        let id = self.0.next().expect("one id for each tensor");
-        Param::from_mapped_value(id.into(), tensor, mapper)
-    }
-}
-
-impl ModuleMapper for Renamer {
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        self.rename(param)
-    }
-
-    fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
-        self.rename(param)
-    }
-
-    fn map_bool<const D: usize>(&mut self, param: Param<Tensor<D, Bool>>) -> Param<Tensor<D, Bool>> {
-        self.rename(param)
     }
 }
 
