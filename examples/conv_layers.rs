@@ -1,5 +1,5 @@
 //! Times the convolutions of a VGG network with each algorithm. The algorithms are timed in turn. Usage:
-//! `cargo run --release --workspace --example conv_layers [BATCH [ROUNDS]]`.
+//! `cargo run --release --workspace --example conv_layers [BATCH [ROUNDS [THREADS]]]`.
 
 use std::time::Instant;
 
@@ -38,12 +38,12 @@ fn median(mut times: Vec<f64>) -> f64 {
 
 fn main() {
     let mut arguments = std::env::args().skip(1).map(|word| word.parse().expect("a number"));
-    let (batch, rounds) = (arguments.next().unwrap_or(32), arguments.next().unwrap_or(9));
-    rayon::ThreadPoolBuilder::new().num_threads(1).build_global().expect("the first pool");
+    let [batch, rounds, threads] = [32, 9, 1].map(|default| arguments.next().unwrap_or(default));
+    burn_fused::use_threads(threads).expect("threads");
     let device = Device::flex().autodiff();
     let mut sums = [0.0; 2];
     println!(
-        "ms per call, median of {rounds}, batch {batch}: forward, backward (of input, weights and bias)"
+        "ms per call, median of {rounds}, batch {batch}, threads {threads}: forward, backward (of input, weights and bias)"
     );
     for ([inputs, outputs, side], pools) in LAYERS {
         let padding = PaddingConfig2d::Explicit(1, 1, 1, 1);

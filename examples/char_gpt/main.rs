@@ -4,12 +4,13 @@
 //! ```text
 //! mpirun -n 2 --bind-to core char_gpt [--text FILE] [--backend gloo] [--steps 100] [--rate 1e-3]
 //!     [--width 256] [--layers 4] [--heads 4] [--batch 16] [--tokens 32] [--dropout 0] [--network gpt|lstm]
-//!     [--modules fused|stock] [--precision f32|bf16] [--optimizer whole|shares]
+//!     [--modules fused|stock] [--precision f32|bf16] [--optimizer whole|shares] [--threads 1]
 //! ```
 //!
 //! network.rs is compiled twice: with the modules of `burn_fused::nn`, and with those of `burn::nn` for
 //! `--modules stock`. A step has `--batch` windows of `--tokens` characters on each rank. Without `--text`,
 //! the program generates the text. With `--optimizer shares`, each rank has a share of the optimizer's state.
+//! Operators run on `--threads` threads; the default is one for each core that the rank may use.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -54,6 +55,8 @@ pub struct Options {
     /// Whether the optimizer's state is divided among the ranks.
     pub shares: bool,
     pub steps: usize,
+    /// Threads of a rank; 0 for one for each core.
+    pub threads: usize,
     pub rate: f64,
     pub backend: Backend,
     pub text: Option<PathBuf>,
@@ -73,6 +76,7 @@ impl Default for Options {
             lstm: false,
             shares: false,
             steps: 100,
+            threads: 0,
             rate: 1e-3,
             backend: Backend::Mpi,
             text: None,
@@ -101,6 +105,10 @@ impl Options {
                 "--batch" => options.batch = number()?,
                 "--tokens" => options.tokens = number()?,
                 "--steps" => options.steps = number()?,
+                "--threads" => match value.parse() {
+                    Ok(threads) if (1..=1024).contains(&threads) => options.threads = threads,
+                    _ => return Err(format!("{name} {value}: a number from 1 to 1024 is required")),
+                },
                 "--dropout" => match value.parse() {
                     Ok(dropout) if (0.0..1.0).contains(&dropout) => options.dropout = dropout,
                     _ => return Err(format!("{name} {value}: a number from 0 to below 1 is required")),
@@ -333,7 +341,7 @@ pub fn train<N: Network>(
 
 /// Returns the threads that operators of a rank use, and the cores of this rank's host.
 fn machine(world: &World) -> String {
-    let threads = std::thread::available_parallelism().map_or(1, |threads| threads.get());
+    let threads = rayon::current_num_threads();
     let cores = world.places()[world.rank()].cores;
     format!("{} ranks, threads of each: {threads}; {} has {cores} cores", world.size(), world.host())
 }
@@ -348,7 +356,7 @@ fn peak_memory() -> String {
 const USAGE: &str = "\
 char_gpt [--text FILE] [--backend mpi|gloo] [--steps 100] [--rate 1e-3] [--width 256] [--layers 4]
          [--heads 4] [--batch 16] [--tokens 32] [--dropout 0] [--network gpt|lstm]
-         [--modules fused|stock] [--precision f32|bf16] [--optimizer whole|shares]";
+         [--modules fused|stock] [--precision f32|bf16] [--optimizer whole|shares] [--threads 1]";
 
 fn main() -> ExitCode {
     if std::env::args().skip(1).any(|word| ["-h", "--help"].contains(&word.as_str())) {
@@ -361,6 +369,7 @@ fn main() -> ExitCode {
     run(|world| {
         let options = world.agree(Options::parse(std::env::args().skip(1)))?;
         world.check_equal("the set of options", &format!("{options:?}"))?;
+        world.agree(burn_fused::use_threads(options.threads))?;
         options.precision.use_precision();
         if world.is_root() && options.precision == MatmulPrecision::Bf16 {
             println!("products of large linear layers in bf16: {}", bf16_products().name());

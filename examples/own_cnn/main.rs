@@ -1,12 +1,13 @@
 //! A convolutional network of Burn's modules or of fused modules, trained data-parallel on MNIST:
 //!
 //! ```text
-//! mpirun -n 2 --bind-to core own_cnn FOLDER [--batch 64] [--steps 400] [--modules fused|stock]
+//! mpirun -n 2 --bind-to core own_cnn FOLDER [--batch 64] [--steps 400] [--modules fused|stock] [--threads 1]
 //! ```
 //!
 //! FOLDER contains MNIST's four files, unpacked (`mpiburn data digits --out FOLDER` generates such files).
 //! network.rs is compiled twice: with the modules of `burn_fused::nn`, and with those of `burn::nn` for
-//! `--modules stock`. A step has `--batch` images on each rank.
+//! `--modules stock`. A step has `--batch` images on each rank. Operators run on `--threads` threads; the
+//! default is one for each core that the rank may use.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -75,16 +76,18 @@ struct Options {
     batch: usize,
     steps: usize,
     stock: bool,
+    /// Threads of a rank; 0 for one for each core.
+    threads: usize,
 }
 
-const USAGE: &str = "usage: own_cnn FOLDER [--batch 64] [--steps 400] [--modules fused|stock]";
+const USAGE: &str = "usage: own_cnn FOLDER [--batch 64] [--steps 400] [--modules fused|stock] [--threads 1]";
 
 impl Options {
     fn parse(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
         let folder = words.next().filter(|word| !word.starts_with('-')).ok_or(USAGE)?;
-        let mut options = Self { folder: folder.into(), batch: 64, steps: 400, stock: false };
+        let mut options = Self { folder: folder.into(), batch: 64, steps: 400, stock: false, threads: 0 };
         while let Some(name) = words.next() {
-            if !["--batch", "--steps", "--modules"].contains(&name.as_str()) {
+            if !["--batch", "--steps", "--modules", "--threads"].contains(&name.as_str()) {
                 return Err(format!("unknown option {name}; {USAGE}"));
             }
             let value = words.next().ok_or_else(|| format!("{name} requires a value"))?;
@@ -95,6 +98,10 @@ impl Options {
             match (name.as_str(), value.as_str()) {
                 ("--batch", _) => options.batch = number()?,
                 ("--steps", _) => options.steps = number()?,
+                ("--threads", _) => match value.parse() {
+                    Ok(threads) if (1..=1024).contains(&threads) => options.threads = threads,
+                    _ => return Err(format!("--threads {value}: a number from 1 to 1024 is required")),
+                },
                 ("--modules", "fused" | "stock") => options.stock = value == "stock",
                 _ => return Err(format!("{name} {value}: fused or stock is required")),
             }
@@ -164,7 +171,7 @@ fn train<N: Network>(world: &World, options: &Options) -> Result<(), Box<dyn Err
     let mut optimizer = N::optimizer();
     let mut data = ShardedDataset::new(world, images, options.batch)?;
     if world.is_root() {
-        let threads = std::thread::available_parallelism().map_or(1, |threads| threads.get());
+        let threads = rayon::current_num_threads();
         let cores = world.places()[world.rank()].cores;
         println!("{} ranks, threads of each: {threads}; {} has {cores} cores", world.size(), world.host());
         println!("{} parameters, {} steps per epoch", model.num_params(), data.steps());
@@ -231,6 +238,7 @@ fn main() -> ExitCode {
     run(|world| {
         let options = world.agree(Options::parse(std::env::args().skip(1)))?;
         world.check_equal("the set of options", &format!("{options:?}"))?;
+        world.agree(burn_fused::use_threads(options.threads))?;
         if options.stock {
             train::<stock::Cnn>(world, &options)
         } else {

@@ -101,15 +101,11 @@ fn set_up(world: &World, config: &RunConfig) -> anyhow::Result<()> {
     use_threads(config.threads.get())
 }
 
-/// Starts a pool of `threads` threads for this rank. The calling thread is the first of them, so with one
-/// thread no work moves to another thread.
+/// Makes operators of this rank run on `threads` threads.
 fn use_threads(threads: usize) -> anyhow::Result<()> {
-    // In tests, a rank is a thread that may run several commands, so the thread may already have a pool.
+    // In tests, a rank is a thread that may run several commands, so it may have its threads already.
     if rayon::current_thread_index().is_none() {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).use_current_thread();
-        // The pool is never dropped: it must live as long as this thread. In tests, each rank's thread has
-        // its own pool.
-        std::mem::forget(pool.build().context("cannot start threads")?);
+        burn_fused::use_threads(threads)?;
     }
     Ok(())
 }

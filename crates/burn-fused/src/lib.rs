@@ -126,6 +126,7 @@ pub use ops::stamp::stamp_backward;
 pub use ops::{conv, fake_quantize, linear, loss, norm, precision};
 pub use runtime::memory;
 pub use runtime::poll::set_poll;
+pub use runtime::threads::{ThreadsError, use_threads};
 
 /// The examples of the README, as documentation tests.
 #[cfg(doctest)]

@@ -5,8 +5,9 @@
 //! the gradient by the stored slope. For ReLU, no slope is stored, because the output determines it.
 
 use crate::kernels::epilogue::{passes, relu};
-use crate::kernels::simd::kernel;
 use crate::kernels::simd::math::{normal, tanh};
+use crate::kernels::simd::{Level, kernel};
+use crate::runtime::threads::each;
 
 /// An activation that an operator applies to its own output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,17 +53,44 @@ fn function(activation: ActivationFunction, x: f32) -> [f32; 2] {
     }
 }
 
+/// Approximate number of values in an item for a thread.
+const ITEM: usize = 1 << 13;
+
+/// Adds `bias`, which may be empty, to each row of `inner`, and applies the activation. If `output` is
+/// `None`, the results replace the values of `inner`. Otherwise, the results are written to `output`, and the
+/// slopes replace the values of `inner`.
+///
+/// A row has `width` values. Without a bias, the last row may be shorter. `source` are rows that are copied
+/// into `inner` first; `None` if `inner` has the rows already.
+pub(crate) fn activate_rows(
+    level: Level,
+    activation: ActivationFunction,
+    width: usize,
+    bias: &[f32],
+    source: Option<&[f32]>,
+    inner: &mut [f32],
+    output: Option<&mut [f32]>,
+) {
+    let size = (ITEM / width).max(1) * width;
+    // The exponential functions take most of the time.
+    let time = if activation.is_known_by_output() { inner.len() / 8 } else { inner.len() };
+    let mut output = output.map(|output| output.chunks_mut(size));
+    let items = inner.chunks_mut(size).enumerate().map(|(item, inner)| {
+        let source = source.map(|source| &source[item * size..][..inner.len()]);
+        (source, inner, output.as_mut().and_then(Iterator::next))
+    });
+    each(time, items, |(source, inner, output)| {
+        activate_part(level, activation, width, bias, source, inner, output);
+    });
+}
+
 kernel! {
-    /// Adds `bias`, which may be empty, to each row of `inner`, and applies the activation. If `output` is
-    /// `None`, the results replace the values of `inner`. Otherwise, the results are written to `output`, and
-    /// the slopes replace the values of `inner`.
-    pub(crate) fn activate_rows<S>(
+    /// Does the work of [`activate_rows`] for some rows.
+    fn activate_part<S>(
         _simd: S,
         activation: ActivationFunction,
-        // Number of values in a row. Without a bias, the last row may be shorter.
         width: usize,
         bias: &[f32],
-        // Rows that are copied into `inner` first. `None` if `inner` has the rows already.
         source: Option<&[f32]>,
         inner: &mut [f32],
         output: Option<&mut [f32]>,
@@ -77,7 +105,7 @@ kernel! {
     }
 }
 
-/// Does the work of [`activate_rows`]. `function` returns the value and the slope of the activation at `x`.
+/// Does the work of [`activate_part`]. `function` returns the value and the slope of the activation at `x`.
 #[inline(always)]
 fn rows(
     width: usize,
@@ -126,23 +154,16 @@ kernel! {
     }
 }
 
-/// Number of rows in a block. [`add_rows`] sums each block separately, and adds its sum to the total. This is
+/// Number of rows in a block. Each block is summed separately, and its sum is added to the total. This is
 /// more accurate than one long chain of additions.
 pub(crate) const ROWS: usize = 64;
 
 kernel! {
-    /// Adds the sum of each column of `rows` to `sums`. Does nothing if `sums` is empty.
-    pub(crate) fn add_rows<S>(_simd: S, width: usize, rows: &[f32], sums: &mut [f32]) {
-        if sums.is_empty() {
-            return;
-        }
-        let mut block_sums = vec![0.0; width];
-        for block in rows.chunks(ROWS * width) {
-            block_sums.fill(0.0);
-            for row in block.chunks_exact(width) {
-                block_sums.iter_mut().zip(row).for_each(|(sum, value)| *sum += value);
-            }
-            sums.iter_mut().zip(&block_sums).for_each(|(total, sum)| *total += sum);
+    /// Writes the sum of each column of `rows` to `sums`.
+    pub(crate) fn sum_rows<S>(_simd: S, rows: &[f32], sums: &mut [f32]) {
+        sums.fill(0.0);
+        for row in rows.chunks_exact(sums.len()) {
+            sums.iter_mut().zip(row).for_each(|(sum, value)| *sum += value);
         }
     }
 }

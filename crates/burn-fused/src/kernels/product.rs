@@ -12,13 +12,12 @@
 
 use std::cell::Cell;
 
-use rayon::prelude::*;
-
 use crate::kernels::matrix::Matrix;
 use crate::kernels::simd::{
     Kernel, Lanes, Level, MAX_LANES, Scalars, Target, kernel, load, multiply_rows, prefetch, store, transpose,
 };
 use crate::runtime::memory::Scratch;
+use crate::runtime::threads::{each, threads_for};
 
 /// Maximum number of vectors in a panel.
 const PANEL: usize = 4;
@@ -44,8 +43,10 @@ const FEW: usize = 12;
 /// If the second factor has at most this many columns, it is read in place. Its rows are close together, so
 /// the caches hold the rows of all terms. The exceptions of [`FEW`] apply.
 const NEAR: usize = 128;
-/// Minimum number of multiplications per thread, on average, in a product that uses several threads.
-const PART: usize = 1 << 20;
+/// Number of multiplications in a nanosecond, for estimates of the time of a product.
+const RATE: usize = 64;
+/// Number of columns in an item for a thread that packs: a multiple of the columns of a panel.
+const PACKED: usize = 2 * PANEL * MAX_LANES;
 
 thread_local! {
     static PANELS: Cell<Scratch> = Cell::default();
@@ -65,7 +66,8 @@ pub(crate) fn multiply(level: Level, a: Matrix<'_>, b: Matrix<'_>, product: &mut
         }
         return;
     }
-    let parts = (a.rows * a.columns * b.columns / PART).clamp(1, rayon::current_num_threads());
+    let time = a.rows * a.columns * b.columns / RATE;
+    let parts = threads_for(time);
     if a.rows == 1 || b.columns == 1 {
         // A product of one column is computed as a product of one row, with both matrices transposed. A
         // column is stored in the same way as a row, so no value is moved.
@@ -77,18 +79,19 @@ pub(crate) fn multiply(level: Level, a: Matrix<'_>, b: Matrix<'_>, product: &mut
         if parts == 1 || !matrix.transposed {
             part(product, matrix.values);
         } else {
-            let each = product.len().div_ceil(parts);
-            let values = matrix.values.par_chunks(each * matrix.rows);
-            product.par_chunks_mut(each).zip(values).for_each(|(product, values)| part(product, values));
+            let size = product.len().div_ceil(parts);
+            let values = matrix.values.chunks(size * matrix.rows);
+            each(time, product.chunks_mut(size).zip(values), |(product, values)| part(product, values));
         }
         return;
     }
-    let rows = a.rows.div_ceil(parts).next_multiple_of(TILE);
+    let rows = a.rows.div_ceil(parts).next_multiple_of(4);
     let mut scratch = PANELS.take();
     for column in (0..b.columns).step_by(COLUMNS) {
         let columns = COLUMNS.min(b.columns - column);
         for term in (0..a.columns).step_by(TERMS) {
             let terms = TERMS.min(a.columns - term);
+            let time = a.rows * terms * columns / RATE;
             // `b` is read in place if its rows fill whole panels at every SIMD level, and if `a` has few rows
             // or `b` has few columns.
             let most = columns.next_power_of_two().clamp(MAX_LANES, PANEL * MAX_LANES);
@@ -100,8 +103,7 @@ pub(crate) fn multiply(level: Level, a: Matrix<'_>, b: Matrix<'_>, product: &mut
                 let width = PANEL * MAX_LANES;
                 let length = columns.next_multiple_of(width) * terms + MAX_LANES * width;
                 let panels = scratch.take::<f32>(length);
-                let (terms, columns) = ([term, terms], [column, columns]);
-                pack(level, b, terms, columns, panels);
+                pack(level, b, [term, terms], [column, columns], panels);
                 &*panels
             };
             let part = |number: usize, product: &mut [f32]| {
@@ -122,12 +124,9 @@ pub(crate) fn multiply(level: Level, a: Matrix<'_>, b: Matrix<'_>, product: &mut
                     adds: adds || term > 0,
                 });
             };
-            if parts == 1 {
-                part(0, product);
-            } else {
-                let all = product.par_chunks_mut(rows * b.columns).enumerate();
-                all.for_each(|(number, product)| part(number, product));
-            }
+            each(time, product.chunks_mut(rows * b.columns).enumerate(), |(number, product)| {
+                part(number, product);
+            });
         }
     }
     PANELS.set(scratch);
@@ -143,15 +142,37 @@ fn panel<S: Lanes>(_simd: S, columns: usize) -> usize {
     }
 }
 
+/// Copies a part of `matrix` into panels. `terms` and `columns` each give the first index and the number of
+/// indices. Beyond the last column, the last panel is zero.
+///
+/// A transposed matrix is copied in squares, with one row and one column for each lane of a vector. The last
+/// square may extend beyond the last term, so `panels` needs room for the terms of one more square.
+fn pack(level: Level, matrix: Matrix<'_>, terms: [usize; 2], columns: [usize; 2], panels: &mut [f32]) {
+    let [first, count] = columns;
+    let time = terms[1] * count / 4;
+    // Squares beyond the last term are in the next panel, which only one thread may write.
+    let apart = !matrix.transposed || terms[1].is_multiple_of(MAX_LANES);
+    if !apart || threads_for(time) == 1 {
+        return pack_columns(level, matrix, terms, (columns, count), panels);
+    }
+    each(time, panels.chunks_mut(PACKED * terms[1]).zip((0..count).step_by(PACKED)), |(panels, from)| {
+        let columns = [first + from, PACKED.min(count - from)];
+        pack_columns(level, matrix, terms, (columns, count), panels);
+    });
+}
+
 kernel! {
-    /// Copies a part of `matrix` into panels. `terms` and `columns` each give the first index and the number
-    /// of indices. Beyond the last column, the last panel is zero.
-    ///
-    /// A transposed matrix is copied in squares, with one row and one column for each lane of a vector. The
-    /// last square may extend beyond the last term, so `panels` needs room for the terms of one more square.
-    fn pack<S>(simd: S, matrix: Matrix<'_>, terms: [usize; 2], columns: [usize; 2], panels: &mut [f32]) {
-        let ([from, terms], [first, columns]) = (terms, columns);
-        let (lanes, width) = (S::F32_LANES, panel(simd, columns) * S::F32_LANES);
+    /// Does the work of [`pack`] for some columns.
+    fn pack_columns<S>(
+        simd: S,
+        matrix: Matrix<'_>,
+        terms: [usize; 2],
+        // The first column, the number of columns, and the number of columns of all panels.
+        columns: ([usize; 2], usize),
+        panels: &mut [f32],
+    ) {
+        let ([from, terms], ([first, columns], all)) = (terms, columns);
+        let (lanes, width) = (S::F32_LANES, panel(simd, all) * S::F32_LANES);
         if !matrix.transposed {
             // The matrix is copied row by row, because the processor prefetches along a row.
             for term in 0..terms {

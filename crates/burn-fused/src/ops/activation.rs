@@ -9,7 +9,8 @@ use crate::kernels::simd::Level;
 use crate::ops::extension::{Backward, Saved, on_flex_or};
 use crate::ops::flex_tensor::{contiguous, target_of, unshared, values};
 use crate::runtime::memory::Buffer;
-use crate::runtime::poll;
+use crate::runtime::poll::Poll;
+use crate::runtime::threads::each;
 
 impl ActivationFunction {
     /// Applies the activation to `x` with Burn's operators.
@@ -53,12 +54,13 @@ fn forward(
     activate_rows(level, activation, PART, &[], source, inner.storage_mut(), target);
     let output = output.map_or_else(|| inner.clone(), |output| output.into_tensor(&inner.shape()));
     let backward = Backward::new(move |gradient, _of_x| {
-        let (mut gradient, poll) = (unshared(gradient), poll::current());
+        let (mut gradient, poll) = (unshared(gradient), Poll::current());
         let parts = gradient.storage_mut().chunks_mut(ROWS * PART);
-        for (known, gradient) in values(&inner).chunks(ROWS * PART).zip(parts) {
+        let parts = values(&inner).chunks(ROWS * PART).zip(parts);
+        each(values(&inner).len() / 8, parts, |(known, gradient)| {
             apply_slopes(level, activation, known, gradient);
-            poll();
-        }
+            poll.call();
+        });
         [Some(gradient)]
     });
     (output, backward)

@@ -12,7 +12,8 @@ use crate::kernels::simd::Level;
 use crate::ops::extension::{Backward, Saved, on_flex, on_flex_or};
 use crate::ops::flex_tensor::{contiguous, target_of, values};
 use crate::ops::precision::cast;
-use crate::runtime::poll;
+use crate::runtime::poll::Poll;
+use crate::runtime::threads::each;
 
 impl DropoutMask {
     /// Draws a new mask, with a key from the random generator of `device`. Returns `None` for a probability
@@ -67,9 +68,9 @@ fn forward(
     masks: Vec<DropoutMask>,
     _backward: bool,
 ) -> (FlexTensor, Backward<impl Saved, 1>) {
-    let output = apply(&masks, contiguous(x), &[], || ());
+    let output = apply(&masks, contiguous(x), &[], Poll::nothing());
     let backward =
-        Backward::new(move |gradient, _of_x| [Some(apply(&masks, gradient, &[], poll::current()))]);
+        Backward::new(move |gradient, _of_x| [Some(apply(&masks, gradient, &[], Poll::current()))]);
     (output, backward)
 }
 
@@ -96,37 +97,40 @@ fn forward_added(
     _backward: bool,
 ) -> (FlexTensor, Backward<impl Saved, 2>) {
     let [residual, x] = tensors.map(contiguous);
-    let output = apply(&masks, x, values(&residual), || ());
+    let output = apply(&masks, x, values(&residual), Poll::nothing());
     let backward = Backward::new(move |gradient, _of_residual| {
         let of_residual = gradient.clone();
-        let of_x = if masks.is_empty() { gradient } else { apply(&masks, gradient, &[], poll::current()) };
+        let of_x = if masks.is_empty() { gradient } else { apply(&masks, gradient, &[], Poll::current()) };
         [Some(of_residual), Some(of_x)]
     });
     (output, backward)
 }
 
-/// Number of values that are computed between two calls of the callback of [`set_poll`](crate::set_poll).
-const PART: usize = 1 << 16;
+/// Number of values in an item for a thread.
+const PART: usize = 1 << 14;
+/// Approximate time in nanoseconds to compute 4 values.
+const FOUR_TIME: usize = 1;
 
 /// Computes `x * mask + residual`, in the memory of `x` if no other tensor shares it. An empty `residual`
 /// adds nothing. `x` is divided into equal parts, one for each mask. Without masks, `mask` is 1.
-fn apply(masks: &[DropoutMask], x: FlexTensor, residual: &[f32], poll: fn()) -> FlexTensor {
+fn apply(masks: &[DropoutMask], x: FlexTensor, residual: &[f32], poll: Poll) -> FlexTensor {
     let (level, (mut target, x)) = (Level::current(), target_of(x));
-    let (all, mut unpolled) = (target.storage_mut::<f32>(), 0);
+    let (all, x) = (target.storage_mut::<f32>(), x.as_ref().map(values));
     let length = (all.len() / masks.len().max(1)).max(1);
-    for (sample, target) in all.chunks_mut(length).enumerate() {
-        for (part, target) in target.chunks_mut(PART).enumerate() {
-            let (mask, first) = (masks.get(sample).copied(), part * PART);
-            let range = sample * length + first..sample * length + first + target.len();
-            let x = x.as_ref().map(|x| &values(x)[range.clone()]);
+    let time = all.len() / 4 * FOUR_TIME;
+    each(time, all.chunks_mut(PART).enumerate(), |(part, mut rest)| {
+        let mut at = part * PART;
+        while !rest.is_empty() {
+            let (sample, first) = (at / length, at % length);
+            let count = rest.len().min(length - first);
+            let target = rest.split_off_mut(..count).expect("at most the rest");
+            let range = at..at + count;
+            let (mask, x) = (masks.get(sample).copied(), x.map(|x| &x[range.clone()]));
             drop_part(level, mask, first, x, residual.get(range).unwrap_or_default(), target);
-            unpolled += target.len();
-            if unpolled >= PART {
-                unpolled = 0;
-                poll();
-            }
+            at += count;
         }
-    }
+        poll.call();
+    });
     target
 }
 

@@ -4,12 +4,12 @@ use burn::backend::TensorMetadata;
 use burn::backend::flex::FlexTensor;
 use burn::tensor::{DType, Int, Tensor};
 
-use crate::kernels::rows::{add_rows, copy_rows};
+use crate::kernels::rows::{copy_rows, sum_rows};
 use crate::kernels::simd::Level;
 use crate::ops::extension::{Backward, Saved, on_flex_or};
 use crate::ops::flex_tensor::{contiguous, values};
 use crate::runtime::memory::Buffer;
-use crate::runtime::poll;
+use crate::runtime::poll::Poll;
 
 /// Returns the rows of `weights` `[rows, width]` at `indices` `[batch, sequence]`, as
 /// `[batch, sequence, width]`.
@@ -24,9 +24,6 @@ pub(crate) fn embedding(weights: Tensor<2>, indices: Tensor<2, Int>) -> Tensor<3
     })
 }
 
-/// Number of values that are computed between two calls of the callback of [`set_poll`](crate::set_poll).
-const PART: usize = 1 << 16;
-
 fn forward(weights: FlexTensor, indices: Tensor<2, Int>) -> (FlexTensor, Backward<impl Saved, 1>) {
     let [count, width] = weights.shape().dims();
     let [batch, sequence] = indices.dims();
@@ -38,18 +35,8 @@ fn forward(weights: FlexTensor, indices: Tensor<2, Int>) -> (FlexTensor, Backwar
     let rows: Vec<usize> = indices.into_data().iter::<i64>().map(row).collect();
     let output = copy_rows(&rows, values(&weights), width);
     let backward = Backward::new(move |gradient, _of_weights| {
-        let (mut of_weights, poll) = (Buffer::new(count * width), poll::current());
-        for part in of_weights.chunks_mut(PART) {
-            part.fill(0.0);
-            poll();
-        }
-        if width > 0 {
-            let some = PART.div_ceil(width);
-            for (rows, gradient) in rows.chunks(some).zip(values(&gradient).chunks(some * width)) {
-                add_rows(Level::current(), width, rows, gradient, &mut of_weights);
-                poll();
-            }
-        }
+        let mut of_weights = Buffer::new(count * width);
+        sum_rows(Level::current(), width, &rows, values(&gradient), &mut of_weights, Poll::current());
         [Some(of_weights.into_tensor(&[count, width]))]
     });
     (output.into_tensor(&[batch, sequence, width]), backward)

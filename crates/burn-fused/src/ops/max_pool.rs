@@ -4,13 +4,14 @@
 use burn::backend::TensorMetadata;
 use burn::backend::flex::FlexTensor;
 use burn::tensor::{DType, Tensor};
-use rayon::prelude::*;
 
 use crate::kernels::simd::Level;
 use crate::kernels::squares::{pool, spread};
 use crate::ops::extension::{Backward, Saved, on_flex, unsupported_tensors};
 use crate::ops::flex_tensor::{contiguous, values};
 use crate::runtime::memory::Buffer;
+use crate::runtime::poll::Poll;
+use crate::runtime::threads::each;
 
 /// Returns the maximum of each 2x2 square of `x` `[batch, channels, height, width]`. If height or width is
 /// odd, the last row or column is left out. Of equal values in a square, the first in reading order gets the
@@ -29,6 +30,9 @@ fn sizes_of([x]: [&FlexTensor; 1]) -> Option<[usize; 2]> {
     (any && x.dtype() == DType::F32).then_some([height, width])
 }
 
+/// Approximate number of pixels in an item for a thread.
+const PART: usize = 1 << 14;
+
 fn forward(
     [x]: [FlexTensor; 1],
     sizes: [usize; 2],
@@ -42,26 +46,21 @@ fn forward(
     let mut argmax = Buffer::new(output.len().div_ceil(4));
     let bytes = &mut bytemuck::cast_slice_mut(&mut argmax)[..output.len()];
     let part = |((planes, output), argmax)| pool(level, sizes, planes, output, argmax);
-    match rayon::current_num_threads() {
-        1 => part(((values(&x), &mut output[..]), bytes)),
-        _ => {
-            let parts = values(&x).par_chunks(height * width).zip(output.par_chunks_mut(squares));
-            parts.zip(bytes.par_chunks_mut(squares)).for_each(part);
-        }
-    }
+    let planes = PART.div_ceil(height * width);
+    let [all, some] = [height * width, squares].map(|pixels| planes * pixels);
+    let parts = values(&x).chunks(all).zip(output.chunks_mut(some)).zip(bytes.chunks_mut(some));
+    each(squares * batch * channels, parts, part);
     let output = output.into_tensor(&[batch, channels, halved[0], halved[1]]);
     let backward = Backward::new(move |gradient, _of_x| {
         let gradient = values(&gradient);
         let argmax = &bytemuck::cast_slice(&argmax)[..gradient.len()];
         let mut of_x = Buffer::new(batch * channels * height * width);
-        let part = |((of_planes, gradient), argmax)| spread(level, sizes, of_planes, gradient, argmax);
-        match rayon::current_num_threads() {
-            1 => part(((&mut of_x[..], gradient), argmax)),
-            _ => {
-                let parts = of_x.par_chunks_mut(height * width).zip(gradient.par_chunks(squares));
-                parts.zip(argmax.par_chunks(squares)).for_each(part);
-            }
-        }
+        let parts = of_x.chunks_mut(all).zip(gradient.chunks(some)).zip(argmax.chunks(some));
+        let poll = Poll::current();
+        each(squares * batch * channels, parts, |((of_planes, gradient), argmax)| {
+            spread(level, sizes, of_planes, gradient, argmax);
+            poll.call();
+        });
         [Some(of_x.into_tensor(&[batch, channels, height, width]))]
     });
     (output, backward)

@@ -14,6 +14,8 @@ fn nothing() {}
 /// Most operators call `poll` every few tens of microseconds, and attention every 200 µs. `poll` should
 /// therefore return at once if there is nothing to do. `poll` may use operators of this crate.
 ///
+/// With several threads, only the thread that runs the pass calls `poll`, between its shares of the work.
+///
 /// ```
 /// use std::sync::atomic::{AtomicUsize, Ordering};
 ///
@@ -24,7 +26,63 @@ pub fn set_poll(poll: fn()) {
     *POLL.write().unwrap_or_else(PoisonError::into_inner) = poll;
 }
 
-/// Returns the current callback.
-pub(crate) fn current() -> fn() {
-    *POLL.read().unwrap_or_else(PoisonError::into_inner)
+thread_local! {
+    /// Its address identifies the thread.
+    static HERE: u8 = const { 0 };
+}
+
+fn here() -> usize {
+    HERE.with(|here| std::ptr::from_ref(here).addr())
+}
+
+/// The callback, for the thread that runs a backward pass. Threads that compute parts of the pass may hold a
+/// copy of it; there, a call does nothing.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Poll {
+    callback: fn(),
+    thread: usize,
+}
+
+impl Poll {
+    /// The current callback, for this thread.
+    pub fn current() -> Self {
+        Self::new(*POLL.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// A callback for this thread.
+    pub fn new(callback: fn()) -> Self {
+        Self { callback, thread: here() }
+    }
+
+    /// A callback that does nothing, for forward passes.
+    pub fn nothing() -> Self {
+        Self { callback: nothing, thread: 0 }
+    }
+
+    /// Calls the callback if this is the thread of the pass.
+    pub fn call(self) {
+        if self.thread == here() {
+            (self.callback)();
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod counting {
+    //! A callback that counts its calls.
+
+    use std::cell::Cell;
+
+    use super::Poll;
+
+    thread_local! {
+        static CALLS: Cell<usize> = const { Cell::new(0) };
+    }
+
+    /// Returns the result of `run`, and how often `run` called the callback on this thread.
+    pub fn counted<R>(run: impl FnOnce(Poll) -> R) -> (R, usize) {
+        CALLS.set(0);
+        let result = run(Poll::new(|| CALLS.set(CALLS.get() + 1)));
+        (result, CALLS.get())
+    }
 }

@@ -3,4 +3,5 @@
 mod debug_lines;
 mod poll;
 mod shapes;
+mod threads;
 mod types;

@@ -162,25 +162,6 @@ pub(super) fn keep_argmax<V: bytemuck::Pod>(index: &[V], argmax: &mut [u8]) {
     }
 }
 
-/// Appends the argmax of a block as bytes. The first call reserves memory for `blocks` blocks.
-#[inline(always)]
-pub(super) fn append_argmax<V: bytemuck::Pod>(index: &[V], blocks: usize, argmax: &mut Vec<u8>) {
-    let (before, len) = (argmax.len(), size_of_val(index) / size_of::<u32>());
-    argmax.reserve_exact(if before == 0 { blocks * len } else { 0 });
-    argmax.resize(before + len, 0);
-    keep_argmax(index, &mut argmax[before..]);
-}
-
-/// Returns the sum of the lanes of each vector.
-#[inline(always)]
-pub(super) fn lane_sums<S: Lanes>(simd: S, vectors: &[S::f32s]) -> Vec<f32> {
-    let mut sums = vec![0.0; vectors.len()];
-    for (sum, &vector) in sums.iter_mut().zip(vectors) {
-        *sum = simd.reduce_sum_f32s(vector);
-    }
-    sums
-}
-
 /// Returns flipped weights `[inputs, outputs, 3, 3]`, with each 3x3 square rotated by 180 degrees. The
 /// gradient of the input is the gradient of the output convolved with the flipped weights.
 pub(super) fn flipped(shape: Shape, weights: &[f32]) -> Vec<f32> {

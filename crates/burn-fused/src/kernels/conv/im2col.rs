@@ -5,7 +5,8 @@
 
 use std::ops::Range;
 
-use super::scratch::{Buffers, with_buffers};
+use super::direct::PARTS;
+use super::scratch::{Buffers, with_buffers, with_shared};
 use super::{Back, Convolution, Gradients, Shape};
 use crate::kernels::epilogue::{Epilogue, passes, relu};
 use crate::kernels::matrix::Matrix;
@@ -13,6 +14,8 @@ use crate::kernels::product::multiply;
 use crate::kernels::simd::kernel;
 use crate::kernels::squares::Squares;
 use crate::runtime::memory::Buffer;
+use crate::runtime::poll::Poll;
+use crate::runtime::threads::{chunks, each, pieces};
 
 /// See [`Convolution::forward`]. The argmax is returned only if `keeps` is set.
 pub fn forward(
@@ -25,50 +28,106 @@ pub fn forward(
     let mut output = Buffer::new(shape.output_len(epilogue));
     let mut argmax = vec![0; if keeps { output.len() } else { 0 }];
     let weights = Matrix::new(weights, [shape.outputs, shape.inputs * 9]);
-    with_buffers(|[buffers, _]| {
-        for group in Group::all(shape) {
-            let pixels = group.pixels(shape);
-            let columns = buffers.input.take(weights.columns * pixels);
-            copy_columns(level, shape, group, columns, Images::Gather(input));
-            let product = buffers.output.take(shape.outputs * pixels);
-            multiply(level, weights, Matrix::new(columns, [weights.columns, pixels]), product, false);
-            let (output, argmax) = (&mut output[..], &mut argmax[..]);
-            from_product(level, conv, group, product, bias, output, argmax);
-        }
+    let images = images_of_part(shape);
+    let sizes = [shape.input_len(), output.len(), argmax.len()].map(|len| len / shape.batch * images);
+    let results = chunks(&mut output, sizes[1]).zip(chunks(&mut argmax, sizes[2]));
+    let parts = shape.blocks(images).zip(input.chunks(sizes[0])).zip(results);
+    each(time(shape, level.lanes()), parts, |(((_, shape), input), (output, argmax))| {
+        let conv = Convolution { shape, ..conv };
+        with_buffers(|[buffers, _]| {
+            for group in Group::all(shape) {
+                let pixels = group.pixels(shape);
+                let columns = buffers.input.take(weights.columns * pixels);
+                copy_columns(level, shape, group, columns, Images::Gather(input));
+                let product = buffers.output.take(shape.outputs * pixels);
+                multiply(level, weights, Matrix::new(columns, [weights.columns, pixels]), product, false);
+                from_product(level, conv, group, product, bias, output, argmax);
+            }
+        });
     });
     (output, argmax)
 }
 
 /// See [`Convolution::backward`].
-pub fn backward(conv: Convolution, back: Back<'_>, between: &mut dyn FnMut()) -> Gradients {
-    let Convolution { level, shape, .. } = conv;
-    let mut gradients = Gradients {
-        input: back.of_input.then(|| Buffer::zeroed(shape.input_len())),
-        weights: Buffer::zeroed(shape.weight_len()),
-        bias: vec![0.0; shape.outputs],
-    };
+pub fn backward(conv: Convolution, back: Back<'_>, poll: Poll) -> Gradients {
+    let Convolution { level, shape, epilogue, .. } = conv;
+    let images = images_of_part(shape);
+    let count = shape.batch.div_ceil(images);
+    let mut of_input = back.of_input.then(|| Buffer::zeroed(shape.input_len()));
+    let mut of_weights = Buffer::zeroed(shape.weight_len());
+    let mut of_bias = vec![0.0; shape.outputs];
     let weights = Matrix::new(back.weights, [shape.outputs, shape.inputs * 9]);
-    with_buffers(|[Buffers { input, output, part, .. }, _]| {
-        for group in Group::all(shape) {
-            let pixels = group.pixels(shape);
-            let product = output.take(shape.outputs * pixels);
-            to_product(level, conv, group, back, product, &mut gradients.bias);
-            let product = Matrix::new(product, [shape.outputs, pixels]);
-            let columns = input.take(weights.columns * pixels);
-            copy_columns(level, shape, group, columns, Images::Gather(back.input));
-            let columns = Matrix::new(columns, [weights.columns, pixels]);
-            multiply(level, product, columns.transpose(), &mut gradients.weights, true);
-            between();
-            if let Some(of_input) = &mut gradients.input {
-                let columns = part.take(weights.columns * pixels);
-                multiply(level, weights.transpose(), product, columns, false);
-                copy_columns(level, shape, group, columns, Images::Scatter(of_input));
-                between();
-            }
+    let [of_image, of_output] = [shape.input_len(), shape.output_len(epilogue)].map(|len| len / shape.batch);
+    with_shared(|shared| {
+        // The first part adds to the gradients, and each other part to sums of its own.
+        let sums = shared.sums.take::<f32>((count - 1) * (shape.weight_len() + shape.outputs));
+        sums.fill(0.0);
+        let (weight_sums, bias_sums) = sums.split_at_mut((count - 1) * shape.weight_len());
+        let of_parts = std::iter::once((&mut of_weights[..], &mut of_bias[..]))
+            .chain(pieces(weight_sums, count - 1).zip(pieces(bias_sums, count - 1)));
+        let parts =
+            shape.blocks(images).zip(chunks(of_input.as_deref_mut().unwrap_or_default(), images * of_image));
+        each(
+            2 * time(shape, level.lanes()),
+            parts.zip(of_parts),
+            |(((first, shape), of_input), (of_weights, of_bias))| {
+                let back = Back {
+                    input: &back.input[first * of_image..],
+                    output: back.output.get(first * of_output..).unwrap_or_default(),
+                    argmax: back.argmax.get(first * of_output..).unwrap_or_default(),
+                    gradient: &back.gradient[first * of_output..],
+                    ..back
+                };
+                let conv = Convolution { shape, ..conv };
+                with_buffers(|[Buffers { input, output, part, .. }, _]| {
+                    for group in Group::all(shape) {
+                        let pixels = group.pixels(shape);
+                        let product = output.take(shape.outputs * pixels);
+                        to_product(level, conv, group, back, product, of_bias);
+                        let product = Matrix::new(product, [shape.outputs, pixels]);
+                        let columns = input.take(weights.columns * pixels);
+                        copy_columns(level, shape, group, columns, Images::Gather(back.input));
+                        let columns = Matrix::new(columns, [weights.columns, pixels]);
+                        multiply(level, product, columns.transpose(), of_weights, true);
+                        poll.call();
+                        if back.of_input {
+                            let columns = part.take(weights.columns * pixels);
+                            multiply(level, weights.transpose(), product, columns, false);
+                            copy_columns(level, shape, group, columns, Images::Scatter(of_input));
+                            poll.call();
+                        }
+                    }
+                });
+            },
+        );
+        let (weight_sums, bias_sums) = sums.split_at((count - 1) * shape.weight_len());
+        for sums in weight_sums.chunks_exact(shape.weight_len()) {
+            of_weights.iter_mut().zip(sums).for_each(|(total, sum)| *total += sum);
+        }
+        for sums in bias_sums.chunks_exact(shape.outputs) {
+            of_bias.iter_mut().zip(sums).for_each(|(total, sum)| *total += sum);
         }
     });
-    gradients
+    Gradients { input: of_input, weights: of_weights, bias: of_bias }
 }
+
+/// Approximate time on one thread in nanoseconds.
+fn time(shape: Shape, lanes: usize) -> usize {
+    shape.batch * shape.pixels() * shape.weight_len() / (super::RATE * lanes)
+}
+
+/// Returns the number of images in a part of the batch for a thread. In backward, each part has sums of its
+/// own. With many weights, these would take more memory and time than they save, so there is one part, and
+/// threads share the matrix products.
+fn images_of_part(shape: Shape) -> usize {
+    if shape.weight_len() > FEW_WEIGHTS {
+        return shape.batch;
+    }
+    (4 * GROUP).div_ceil(shape.pixels()).max(shape.batch.div_ceil(PARTS))
+}
+
+/// Maximum number of weights if threads share the images.
+const FEW_WEIGHTS: usize = 1 << 16;
 
 /// Approximate number of pixels in a group. The columns of a group stay in the cache.
 const GROUP: usize = 256;

@@ -11,6 +11,7 @@ use super::{Route, tiles};
 use crate::kernels::half::Half;
 use crate::kernels::simd::Level;
 use crate::runtime::memory::Buffer;
+use crate::runtime::poll::Poll;
 
 /// Minimum number of images in a block: the number of lanes of the widest vector. The direct convolution has
 /// one image in each lane.
@@ -76,7 +77,7 @@ pub(crate) fn backward(
     conv: Convolution,
     back: Back<'_, u16>,
     argmax: &[Vec<u8>],
-    poll: &mut dyn FnMut(),
+    poll: Poll,
 ) -> Gradients<Vec<u16>> {
     let Convolution { level, shape, epilogue, .. } = conv;
     #[cfg(target_arch = "x86_64")]

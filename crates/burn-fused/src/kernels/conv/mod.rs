@@ -27,12 +27,12 @@ mod winograd;
 pub use algorithm::Algorithm;
 pub use direct::{BackwardPass, Between, ForwardPass, Parameters, pair_fits};
 pub use norm::{Means, NormForward, Normed};
-pub use scratch::with_buffers;
 
 use crate::kernels::epilogue::Epilogue;
 use crate::kernels::half::{Bf16Products, bf16_products};
 use crate::kernels::simd::Level;
 use crate::runtime::memory::Buffer;
+use crate::runtime::poll::Poll;
 
 /// Sizes of a convolution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,11 +81,26 @@ impl Shape {
         first.map(move |first| (first, Self { batch: images.min(self.batch - first), ..self }))
     }
 
+    /// Approximate time of the direct convolution on one thread, in nanoseconds, with `lanes` lanes in a
+    /// vector.
+    fn direct_time(&self, lanes: usize) -> usize {
+        self.batch.next_multiple_of(lanes) * self.pixels() * self.weight_len() / (RATE * lanes)
+    }
+
+    /// The same for Winograd.
+    fn winograd_time(&self, lanes: usize) -> usize {
+        let tiles = self.batch * self.height.div_ceil(4) * self.width.div_ceil(4);
+        36 * tiles * self.inputs * self.outputs.next_multiple_of(lanes) / (RATE * lanes)
+    }
+
     /// Whether the direct convolution is faster than im2col + GEMM.
     fn is_small(&self) -> bool {
         self.inputs * self.outputs <= 128
     }
 }
+
+/// Number of vectors that a convolution multiplies in a nanosecond, for estimates of its time.
+const RATE: usize = 4;
 
 /// A convolution, and how it is computed.
 #[derive(Debug, Clone, Copy)]
@@ -145,31 +160,31 @@ impl Convolution {
         let Self { level, route, shape, epilogue } = self;
         let keeps = backward && epilogue == Epilogue::ReluPool;
         match route {
-            Route::Direct => with_buffers(|buffers| {
+            Route::Direct => {
                 let (shapes, layers, quantize) = ([shape], [parameters], None);
-                let pass = ForwardPass { shapes, epilogue, input, layers, quantize, backward, buffers };
-                let (output, Between { argmax: [argmax, _], .. }) = level.run(pass);
+                let pass = ForwardPass { level, shapes, epilogue, input, layers, quantize, backward };
+                let (output, Between { argmax: [argmax, _], .. }) = pass.run();
                 (output, argmax)
-            }),
+            }
             Route::Gemm => im2col::forward(self, input, parameters, keeps),
             Route::Winograd => winograd::forward(self, input, parameters, keeps),
             Route::Tiles => unreachable!("tiles multiply 16-bit images"),
         }
     }
 
-    /// Computes the gradients from the gradient of the output. `between` is called at short intervals, so
-    /// that communication can progress. It is the callback of [`crate::set_poll`].
-    pub fn backward(self, back: Back<'_>, between: &mut dyn FnMut()) -> Gradients {
+    /// Computes the gradients from the gradient of the output. `poll` is called at short intervals, so that
+    /// communication can progress.
+    pub fn backward(self, back: Back<'_>, poll: Poll) -> Gradients {
         let Self { level, route, shape, epilogue } = self;
         match route {
-            Route::Direct => with_buffers(|buffers| {
-                let (shapes, weights, poll) = ([shape], [back.weights], between);
-                let pass = BackwardPass { shapes, epilogue, back, weights, between: None, poll, buffers };
-                let [found] = level.run(pass);
+            Route::Direct => {
+                let (shapes, weights, between) = ([shape], [back.weights], None);
+                let pass = BackwardPass { level, shapes, epilogue, back, weights, between, poll };
+                let [found] = pass.run();
                 found
-            }),
-            Route::Gemm => im2col::backward(self, back, between),
-            Route::Winograd => winograd::backward(self, back, between),
+            }
+            Route::Gemm => im2col::backward(self, back, poll),
+            Route::Winograd => winograd::backward(self, back, poll),
             Route::Tiles => unreachable!("tiles multiply 16-bit images"),
         }
     }

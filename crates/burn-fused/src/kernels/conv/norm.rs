@@ -9,15 +9,17 @@ use super::blocks::{gather, load_input, total};
 use super::correlation::Correlation;
 use super::epilogue::finish;
 use super::plane::Plane;
-use super::scratch::Buffers;
+use super::scratch::{Buffers, Scratch, with_buffers};
 use super::source::{Planes, Source};
 use super::winograd::Convolve;
 use super::{Convolution, Route, Shape};
 use crate::kernels::epilogue::Epilogue;
 use crate::kernels::norm::{Moments, level_and_slope};
-use crate::kernels::simd::{Kernel, Lanes, MAX_LANES, load};
+use crate::kernels::simd::{Kernel, Lanes, Level, MAX_LANES, kernel, load};
 use crate::kernels::squares::passes;
 use crate::runtime::memory::Buffer;
+use crate::runtime::poll::Poll;
+use crate::runtime::threads::{chunks, each, pieces};
 
 /// The layout of sums: planes, one after the other. A plane has one vector for each pixel. With the direct
 /// convolution, lanes are images, and a block of images has one plane for each output channel. With Winograd,
@@ -39,22 +41,22 @@ impl Layout {
 
     /// Number of planes in a block of images if lanes are images, or in an image if lanes are channels.
     #[inline(always)]
-    fn groups<S: Lanes>(self) -> usize {
-        if self.by_image { self.shape.outputs } else { self.shape.outputs.div_ceil(S::F32_LANES) }
+    fn groups(self, lanes: usize) -> usize {
+        if self.by_image { self.shape.outputs } else { self.shape.outputs.div_ceil(lanes) }
     }
 
     /// Number of planes in the batch.
     #[inline(always)]
-    fn vectors<S: Lanes>(self) -> usize {
-        let lanes = if self.by_image { S::F32_LANES } else { 1 };
-        self.shape.batch.div_ceil(lanes) * self.groups::<S>()
+    fn planes_of_batch(self, lanes: usize) -> usize {
+        let images = if self.by_image { lanes } else { 1 };
+        self.shape.batch.div_ceil(images) * self.groups(lanes)
     }
 
     /// Returns which channels of which images are in the lanes of plane `vector`.
     #[inline(always)]
     fn planes<S: Lanes>(self, vector: usize) -> Planes {
         let (Shape { batch, outputs, .. }, lanes) = (self.shape, S::F32_LANES);
-        let (block, group) = (vector / self.groups::<S>(), vector % self.groups::<S>());
+        let (block, group) = (vector / self.groups(lanes), vector % self.groups(lanes));
         if self.by_image {
             let count = lanes.min(batch - block * lanes);
             return Planes { first: block * lanes * outputs + group, step: outputs, count, vector };
@@ -65,9 +67,8 @@ impl Layout {
 
     /// Returns the sum of `value` over the planes and lanes of a channel. `value` is called with the index
     /// `plane * lanes + lane`.
-    #[inline(always)]
-    fn total<S: Lanes>(self, channel: usize, mut value: impl FnMut(usize) -> f64) -> f64 {
-        let (groups, lanes) = (self.groups::<S>(), S::F32_LANES);
+    fn total(self, lanes: usize, channel: usize, mut value: impl FnMut(usize) -> f64) -> f64 {
+        let groups = self.groups(lanes);
         let place = |image: usize| {
             if self.by_image {
                 (image / lanes * groups + channel, image % lanes)
@@ -80,16 +81,10 @@ impl Layout {
 
     /// Arranges numbers, one for each channel, in the lanes of vectors. There is one vector for each of the
     /// planes that [`groups`](Self::groups) counts.
-    fn in_lanes<S: Lanes>(self, value: impl Fn(usize) -> f32) -> Vec<f32> {
-        let channel = |at: usize| if self.by_image { at / S::F32_LANES } else { at };
+    fn in_lanes(self, lanes: usize, value: impl Fn(usize) -> f32) -> Vec<f32> {
+        let channel = |at: usize| if self.by_image { at / lanes } else { at };
         let number = |at: usize| if channel(at) < self.shape.outputs { value(channel(at)) } else { 0.0 };
-        (0..self.groups::<S>() * S::F32_LANES).map(number).collect()
-    }
-
-    /// Returns the rows of pixels of a plane.
-    #[inline(always)]
-    fn rows<S: Lanes>(self, sums: &[S::f32s], vector: usize) -> impl Iterator<Item = &[S::f32s]> {
-        self.plane.rows(&sums[vector * self.plane.len..])
+        (0..self.groups(lanes) * lanes).map(number).collect()
     }
 }
 
@@ -110,7 +105,7 @@ impl SavedNorm {
     }
 }
 
-/// The forward pass of a convolution, its batch normalisation and the epilogue.
+/// The forward pass of a convolution, its batch normalisation and the epilogue. Threads share the planes.
 pub struct NormForward<'a> {
     pub conv: Convolution,
     pub input: &'a [f32],
@@ -121,51 +116,47 @@ pub struct NormForward<'a> {
     pub epsilon: f64,
     /// Whether a backward follows, which needs the argmax of pooling.
     pub backward: bool,
-    pub buffers: &'a mut Buffers,
 }
 
-impl Kernel for NormForward<'_> {
-    type Output = (Buffer, SavedNorm);
-
-    #[inline(always)]
-    fn run<S: Lanes>(self, simd: S) -> Self::Output {
-        let Self { conv, parameters, epsilon, backward, .. } = self;
-        let (layout, Convolution { shape, epilogue, .. }) = (Layout::for_convolution(conv), conv);
-        let (vectors, plane) = (layout.vectors::<S>(), layout.plane);
-        let mut values = Buffer::new(vectors * plane.len * S::F32_LANES);
-        let sums: &mut [S::f32s] = bytemuck::cast_slice_mut(&mut values);
-        self.convolve(simd, layout, sums);
-        let moments = moments(simd, layout, sums, epsilon);
-        let affine = affines::<S>(layout, parameters, &moments);
+impl NormForward<'_> {
+    /// Returns the output, and what backward needs.
+    pub fn run(self) -> (Buffer, SavedNorm) {
+        let Self { conv: Convolution { level, shape, epilogue, .. }, parameters, epsilon, backward, .. } =
+            self;
+        let (layout, lanes) = (Layout::for_convolution(self.conv), level.lanes());
+        let (groups, plane) = (layout.groups(lanes), layout.plane.len * lanes);
+        let planes = layout.planes_of_batch(lanes);
+        let mut sums = Buffer::new(planes * plane);
+        self.convolve(layout, &mut sums);
+        let moments = moments(level, layout, &sums, epsilon);
+        let affine = affines(layout, lanes, parameters, &moments);
 
         let [height, width] = shape.output_size(epilogue);
         let (pixels, keeps) = (height * width, backward && epilogue == Epilogue::ReluPool);
         let mut output = Buffer::new(shape.output_len(epilogue));
-        let mut argmax = Buffer::new(if keeps { (vectors * pixels * S::F32_LANES).div_ceil(4) } else { 0 });
-        let mut scratch = vec![simd.splat_f32s(0.0); 2 * plane.len];
-        let (lanes, scratch) = scratch.split_at_mut(plane.len);
-        for (vector, sums) in sums.chunks_exact(plane.len).enumerate() {
-            let Planes { first, step, count, .. } = layout.planes::<S>(vector);
-            let affine = affine.vectors(simd, vector % layout.groups::<S>());
-            for (lane, &x) in lanes.iter_mut().zip(sums) {
-                *lane = apply(simd, affine, x);
-            }
-            let argmax: &mut [u8] = bytemuck::cast_slice_mut(&mut argmax);
-            let argmax = argmax.get_mut(vector * pixels * S::F32_LANES..).unwrap_or_default();
-            let size = [count, step * pixels];
-            finish(simd, epilogue, plane, (lanes, scratch), size, &mut output[first * pixels..], argmax);
-        }
-        (output, SavedNorm { sums: values, moments, argmax })
+        let kept = if keeps { planes * pixels * lanes } else { 0 };
+        let mut argmax = Buffer::new(kept.div_ceil(4));
+        // An item has all channels of as many images as there are in a vector.
+        let count = planes / groups;
+        let images = if layout.by_image { lanes } else { 1 };
+        let of_images = chunks(&mut output, images * shape.outputs * pixels);
+        let bytes = pieces(&mut bytemuck::cast_slice_mut(&mut argmax)[..kept], count);
+        let items = sums.chunks(groups * plane).zip(of_images.zip(bytes)).enumerate();
+        each(planes * layout.plane.len * VALUE_TIME, items, |(block, (sums, (output, argmax)))| {
+            with_buffers(|[buffers, _]| {
+                let (affine, scratch) = (&affine, &mut buffers.part);
+                level.run(Normalise { layout, epilogue, block, sums, affine, output, argmax, scratch });
+            });
+        });
+        (output, SavedNorm { sums, moments, argmax })
     }
-}
 
-impl NormForward<'_> {
     /// Computes the convolution and stores its sums.
-    #[inline(always)]
-    fn convolve<S: Lanes>(self, simd: S, layout: Layout, sums: &mut [S::f32s]) {
-        let (shape, [weights, bias]) = (self.conv.shape, self.layer);
+    fn convolve(&self, layout: Layout, sums: &mut [f32]) {
+        let (Convolution { level, shape, .. }, [weights, bias]) = (self.conv, self.layer);
         if !layout.by_image {
-            Convolve {
+            let convolve = Convolve {
+                level,
                 shape,
                 epilogue: Epilogue::Identity,
                 source: Source::input(shape, self.input),
@@ -173,19 +164,84 @@ impl NormForward<'_> {
                 flipped: false,
                 bias: Some(bias),
                 keeps_argmax: false,
-                sums: Some(bytemuck::cast_slice_mut(sums)),
-                between: &mut || (),
-                buffers: self.buffers,
-            }
-            .run(simd);
+                sums: Some(sums),
+                poll: Poll::nothing(),
+            };
+            convolve.run();
             return;
         }
+        let (lanes, (input, layer)) = (level.lanes(), (self.input, self.layer));
+        let items = sums.chunks_mut(shape.outputs * layout.plane.len * lanes).enumerate();
+        each(shape.direct_time(lanes), items, |(block, sums)| {
+            with_buffers(|[buffers, _]| level.run(BlockSums { shape, layer, input, block, sums, buffers }));
+        });
+    }
+}
+
+/// Approximate time in nanoseconds to normalise a vector of values.
+const VALUE_TIME: usize = 2;
+
+/// Computes the sums of a block of images by the direct convolution.
+struct BlockSums<'a> {
+    shape: Shape,
+    layer: [&'a [f32]; 2],
+    input: &'a [f32],
+    block: usize,
+    /// Receives the sums, in lanes.
+    sums: &'a mut [f32],
+    buffers: &'a mut Buffers,
+}
+
+impl Kernel for BlockSums<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Lanes>(self, simd: S) {
+        let Self { shape, layer, input, block, sums, buffers } = self;
         let plane = Plane::bordered(shape.height, shape.width);
-        let input = self.buffers.input.take::<S::f32s>(shape.inputs * plane.len);
-        let correlation = Correlation::forward(shape, Epilogue::Identity, self.layer);
-        for (block, sums) in sums.chunks_exact_mut(shape.outputs * layout.plane.len).enumerate() {
-            load_input(simd, shape, plane, self.input, block, input);
-            correlation.run(simd, plane, input, sums, &mut []);
+        let lanes = buffers.input.take::<S::f32s>(shape.inputs * plane.len);
+        load_input(simd, shape, plane, input, block, lanes);
+        let correlation = Correlation::forward(shape, Epilogue::Identity, layer);
+        correlation.run(simd, plane, lanes, bytemuck::cast_slice_mut(sums), &mut []);
+    }
+}
+
+/// Normalises the sums of some images and applies the epilogue.
+struct Normalise<'a> {
+    layout: Layout,
+    epilogue: Epilogue,
+    /// Number of the images' planes, in units of all channels.
+    block: usize,
+    /// The sums of these images, in lanes.
+    sums: &'a [f32],
+    affine: &'a Numbers<3>,
+    /// Receives the output of these images.
+    output: &'a mut [f32],
+    /// Receives the argmax of these images. Empty if it is not kept.
+    argmax: &'a mut [u8],
+    scratch: &'a mut Scratch,
+}
+
+impl Kernel for Normalise<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Lanes>(self, simd: S) {
+        let Self { layout, epilogue, block, sums, affine, output, argmax, scratch } = self;
+        let (plane, sums): (_, &[S::f32s]) = (layout.plane, bytemuck::cast_slice(sums));
+        let pixels = epilogue.size(plane.size).iter().product::<usize>();
+        let (lanes, scratch) = scratch.take::<S::f32s>(2 * plane.len).split_at_mut(plane.len);
+        let groups = layout.groups(S::F32_LANES);
+        let before = layout.planes::<S>(block * groups).first;
+        for (group, sums) in sums.chunks_exact(plane.len).enumerate() {
+            let Planes { first, step, count, .. } = layout.planes::<S>(block * groups + group);
+            let affine = affine.vectors(simd, group);
+            for (lane, &x) in lanes.iter_mut().zip(sums) {
+                *lane = apply(simd, affine, x);
+            }
+            let argmax = argmax.get_mut(group * pixels * S::F32_LANES..).unwrap_or_default();
+            let (size, output) = ([count, step * pixels], &mut output[(first - before) * pixels..]);
+            finish(simd, epilogue, plane, (lanes, scratch), size, output, argmax);
         }
     }
 }
@@ -297,27 +353,19 @@ fn flush<S: Lanes, const K: usize>(simd: S, parts: [[S::f32s; K]; 4], found: &mu
 /// Computes the statistics of the channels. For each plane, computes the mean, and then the sum of the
 /// distances from this mean and the sum of their squares. With an exact mean, the distances would sum to
 /// zero. The sum of the distances therefore corrects the rounding of the mean.
-#[inline(always)]
-fn moments<S: Lanes>(simd: S, layout: Layout, sums: &[S::f32s], epsilon: f64) -> Moments {
-    let Shape { batch, outputs, .. } = layout.shape;
-    let (pixels, zero, lanes) = (layout.shape.pixels() as f64, simd.splat_f32s(0.0), S::F32_LANES);
-    let [mut means, mut rests, mut squares] = [const { Vec::new() }; 3];
-    for vector in 0..layout.vectors::<S>() {
-        let rows = || layout.rows::<S>(sums, vector).map(|row| (row, row));
-        let [sums] = sums_of(simd, ValueTerms, [zero; 3], rows());
-        let of_plane = sums.map(|sum| (sum / pixels) as f32);
-        let mean = load(simd, &of_plane[..lanes]);
-        let [rest, square] = sums_of(simd, DistanceTerms, [mean, zero, zero], rows());
-        means.extend(of_plane[..lanes].iter().copied().map(f64::from));
-        rests.extend_from_slice(&rest[..lanes]);
-        squares.extend_from_slice(&square[..lanes]);
-    }
+fn moments(level: Level, layout: Layout, sums: &[f32], epsilon: f64) -> Moments {
+    let (Shape { batch, outputs, .. }, lanes) = (layout.shape, level.lanes());
+    let (pixels, planes) = (layout.shape.pixels() as f64, layout.planes_of_batch(lanes));
+    let mut found = vec![[0.0; 3]; planes * lanes];
+    let items = sums.chunks(layout.plane.len * lanes).zip(found.chunks_mut(lanes));
+    each(planes * layout.plane.len, items, |(sums, found)| plane_moments(level, layout, sums, found));
     let mut moments = Moments::default();
     for channel in 0..outputs {
-        let mean = layout.total::<S>(channel, |at| means[at] + rests[at] / pixels) / batch as f64;
-        let square = layout.total::<S>(channel, |at| {
-            let off = means[at] - mean;
-            squares[at] + 2.0 * off * rests[at] + pixels * off * off
+        let mean = layout.total(lanes, channel, |at| found[at][0] + found[at][1] / pixels) / batch as f64;
+        let square = layout.total(lanes, channel, |at| {
+            let [of_plane, rest, square] = found[at];
+            let off = of_plane - mean;
+            square + 2.0 * off * rest + pixels * off * off
         });
         // If all values are equal, rounding may make the variance negative. NaN stays NaN.
         let variance = (square / (batch as f64 * pixels)).clamp(0.0, f64::INFINITY);
@@ -326,14 +374,30 @@ fn moments<S: Lanes>(simd: S, layout: Layout, sums: &[S::f32s], epsilon: f64) ->
     moments
 }
 
+kernel! {
+    /// Computes the mean, the distances and their squares for each lane of a plane.
+    fn plane_moments<S>(simd: S, layout: Layout, sums: &[f32], found: &mut [[f64; 3]]) {
+        let (zero, pixels) = (simd.splat_f32s(0.0), layout.shape.pixels() as f64);
+        let sums: &[S::f32s] = bytemuck::cast_slice(sums);
+        let rows = || layout.plane.rows(sums).map(|row| (row, row));
+        let [all] = sums_of(simd, ValueTerms, [zero; 3], rows());
+        let of_plane = all.map(|sum| (sum / pixels) as f32);
+        let mean = load(simd, &of_plane[..S::F32_LANES]);
+        let [rest, square] = sums_of(simd, DistanceTerms, [mean, zero, zero], rows());
+        for (lane, found) in found.iter_mut().enumerate() {
+            *found = [f64::from(of_plane[lane]), rest[lane], square[lane]];
+        }
+    }
+}
+
 /// `N` numbers for each channel. Each `Vec` has one of them for all channels, arranged by
 /// [`Layout::in_lanes`].
 #[derive(Debug)]
 struct Numbers<const N: usize>([Vec<f32>; N]);
 
 impl<const N: usize> Numbers<N> {
-    fn from_fn<S: Lanes>(layout: Layout, numbers: impl Fn(usize) -> [f32; N]) -> Self {
-        Self(std::array::from_fn(|n| layout.in_lanes::<S>(|channel| numbers(channel)[n])))
+    fn from_fn(layout: Layout, lanes: usize, numbers: impl Fn(usize) -> [f32; N]) -> Self {
+        Self(std::array::from_fn(|n| layout.in_lanes(lanes, |channel| numbers(channel)[n])))
     }
 
     #[inline(always)]
@@ -343,9 +407,9 @@ impl<const N: usize> Numbers<N> {
 }
 
 /// Returns three numbers for each channel: its mean, the factor of the distance from the mean, and its shift.
-fn affines<S: Lanes>(layout: Layout, [scale, shift]: [&[f32]; 2], moments: &Moments) -> Numbers<3> {
+fn affines(layout: Layout, lanes: usize, [scale, shift]: [&[f32]; 2], moments: &Moments) -> Numbers<3> {
     let Moments { mean, inverse, .. } = moments;
-    Numbers::from_fn::<S>(layout, |channel| {
+    Numbers::from_fn(layout, lanes, |channel| {
         [mean[channel], scale[channel] * inverse[channel], shift[channel]]
     })
 }
@@ -381,11 +445,11 @@ impl Normed<'_> {
         plane: Plane,
         lanes: &mut [S::f32s],
     ) {
-        let group = vector % self.layout.groups::<S>();
+        let group = vector % self.layout.groups(S::F32_LANES);
         let affine @ [mean, factor, _] = self.affine.vectors(simd, group);
         let [level, slope] = self.back.vectors(simd, group);
         let inside = simd.mask_between_m32s(0, count as u32).mask();
-        let sums = self.layout.rows::<S>(bytemuck::cast_slice(self.sums), vector);
+        let sums = self.layout.plane.rows(&bytemuck::cast_slice(self.sums)[vector * self.layout.plane.len..]);
         for (y, sums) in sums.skip(rows[0]).take(rows[1] - rows[0]).enumerate() {
             for (gradient, &x) in lanes[plane.first + y * plane.stride..].iter_mut().zip(sums) {
                 let passed = if self.relu { relu_back(simd, affine, x, *gradient) } else { *gradient };
@@ -403,62 +467,97 @@ fn relu_back<S: Lanes>(simd: S, affine: [S::f32s; 3], x: S::f32s, gradient: S::f
     simd.select_f32s(passes(simd, apply(simd, affine, x)), gradient, simd.splat_f32s(0.0))
 }
 
-/// First half of backward: computes [`level_and_slope`] of each channel's gradients. Returns the [`Normed`]
-/// with which the convolution's backward computes the gradient of the sums. Also returns the gradients of the
-/// scales and of the shifts.
-pub struct Means<'a, 'p> {
+/// First half of backward: computes [`level_and_slope`] of each channel's gradients. Threads share the planes.
+pub struct Means<'a> {
     pub conv: Convolution,
     pub parameters: [&'a [f32]; 2],
     pub saved: &'a SavedNorm,
     /// Gradient of the output.
     pub gradient: &'a [f32],
-    /// Callback that lets communication progress. It is called after each plane.
-    pub between: &'p mut dyn FnMut(),
+    /// The poll callback. It is called after each plane.
+    pub poll: Poll,
 }
 
-impl<'a> Kernel for Means<'a, '_> {
-    type Output = (Normed<'a>, [Vec<f32>; 2]);
-
-    #[inline(always)]
-    fn run<S: Lanes>(self, simd: S) -> Self::Output {
-        let Self { conv: Convolution { shape, epilogue, .. }, saved, .. } = self;
-        let layout = Layout::for_convolution(self.conv);
-        let SavedNorm { sums: values, moments, .. } = saved;
-        let affine = affines::<S>(layout, self.parameters, moments);
-        let (plane, relu, zero) = (layout.plane, epilogue == Epilogue::Relu, simd.splat_f32s(0.0));
-        let pools = epilogue == Epilogue::ReluPool;
-        let size = shape.output_size(epilogue);
-        let pixels = size[0] * size[1];
-        // With pooling, only the maximum of a square gets a gradient, so only maxima are summed.
-        let summed = if pools { Plane::plain([1, pixels]) } else { plane };
-        let mut scratch = vec![zero; 2 * summed.len];
-        let (lanes, maxima) = scratch.split_at_mut(summed.len);
-        let [mut gradients, mut distances] = [const { Vec::new() }; 2];
-        for vector in 0..layout.vectors::<S>() {
-            let Planes { first, step, count, .. } = layout.planes::<S>(vector);
-            summed.load(simd, lanes, [count, step * pixels], &self.gradient[first * pixels..], None);
-            let values: &[S::f32s] = &bytemuck::cast_slice(values)[vector * plane.len..][..plane.len];
-            if pools {
-                let argmax = &saved.argmax()[vector * pixels * S::F32_LANES..];
-                gather(simd, plane, size, argmax, values, lanes, maxima);
-            }
-            let rows = summed.rows(if pools { maxima } else { values }).zip(summed.rows(lanes));
-            let affine = affine.vectors(simd, vector % layout.groups::<S>());
-            let [gradient, distance] = sums_of(simd, GradientTerms { relu }, affine, rows);
-            gradients.extend_from_slice(&gradient[..S::F32_LANES]);
-            distances.extend_from_slice(&distance[..S::F32_LANES]);
-            (self.between)();
-        }
+impl<'a> Means<'a> {
+    /// Returns the [`Normed`] with which the convolution's backward computes the gradient of the sums. Also
+    /// returns the gradients of the scales and of the shifts.
+    pub fn run(self) -> (Normed<'a>, [Vec<f32>; 2]) {
+        let Self { conv: Convolution { level, shape, epilogue, .. }, saved, gradient, poll, .. } = self;
+        let (layout, lanes) = (Layout::for_convolution(self.conv), level.lanes());
+        let SavedNorm { sums, moments, .. } = saved;
+        let affine = affines(layout, lanes, self.parameters, moments);
+        let planes = layout.planes_of_batch(lanes);
+        let mut found = vec![[0.0; 2]; planes * lanes];
+        each(
+            planes * layout.plane.len * VALUE_TIME,
+            found.chunks_mut(lanes).enumerate(),
+            |(vector, found)| {
+                with_buffers(|[buffers, _]| {
+                    let (affine, scratch) = (&affine, &mut buffers.part);
+                    level.run(PlaneGradients {
+                        layout,
+                        epilogue,
+                        saved,
+                        gradient,
+                        affine,
+                        vector,
+                        found,
+                        scratch,
+                    });
+                });
+                poll.call();
+            },
+        );
         let (mut backs, mut of_scale, mut of_shift) = (Vec::new(), Vec::new(), Vec::new());
         for channel in 0..shape.outputs {
-            let [gradients, distances] =
-                [&gradients, &distances].map(|all| layout.total::<S>(channel, |at| all[at]));
+            let [gradients, distances] = [0, 1].map(|n| layout.total(lanes, channel, |at| found[at][n]));
             let inverse = moments.inverse[channel];
             backs.push(level_and_slope(inverse, gradients, distances, shape.batch * shape.pixels()));
             of_scale.push((distances * f64::from(inverse)) as f32);
             of_shift.push(gradients as f32);
         }
-        let back = Numbers::from_fn::<S>(layout, |channel| backs[channel]);
-        (Normed { layout, sums: values, affine, relu, back }, [of_scale, of_shift])
+        let back = Numbers::from_fn(layout, lanes, |channel| backs[channel]);
+        let relu = epilogue == Epilogue::Relu;
+        (Normed { layout, sums, affine, relu, back }, [of_scale, of_shift])
+    }
+}
+
+/// Sums the gradients of a plane, and their products with the distances from the mean, for each lane.
+struct PlaneGradients<'a> {
+    layout: Layout,
+    epilogue: Epilogue,
+    saved: &'a SavedNorm,
+    gradient: &'a [f32],
+    affine: &'a Numbers<3>,
+    vector: usize,
+    found: &'a mut [[f64; 2]],
+    scratch: &'a mut Scratch,
+}
+
+impl Kernel for PlaneGradients<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Lanes>(self, simd: S) {
+        let Self { layout, epilogue, saved, gradient, affine, vector, found, scratch } = self;
+        let (plane, relu, pools) = (layout.plane, epilogue == Epilogue::Relu, epilogue == Epilogue::ReluPool);
+        let size = epilogue.size(plane.size);
+        let pixels = size[0] * size[1];
+        // With pooling, only the maximum of a square gets a gradient, so only maxima are summed.
+        let summed = if pools { Plane::plain([1, pixels]) } else { plane };
+        let (lanes, maxima) = scratch.take::<S::f32s>(2 * summed.len).split_at_mut(summed.len);
+        let Planes { first, step, count, .. } = layout.planes::<S>(vector);
+        summed.load(simd, lanes, [count, step * pixels], &gradient[first * pixels..], None);
+        let values: &[S::f32s] = &bytemuck::cast_slice(&saved.sums)[vector * plane.len..][..plane.len];
+        if pools {
+            let argmax = &saved.argmax()[vector * pixels * S::F32_LANES..];
+            gather(simd, plane, size, argmax, values, lanes, maxima);
+        }
+        let rows = summed.rows(if pools { maxima } else { values }).zip(summed.rows(lanes));
+        let affine = affine.vectors(simd, vector % layout.groups(S::F32_LANES));
+        let [gradients, distances] = sums_of(simd, GradientTerms { relu }, affine, rows);
+        for (lane, found) in found.iter_mut().enumerate() {
+            *found = [gradients[lane], distances[lane]];
+        }
     }
 }

@@ -58,6 +58,7 @@ pub struct Buffers {
 
 thread_local! {
     static BUFFERS: RefCell<[Buffers; 2]> = RefCell::default();
+    static SHARED: RefCell<Buffers> = RefCell::default();
     static KEPT: RefCell<Kept> = RefCell::default();
 }
 
@@ -68,5 +69,14 @@ pub fn with_buffers<R>(body: impl FnOnce(&mut [Buffers; 2]) -> R) -> R {
     let mut taken = BUFFERS.take();
     let result = body(&mut taken);
     BUFFERS.set(taken);
+    result
+}
+
+/// Calls `body` with the buffers that all threads of a pass share. They belong to the thread that runs the
+/// pass; [`with_buffers`] gives each thread, this one included, buffers of its own.
+pub(super) fn with_shared<R>(body: impl FnOnce(&mut Buffers) -> R) -> R {
+    let mut taken = SHARED.take();
+    let result = body(&mut taken);
+    SHARED.set(taken);
     result
 }

@@ -1,6 +1,8 @@
 //! Checks direct convolution and im2col + GEMM at each SIMD level against a scalar f64 reference.
 
 use super::*;
+use crate::runtime::poll::Poll;
+use crate::runtime::poll::counting::counted;
 
 /// A small pseudo-random generator.
 struct Numbers(u64);
@@ -124,13 +126,12 @@ fn check(level: Level, shape: Shape, epilogue: Epilogue, numbers: &mut Numbers) 
         normed: None,
         of_input: true,
     };
-    let mut polls = 0;
-    let found = conv.backward(back, &mut || polls += 1);
+    let (found, polls) = counted(|poll| conv.backward(back, poll));
     assert!(polls > 0, "not polled");
     assert_close(&what("weights"), &found.weights, &expected.weights);
     assert_close(&what("bias"), &found.bias, &expected.bias);
     assert_close(&what("input"), found.input.as_deref().unwrap(), &expected.input);
-    let less = conv.backward(Back { normed: None, of_input: false, ..back }, &mut || ());
+    let less = conv.backward(Back { normed: None, of_input: false, ..back }, Poll::nothing());
     assert!(less.input.is_none());
     assert_eq!((&less.weights[..], less.bias), (&found.weights[..], found.bias), "{}", what("twice"));
 }

@@ -8,7 +8,7 @@ mod planes;
 mod rows;
 
 use crate::kernels::epilogue::Epilogue;
-use crate::kernels::simd::kernel;
+use crate::kernels::simd::{Level, kernel};
 use crate::runtime::memory::Buffer;
 
 /// Sizes of a batch.
@@ -90,43 +90,78 @@ impl Moments {
         self.variance.push(variance as f32);
         self.inverse.push((1.0 / (variance + epsilon).sqrt()) as f32);
     }
+
+    /// Appends the statistics of further channels.
+    fn append(&mut self, other: Self) {
+        self.mean.extend(other.mean);
+        self.variance.extend(other.variance);
+        self.inverse.extend(other.inverse);
+    }
+
+    /// Returns the statistics of at most `count` channels, from channel `first` on.
+    fn part(&self, first: usize, count: usize) -> Self {
+        let end = self.mean.len().min(first + count);
+        let part = |values: &[f32]| values[first..end].to_vec();
+        Self { mean: part(&self.mean), variance: part(&self.variance), inverse: part(&self.inverse) }
+    }
 }
 
-kernel! {
-    /// Normalises with the statistics of the batch. Returns the output, the statistics, and the argmax of
-    /// pooling. The argmax is empty unless `backward` is set and the epilogue pools.
-    pub(crate) fn normalised<S>(simd: S, input: Input<'_>, epsilon: f64, backward: bool) -> (Buffer, Moments, Vec<u8>) {
-        match input.shape.pixels() {
-            1 => rows::forward(input, epsilon),
-            _ => planes::forward(simd, input, epsilon, backward),
-        }
+/// Normalises with the statistics of the batch. Returns the output, the statistics, and the argmax of pooling.
+/// The argmax is empty unless `backward` is set and the epilogue pools.
+pub(crate) fn normalised(
+    level: Level,
+    input: Input<'_>,
+    epsilon: f64,
+    backward: bool,
+) -> (Buffer, Moments, Vec<u8>) {
+    match input.shape.pixels() {
+        1 => rows_forward(level, input, epsilon),
+        _ => planes::forward(level, input, epsilon, backward),
+    }
+}
+
+/// Returns the output for the given statistics.
+pub(crate) fn inferred(level: Level, input: Input<'_>, moments: &Moments) -> Buffer {
+    match input.shape.pixels() {
+        1 => rows_inference(level, input, moments),
+        _ => planes::inference(level, input, moments),
+    }
+}
+
+/// Returns the gradients of the input, the scales and the shifts. `gradient` is the gradient of the output.
+pub(crate) fn gradients(
+    level: Level,
+    input: Input<'_>,
+    moments: &Moments,
+    argmax: &[u8],
+    gradient: &[f32],
+) -> (Buffer, [Vec<f32>; 2]) {
+    match input.shape.pixels() {
+        1 => rows_backward(level, input, moments, gradient),
+        _ => planes::backward(level, input, moments, argmax, gradient),
     }
 }
 
 kernel! {
-    /// Returns the output for the given statistics.
-    pub(crate) fn inferred<S>(simd: S, input: Input<'_>, moments: &Moments) -> Buffer {
-        match input.shape.pixels() {
-            1 => rows::inference(input, moments),
-            _ => planes::inference(simd, input, moments),
-        }
+    fn rows_forward<S>(_simd: S, input: Input<'_>, epsilon: f64) -> (Buffer, Moments, Vec<u8>) {
+        rows::forward(input, epsilon)
     }
 }
 
 kernel! {
-    /// Returns the gradients of the input, the scales and the shifts. `gradient` is the gradient of the
-    /// output.
-    pub(crate) fn gradients<S>(
-        simd: S,
+    fn rows_inference<S>(_simd: S, input: Input<'_>, moments: &Moments) -> Buffer {
+        rows::inference(input, moments)
+    }
+}
+
+kernel! {
+    fn rows_backward<S>(
+        _simd: S,
         input: Input<'_>,
         moments: &Moments,
-        argmax: &[u8],
         gradient: &[f32],
     ) -> (Buffer, [Vec<f32>; 2]) {
-        match input.shape.pixels() {
-            1 => rows::backward(input, moments, gradient),
-            _ => planes::backward(simd, input, moments, argmax, gradient),
-        }
+        rows::backward(input, moments, gradient)
     }
 }
 
@@ -141,9 +176,9 @@ struct Affine {
 
 impl Affine {
     #[inline(always)]
-    fn for_channel(input: &Input<'_>, moments: &Moments, channel: usize) -> Self {
+    fn new(input: &Input<'_>, channel: usize, mean: f32, inverse: f32) -> Self {
         let [scale, shift] = input.parameters.map(|values| values[channel]);
-        Self { mean: moments.mean[channel], factor: scale * moments.inverse[channel], shift }
+        Self { mean, factor: scale * inverse, shift }
     }
 
     #[inline(always)]

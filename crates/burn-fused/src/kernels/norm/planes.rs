@@ -1,167 +1,260 @@
-//! Batch normalisation of images, one channel at a time. A plane is one channel of one image.
+//! Batch normalisation of images, one channel at a time. A plane is one channel of one image. Threads share
+//! the channels.
 //!
 //! The order of each sum is fixed, so all SIMD levels compute the same bits. Loops are used instead of
 //! closures, because the closures of iterators may be compiled as separate functions, without the level's
 //! instructions.
 
+use std::ops::Range;
+
 use super::{Affine, AffineBackward, BatchShape, Input, Moments, level_and_slope};
 use crate::kernels::epilogue::{Epilogue, passes, relu};
-use crate::kernels::simd::{Lanes, load};
+use crate::kernels::simd::{Kernel, Lanes, Level, load};
 use crate::kernels::squares::Squares;
 use crate::runtime::memory::Buffer;
+use crate::runtime::poll::Poll;
+use crate::runtime::threads::{chunks, each, pieces};
 
 /// Number of partial sums. Each is independent of the others, so that the processor overlaps their additions.
 const PARTS: usize = 32;
 /// Number of values in a block. A block is summed in f32, and the sums of blocks are added in f64.
 const BLOCK: usize = 1024;
 
+/// Maximum number of groups of channels that threads share.
+const GROUPS: usize = 16;
+
+/// Splits the planes of a batch into groups of channels: for each group, the planes of each image. If there
+/// are no values, all slices are empty.
+fn by_channels<T>(values: &mut [T], shape: BatchShape) -> Vec<Vec<&mut [T]>> {
+    let some = channels_of_group(shape);
+    let mut groups: Vec<Vec<&mut [T]>> =
+        (0..shape.channels.div_ceil(some)).map(|_| Vec::with_capacity(shape.batch)).collect();
+    for image in pieces(values, shape.batch) {
+        let plane = image.len() / shape.channels;
+        groups.iter_mut().zip(chunks(image, some * plane)).for_each(|(group, planes)| group.push(planes));
+    }
+    groups
+}
+
+fn channels_of_group(shape: BatchShape) -> usize {
+    shape.channels.div_ceil(GROUPS)
+}
+
 /// See [`normalised`](super::normalised).
-#[inline(always)]
-pub(super) fn forward<S: Lanes>(
-    simd: S,
+pub(super) fn forward(
+    level: Level,
     input: Input<'_>,
     epsilon: f64,
     backward: bool,
 ) -> (Buffer, Moments, Vec<u8>) {
-    let Input { shape, x, .. } = input;
-    let (pixels, values) = (shape.pixels(), shape.values() as f64);
+    let Input { shape, epilogue, x, .. } = input;
     assert_eq!(x.len(), shape.len(), "length of {shape:?}");
+    let mut output = Buffer::new(shape.output_len(epilogue));
+    let keeps = backward && epilogue == Epilogue::ReluPool;
+    let mut argmax = vec![0; if keeps { output.len() } else { 0 }];
+    let some = channels_of_group(shape);
+    let mut found: Vec<Moments> = vec![Moments::default(); shape.channels.div_ceil(some)];
+    let groups = by_channels(&mut output, shape).into_iter().zip(by_channels(&mut argmax, shape));
+    each(x.len() / 2, groups.zip(&mut found).enumerate(), |(group, ((output, argmax), moments))| {
+        let channels = group * some..shape.channels.min((group + 1) * some);
+        level.run(Statistics { input, epsilon, channels: channels.clone(), moments: &mut *moments });
+        level.run(Normalise { input, moments, first: channels.start, output, argmax });
+    });
     let mut moments = Moments::default();
-    let mut target = Target::new(&input, backward);
-    for channel in 0..shape.channels {
-        let (mut sum, mut square) = (0.0, 0.0);
-        for image in 0..shape.batch {
-            let plane = &x[shape.plane(image, channel)..][..pixels];
-            sum += sums(simd, plane, plane, ValueTerms)[0];
-        }
-        let mean = (sum / values) as f32;
-        for image in 0..shape.batch {
-            let plane = &x[shape.plane(image, channel)..][..pixels];
-            square += sums(simd, plane, plane, DistanceTerms { mean })[0];
-        }
-        moments.push(mean, square / values, epsilon);
-        target.normalise(simd, &input, &moments, channel);
-    }
-    (target.output, moments, target.argmax)
+    found.into_iter().for_each(|of_group| moments.append(of_group));
+    (output, moments, argmax)
 }
 
 /// See [`inferred`](super::inferred).
-#[inline(always)]
-pub(super) fn inference<S: Lanes>(simd: S, input: Input<'_>, moments: &Moments) -> Buffer {
-    let mut target = Target::new(&input, false);
-    for channel in 0..input.shape.channels {
-        target.normalise(simd, &input, moments, channel);
-    }
-    target.output
+pub(super) fn inference(level: Level, input: Input<'_>, moments: &Moments) -> Buffer {
+    let Input { shape, x, .. } = input;
+    let mut output = Buffer::new(shape.output_len(input.epilogue));
+    let groups = by_channels(&mut output, shape).into_iter().enumerate();
+    each(x.len() / 4, groups, |(group, output)| {
+        let first = group * channels_of_group(shape);
+        let moments = &moments.part(first, channels_of_group(shape));
+        let argmax = output.iter().map(|_| &mut [][..]).collect();
+        level.run(Normalise { input, moments, first, output, argmax });
+    });
+    output
 }
 
-/// The output, which is computed channel by channel.
-struct Target {
-    output: Buffer,
-    /// Argmax of pooling; empty without pooling, or if no backward follows.
-    argmax: Vec<u8>,
-    squares: Squares,
-    /// A plane before it is pooled.
-    normalised: Vec<f32>,
+/// Computes the statistics of some channels.
+struct Statistics<'a> {
+    input: Input<'a>,
+    epsilon: f64,
+    channels: Range<usize>,
+    moments: &'a mut Moments,
 }
 
-impl Target {
-    fn new(&Input { shape, epilogue, .. }: &Input<'_>, backward: bool) -> Self {
-        let pooled = epilogue == Epilogue::ReluPool;
-        let output = Buffer::new(shape.output_len(epilogue));
-        let argmax = vec![0; if pooled && backward { output.len() } else { 0 }];
-        let normalised = vec![0.0; if pooled { shape.pixels() } else { 0 }];
-        Self { output, argmax, squares: squares(shape, epilogue), normalised }
-    }
+impl Kernel for Statistics<'_> {
+    type Output = ();
 
-    /// Normalises, scales and shifts a channel, and applies the epilogue.
     #[inline(always)]
-    fn normalise<S: Lanes>(&mut self, simd: S, input: &Input<'_>, moments: &Moments, channel: usize) {
-        let Self { output, argmax, squares, normalised } = self;
-        let &Input { shape, epilogue, x, .. } = input;
-        let affine = Affine::for_channel(input, moments, channel);
-        for image in 0..shape.batch {
-            let from = shape.plane(image, channel);
-            let plane = &x[from..][..shape.pixels()];
-            let pooled = epilogue == Epilogue::ReluPool;
-            let target = if pooled { &mut normalised[..] } else { &mut output[from..][..plane.len()] };
-            for (to, &x) in target.iter_mut().zip(plane) {
-                let x = affine.apply(x);
-                *to = if epilogue == Epilogue::Relu { relu(x) } else { x };
+    fn run<S: Lanes>(self, simd: S) {
+        let Self { input: Input { shape, x, .. }, epsilon, channels, moments } = self;
+        let (pixels, values) = (shape.pixels(), shape.values() as f64);
+        for channel in channels {
+            let (mut sum, mut square) = (0.0, 0.0);
+            for image in 0..shape.batch {
+                let plane = &x[shape.plane(image, channel)..][..pixels];
+                sum += sums(simd, plane, plane, ValueTerms)[0];
             }
-            if pooled {
-                let at = (image * shape.channels + channel) * squares.len();
-                let argmax = if argmax.is_empty() { &mut [] } else { &mut argmax[at..][..squares.len()] };
-                squares.pool(simd, true, normalised, &mut output[at..][..squares.len()], argmax);
+            let mean = (sum / values) as f32;
+            for image in 0..shape.batch {
+                let plane = &x[shape.plane(image, channel)..][..pixels];
+                square += sums(simd, plane, plane, DistanceTerms { mean })[0];
+            }
+            moments.push(mean, square / values, epsilon);
+        }
+    }
+}
+
+/// Normalises, scales and shifts some channels, and applies the epilogue.
+struct Normalise<'a> {
+    input: Input<'a>,
+    /// Statistics of these channels.
+    moments: &'a Moments,
+    /// The first channel.
+    first: usize,
+    /// Receives these channels of each image.
+    output: Vec<&'a mut [f32]>,
+    /// Receives the argmax of pooling of these channels of each image. Empty slices if it is not kept.
+    argmax: Vec<&'a mut [u8]>,
+}
+
+impl Kernel for Normalise<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Lanes>(self, simd: S) {
+        let Self { input, moments, first, mut output, mut argmax } = self;
+        let Input { shape, epilogue, x, .. } = input;
+        let pooled = epilogue == Epilogue::ReluPool;
+        let mut squares = squares(shape, epilogue);
+        // A plane before it is pooled.
+        let mut normalised = vec![0.0; if pooled { shape.pixels() } else { 0 }];
+        for channel in 0..moments.mean.len() {
+            let affine =
+                Affine::new(&input, first + channel, moments.mean[channel], moments.inverse[channel]);
+            for (image, (output, argmax)) in output.iter_mut().zip(&mut argmax).enumerate() {
+                let plane = &x[shape.plane(image, first + channel)..][..shape.pixels()];
+                let target = if pooled {
+                    &mut normalised[..]
+                } else {
+                    &mut output[channel * plane.len()..][..plane.len()]
+                };
+                for (to, &x) in target.iter_mut().zip(plane) {
+                    let x = affine.apply(x);
+                    *to = if epilogue == Epilogue::Relu { relu(x) } else { x };
+                }
+                if pooled {
+                    let at = channel * squares.len();
+                    let argmax = if argmax.is_empty() { &mut [] } else { &mut argmax[at..][..squares.len()] };
+                    squares.pool(simd, true, &normalised, &mut output[at..][..squares.len()], argmax);
+                }
             }
         }
     }
 }
 
 /// See [`gradients`](super::gradients).
-#[inline(always)]
-pub(super) fn backward<S: Lanes>(
-    simd: S,
+pub(super) fn backward(
+    level: Level,
     input: Input<'_>,
     moments: &Moments,
     argmax: &[u8],
     gradient: &[f32],
 ) -> (Buffer, [Vec<f32>; 2]) {
-    let Input { shape, epilogue, x, .. } = input;
-    let pixels = shape.pixels();
+    let Input { shape, x, .. } = input;
     assert_eq!(x.len(), shape.len(), "length of {shape:?}");
     let mut of_x = Buffer::new(x.len());
-    let (mut of_scale, mut of_shift) = (Vec::new(), Vec::new());
-    let mut squares = squares(shape, epilogue);
-    // One channel's gradient before the epilogue.
-    let mut passed = vec![0.0; if epilogue == Epilogue::Identity { 0 } else { shape.values() }];
-    for channel in 0..shape.channels {
-        let affine = Affine::for_channel(&input, moments, channel);
-        let (mut gradients, mut distances) = (0.0, 0.0);
-        for image in 0..shape.batch {
-            let from = shape.plane(image, channel);
-            let plane = &x[from..][..pixels];
-            let of_plane = match epilogue {
-                Epilogue::Identity => &gradient[from..][..pixels],
-                Epilogue::Relu => {
-                    let passed = &mut passed[image * pixels..][..pixels];
-                    let pairs = gradient[from..][..pixels].iter().zip(plane);
-                    for (to, (&gradient, &x)) in passed.iter_mut().zip(pairs) {
-                        *to = if passes(affine.apply(x)) { gradient } else { 0.0 };
+    let [mut of_scale, mut of_shift] = [(); 2].map(|()| vec![0.0; shape.channels]);
+    let some = channels_of_group(shape);
+    let sums = of_scale.chunks_mut(some).zip(of_shift.chunks_mut(some));
+    let groups = by_channels(&mut of_x, shape).into_iter().zip(sums).enumerate();
+    let poll = Poll::current();
+    each(x.len(), groups, |(group, (of_x, of_parameters))| {
+        let first = group * some;
+        level.run(GroupBackward { input, moments, argmax, gradient, first, of_x, of_parameters, poll });
+    });
+    (of_x, [of_scale, of_shift])
+}
+
+/// Computes the gradients of some channels.
+struct GroupBackward<'a> {
+    input: Input<'a>,
+    moments: &'a Moments,
+    argmax: &'a [u8],
+    gradient: &'a [f32],
+    /// The first channel.
+    first: usize,
+    /// Receives the gradient of these channels of each image.
+    of_x: Vec<&'a mut [f32]>,
+    /// Receive the gradients of these channels' scales and shifts.
+    of_parameters: (&'a mut [f32], &'a mut [f32]),
+    poll: Poll,
+}
+
+impl Kernel for GroupBackward<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Lanes>(self, simd: S) {
+        let Self { input, moments, argmax, gradient, first, mut of_x, of_parameters, poll } = self;
+        let Input { shape, epilogue, x, .. } = input;
+        let (pixels, mut squares) = (shape.pixels(), squares(shape, epilogue));
+        // One channel's gradient before the epilogue.
+        let mut passed = vec![0.0; if epilogue == Epilogue::Identity { 0 } else { shape.values() }];
+        for (at, (of_scale, of_shift)) in of_parameters.0.iter_mut().zip(of_parameters.1).enumerate() {
+            let channel = first + at;
+            let inverse = moments.inverse[channel];
+            let affine = Affine::new(&input, channel, moments.mean[channel], inverse);
+            let (mut gradients, mut distances) = (0.0, 0.0);
+            for image in 0..shape.batch {
+                let from = shape.plane(image, channel);
+                let plane = &x[from..][..pixels];
+                let of_plane = match epilogue {
+                    Epilogue::Identity => &gradient[from..][..pixels],
+                    Epilogue::Relu => {
+                        let passed = &mut passed[image * pixels..][..pixels];
+                        let pairs = gradient[from..][..pixels].iter().zip(plane);
+                        for (to, (&gradient, &x)) in passed.iter_mut().zip(pairs) {
+                            *to = if passes(affine.apply(x)) { gradient } else { 0.0 };
+                        }
+                        passed
                     }
-                    passed
-                }
-                Epilogue::ReluPool => {
-                    let passed = &mut passed[image * pixels..][..pixels];
-                    let at = (image * shape.channels + channel) * squares.len();
-                    let range = at..at + squares.len();
-                    squares.spread(simd, &gradient[range.clone()], &argmax[range], passed);
-                    passed
-                }
-            };
-            let found = sums(simd, of_plane, plane, GradientTerms { mean: affine.mean });
-            gradients += found[0];
-            distances += found[1];
-        }
-        let inverse = moments.inverse[channel];
-        of_scale.push((distances * f64::from(inverse)) as f32);
-        of_shift.push(gradients as f32);
-        let [level, slope] = level_and_slope(inverse, gradients, distances, shape.values());
-        let back = AffineBackward { mean: affine.mean, factor: affine.factor, level, slope };
-        for image in 0..shape.batch {
-            let from = shape.plane(image, channel);
-            let of_plane = match epilogue {
-                Epilogue::Identity => &gradient[from..][..pixels],
-                Epilogue::Relu | Epilogue::ReluPool => &passed[image * pixels..][..pixels],
-            };
-            let target = &mut of_x[from..][..pixels];
-            let pairs = x[from..][..pixels].iter().zip(of_plane);
-            for (to, (&x, &gradient)) in target.iter_mut().zip(pairs) {
-                *to = back.apply(x, gradient);
+                    Epilogue::ReluPool => {
+                        let passed = &mut passed[image * pixels..][..pixels];
+                        let at = (image * shape.channels + channel) * squares.len();
+                        let range = at..at + squares.len();
+                        squares.spread(simd, &gradient[range.clone()], &argmax[range], passed);
+                        passed
+                    }
+                };
+                let found = sums(simd, of_plane, plane, GradientTerms { mean: affine.mean });
+                gradients += found[0];
+                distances += found[1];
             }
+            *of_scale = (distances * f64::from(inverse)) as f32;
+            *of_shift = gradients as f32;
+            let [level, slope] = level_and_slope(inverse, gradients, distances, shape.values());
+            let back = AffineBackward { mean: affine.mean, factor: affine.factor, level, slope };
+            for (image, of_x) in of_x.iter_mut().enumerate() {
+                let from = shape.plane(image, channel);
+                let of_plane = match epilogue {
+                    Epilogue::Identity => &gradient[from..][..pixels],
+                    Epilogue::Relu | Epilogue::ReluPool => &passed[image * pixels..][..pixels],
+                };
+                let target = &mut of_x[at * pixels..][..pixels];
+                let pairs = x[from..][..pixels].iter().zip(of_plane);
+                for (to, (&x, &gradient)) in target.iter_mut().zip(pairs) {
+                    *to = back.apply(x, gradient);
+                }
+            }
+            poll.call();
         }
     }
-    (of_x, [of_scale, of_shift])
 }
 
 /// Returns the 2x2 squares of a plane. There are none if `epilogue` does not pool.

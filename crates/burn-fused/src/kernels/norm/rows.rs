@@ -96,7 +96,8 @@ struct Affines {
 impl Affines {
     #[inline(always)]
     fn for_channels(input: &Input<'_>, moments: &Moments) -> Self {
-        let all = (0..input.shape.channels).map(|channel| Affine::for_channel(input, moments, channel));
+        let Moments { mean, inverse, .. } = moments;
+        let all = (0..mean.len()).map(|channel| Affine::new(input, channel, mean[channel], inverse[channel]));
         let (factor, shift) = all.map(|affine| (affine.factor, affine.shift)).unzip();
         Self { mean: moments.mean.clone(), factor, shift }
     }

@@ -83,6 +83,12 @@ impl Extremes {
         }
     }
 
+    /// Returns the extremes of the values of both.
+    pub fn and(self, other: Self) -> Self {
+        let [min, max] = [self.range[0].min(other.range[0]), self.range[1].max(other.range[1])];
+        Self { range: [min, max], finite: self.finite && other.finite }
+    }
+
     /// Returns the minimum and the maximum. -0 is returned as 0.
     ///
     /// # Errors

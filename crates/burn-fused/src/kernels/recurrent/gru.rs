@@ -6,12 +6,13 @@
 //! `width` is the number of hidden units rounded up to whole vectors.
 
 use super::panel::{Columns, Gates};
-use super::sequences::Sequences;
+use super::sequences::{GROUP, Sequences};
 use super::units::{Units, clipped, store_units, units, units_mut};
 use crate::kernels::simd::math::{sigmoid, tanh};
-use crate::kernels::simd::{Kernel, Lanes, MAX_LANES, Scalars};
+use crate::kernels::simd::{Kernel, Lanes, Level, MAX_LANES, Scalars};
 use crate::runtime::memory::Buffer;
-use crate::runtime::poll;
+use crate::runtime::poll::Poll;
+use crate::runtime::threads::{chunks, each};
 
 /// Indices of the gates.
 const UPDATE: usize = 0;
@@ -19,15 +20,15 @@ const RESET: usize = 1;
 const NEW: usize = 2;
 pub const GATES: usize = 3;
 
-/// The forward pass over all steps.
-pub struct Steps<'a> {
+/// The forward pass over all steps. Threads share the sequences.
+pub struct Forward<'a> {
     pub sequences: Sequences,
     /// Weights of the hidden state, `[hidden, hidden]` for each gate.
     pub weights: [&'a [f32]; GATES],
     /// Biases of the input and of the hidden state, `[gates, width]` each.
     pub biases: [&'a [f32]; 2],
     /// Hidden states before the first step, `[batch, width]`.
-    pub before: Buffer,
+    pub before: &'a [f32],
     /// Products of the inputs with their weights, `[rows, gates, width]`. The gates replace them.
     pub gates: &'a mut [f32],
     /// For each row, the products of the hidden state with the weights of the new gate, plus the hidden
@@ -37,22 +38,45 @@ pub struct Steps<'a> {
     pub output: &'a mut [f32],
 }
 
+impl Forward<'_> {
+    /// Computes all steps.
+    pub fn run(self, level: Level) {
+        let Self { sequences, weights, biases, before, gates, saved_products, output } = self;
+        let (hidden, width) = (sequences.hidden, sequences.width());
+        let (panel, of_part) = (&Gates::pack(level, weights, [hidden, width]), sequences.of_part(GATES));
+        let rows = of_part * sequences.steps;
+        let gates = gates.chunks_mut(rows * GATES * width).zip(chunks(saved_products, rows * width));
+        let parts = before.chunks(of_part * width).zip(gates.zip(output.chunks_mut(rows * hidden)));
+        each(
+            sequences.time(GATES),
+            parts.enumerate(),
+            |(part, (before, ((gates, saved_products), output)))| {
+                let (sequences, before) = (sequences.part(part * of_part, of_part), Buffer::copy_of(before));
+                level.run(Steps { sequences, panel, biases, before, gates, saved_products, output });
+            },
+        );
+    }
+}
+
+/// The forward pass of some sequences. The fields are those of [`Forward`].
+struct Steps<'a> {
+    sequences: Sequences,
+    panel: &'a Gates<GATES>,
+    biases: [&'a [f32]; 2],
+    before: Buffer,
+    gates: &'a mut [f32],
+    saved_products: &'a mut [f32],
+    output: &'a mut [f32],
+}
+
 impl Kernel for Steps<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Lanes>(self, simd: S) {
-        let Self {
-            sequences,
-            weights,
-            biases: [bias, hidden_bias],
-            mut before,
-            gates,
-            saved_products,
-            output,
-        } = self;
+        let Self { sequences, panel, biases: [bias, hidden_bias], mut before, gates, saved_products, output } =
+            self;
         let (Sequences { batch, steps, hidden, clip, .. }, width) = (sequences, sequences.width());
-        let panel = Gates::pack(simd, weights, [hidden, width]);
         let mut after = Buffer::new(batch * width);
         let mut products = Buffer::new(batch * GATES * MAX_LANES);
         for time in 0..steps {
@@ -102,10 +126,8 @@ fn step(gates: &mut [Units; GATES], products: [&Units; GATES], clip: f32, before
     }
 }
 
-/// The backward pass over all steps. Returns three gradients: of the hidden states before the first step,
-/// `[batch, width]`; of the products of the hidden states, `[rows, gates, width]`; and of the biases of the
-/// input and of the hidden state, `[gates, width]` each.
-pub struct StepsBack<'a> {
+/// The backward pass over all steps. Threads share the sequences.
+pub struct Backward<'a> {
     pub sequences: Sequences,
     /// Weights of the hidden state, `[hidden, hidden]` for each gate.
     pub weights: [&'a [f32]; GATES],
@@ -122,22 +144,84 @@ pub struct StepsBack<'a> {
     pub of_state: bool,
 }
 
+impl Backward<'_> {
+    /// Returns three gradients: of the hidden states before the first step, `[batch, width]`; of the products
+    /// of the hidden states, `[rows, gates, width]`; and of the biases of the input and of the hidden state,
+    /// `[gates, width]` each.
+    pub fn run(self, level: Level) -> (Buffer, Buffer, [Buffer; 2]) {
+        let Self { sequences, weights, gradient, before, products, gates, of_state } = self;
+        let (Sequences { batch, hidden, .. }, width) = (sequences, sequences.width());
+        let (panel, of_part) = (&Columns::pack(level, weights, [hidden, width]), sequences.of_part(GATES));
+        let rows = of_part * sequences.steps;
+        let (mut of_hidden, mut of_products) = (Buffer::zeroed(batch * width), Buffer::new(gates.len()));
+        let mut sums = Buffer::zeroed(batch.div_ceil(GROUP) * 2 * GATES * width);
+        let known = before.chunks(rows * width).zip(products.chunks(rows * width));
+        let known = known.zip(gradient.chunks(rows * hidden).zip(gates.chunks_mut(rows * GATES * width)));
+        let of = of_hidden.chunks_mut(of_part * width).zip(of_products.chunks_mut(rows * GATES * width));
+        let sums_of_parts = sums.chunks_mut(of_part.div_ceil(GROUP) * 2 * GATES * width);
+        let (parts, poll) = (known.zip(of.zip(sums_of_parts)).enumerate(), Poll::current());
+        each(2 * sequences.time(GATES), parts, |(part, (known, ((of_hidden, of_products), of_biases)))| {
+            let ((before, products), (gradient, gates)) = known;
+            let sequences = sequences.part(part * of_part, of_part);
+            level.run(StepsBack {
+                sequences,
+                panel,
+                gradient,
+                before,
+                products,
+                gates,
+                of_state,
+                of_hidden,
+                of_products,
+                of_biases,
+                poll,
+            });
+        });
+        let mut of_biases = [(); 2].map(|()| Buffer::zeroed(GATES * width));
+        for sums in sums.chunks_exact(2 * GATES * width) {
+            for (of_bias, sums) in of_biases.iter_mut().zip(sums.chunks_exact(GATES * width)) {
+                of_bias.iter_mut().zip(sums).for_each(|(total, sum)| *total += sum);
+            }
+        }
+        (of_hidden, of_products, of_biases)
+    }
+}
+
+/// The backward pass of some sequences. The fields without documentation are those of [`Backward`].
+struct StepsBack<'a> {
+    sequences: Sequences,
+    panel: &'a Columns<GATES>,
+    gradient: &'a [f32],
+    before: &'a [f32],
+    products: &'a [f32],
+    gates: &'a mut [f32],
+    of_state: bool,
+    /// Gradient of the hidden states, `[batch, width]`: zeros before, and afterwards that of the states
+    /// before the first step.
+    of_hidden: &'a mut [f32],
+    /// Gradient of the products of the hidden states, `[rows, gates, width]`.
+    of_products: &'a mut [f32],
+    /// Gradients of both biases of each [group](GROUP) of sequences, `[groups, 2, gates, width]`. They are
+    /// added.
+    of_biases: &'a mut [f32],
+    poll: Poll,
+}
+
 impl Kernel for StepsBack<'_> {
-    type Output = (Buffer, Buffer, [Buffer; 2]);
+    type Output = ();
 
     #[inline(always)]
-    fn run<S: Lanes>(self, simd: S) -> Self::Output {
-        let Self { sequences, weights, gradient, before, products, gates, of_state } = self;
+    fn run<S: Lanes>(self, simd: S) {
+        let Self { sequences, panel, gradient, before, products, gates, of_state, .. } = self;
         let (Sequences { batch, steps, hidden, clip, .. }, width) = (sequences, sequences.width());
-        let mut of_biases = [(); 2].map(|()| Buffer::zeroed(GATES * width));
-        let mut found = [Buffer::zeroed(batch * width), Buffer::new(gates.len())];
-        let [of_hidden, of_products] = found.each_mut().map(|buffer| &mut buffer[..]);
-        let (panel, poll) = (Columns::pack(simd, weights, [hidden, width]), poll::current());
+        let Self { of_hidden, of_products, of_biases, poll, .. } = self;
         let mut through_products = Buffer::zeroed(batch * width);
         let mut sums = [(); 2].map(|()| Buffer::new(GATES * width));
         for time in (0..steps).rev() {
-            sums.iter_mut().for_each(|sums| sums.fill(0.0));
             for sequence in 0..batch {
+                if sequence % GROUP == 0 {
+                    sums.iter_mut().for_each(|sums| sums.fill(0.0));
+                }
                 let row = sequences.row(sequence, sequences.step(time));
                 let gates = &mut gates[row * GATES * width..][..GATES * width];
                 let of_products = &mut of_products[row * GATES * width..][..GATES * width];
@@ -172,9 +256,12 @@ impl Kernel for StepsBack<'_> {
                     // weights, they would give NaN.
                     gate[hidden..].fill(0.0);
                 }
-            }
-            for (totals, sums) in of_biases.iter_mut().zip(&sums) {
-                totals.iter_mut().zip(&**sums).for_each(|(total, sum)| *total += sum);
+                if sequence % GROUP == GROUP - 1 || sequence == batch - 1 {
+                    let totals = of_biases[sequence / GROUP * 2 * GATES * width..].chunks_mut(GATES * width);
+                    for (totals, sums) in totals.zip(&sums) {
+                        totals.iter_mut().zip(&**sums).for_each(|(total, sum)| *total += sum);
+                    }
+                }
             }
             if time > 0 || of_state {
                 let (first, row_step) = (sequences.row(0, sequences.step(time)), sequences.stride());
@@ -182,11 +269,9 @@ impl Kernel for StepsBack<'_> {
                 let scalars = Scalars { values: of_products, first, term_step: 1, row_step };
                 panel.multiply(simd, batch, scalars, &mut through_products);
             }
-            poll();
+            poll.call();
         }
         of_hidden.iter_mut().zip(&*through_products).for_each(|(sum, product)| *sum += product);
-        let [of_hidden, of_products] = found;
-        (of_hidden, of_products, of_biases)
     }
 }
 

@@ -9,12 +9,13 @@
 //! takes its place.
 
 use super::panel::{Columns, Gates};
-use super::sequences::Sequences;
+use super::sequences::{GROUP, Sequences};
 use super::units::{Units, clipped, store_units, units, units_mut};
 use crate::kernels::simd::math::{sigmoid, tanh};
-use crate::kernels::simd::{Kernel, Lanes, MAX_LANES, Scalars};
+use crate::kernels::simd::{Kernel, Lanes, Level, MAX_LANES, Scalars};
 use crate::runtime::memory::Buffer;
-use crate::runtime::poll;
+use crate::runtime::poll::Poll;
+use crate::runtime::threads::{chunks, each};
 
 /// Indices of the gates.
 const INPUT: usize = 0;
@@ -22,15 +23,15 @@ const OUTPUT: usize = 1;
 const CELL: usize = 2;
 pub const FORGET: usize = 3;
 
-/// The forward pass over all steps.
-pub struct Steps<'a, const G: usize> {
+/// The forward pass over all steps. Threads share the sequences.
+pub struct Forward<'a, const G: usize> {
     pub sequences: Sequences,
     /// Weights of the hidden state, `[hidden, hidden]` for each gate.
     pub weights: [&'a [f32]; G],
     /// Sums of both biases, `[gates, width]`.
     pub bias: &'a [f32],
     /// Hidden states before the first step, `[batch, width]`.
-    pub before: Buffer,
+    pub before: &'a [f32],
     /// Cells before the first step, `[batch, width]`. The cells after the last step replace them.
     pub cell: &'a mut [f32],
     /// Products of the inputs with their weights, `[rows, gates, width]`. The gates replace them.
@@ -41,14 +42,42 @@ pub struct Steps<'a, const G: usize> {
     pub output: &'a mut [f32],
 }
 
+impl<const G: usize> Forward<'_, G> {
+    /// Computes all steps.
+    pub fn run(self, level: Level) {
+        let Self { sequences, weights, bias, before, cell, gates, cells, output } = self;
+        let (hidden, width) = (sequences.hidden, sequences.width());
+        let (panel, of_part) = (&Gates::<G>::pack(level, weights, [hidden, width]), sequences.of_part(G));
+        let rows = of_part * sequences.steps;
+        let states = before.chunks(of_part * width).zip(cell.chunks_mut(of_part * width));
+        let gates = gates.chunks_mut(rows * G * width).zip(chunks(cells, rows * width));
+        let parts = states.zip(gates.zip(output.chunks_mut(rows * hidden))).enumerate();
+        each(sequences.time(G), parts, |(part, ((before, cell), ((gates, cells), output)))| {
+            let (sequences, before) = (sequences.part(part * of_part, of_part), Buffer::copy_of(before));
+            level.run(Steps { sequences, panel, bias, before, cell, gates, cells, output });
+        });
+    }
+}
+
+/// The forward pass of some sequences. The fields are those of [`Forward`].
+struct Steps<'a, const G: usize> {
+    sequences: Sequences,
+    panel: &'a Gates<G>,
+    bias: &'a [f32],
+    before: Buffer,
+    cell: &'a mut [f32],
+    gates: &'a mut [f32],
+    cells: &'a mut [f32],
+    output: &'a mut [f32],
+}
+
 impl<const G: usize> Kernel for Steps<'_, G> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Lanes>(self, simd: S) {
-        let Self { sequences, weights, bias, mut before, cell, gates, cells, output } = self;
+        let Self { sequences, panel, bias, mut before, cell, gates, cells, output } = self;
         let (Sequences { batch, steps, hidden, clip, .. }, width) = (sequences, sequences.width());
-        let panel = Gates::<G>::pack(simd, weights, [hidden, width]);
         let mut after = Buffer::new(batch * width);
         let mut products = Buffer::new(batch * G * MAX_LANES);
         for time in 0..steps {
@@ -141,9 +170,8 @@ fn new_hidden_states(values: &mut Values<'_>, cell: &Units, hidden: &mut Units) 
     values.set(OUTPUT, &output);
 }
 
-/// The backward pass over all steps. Returns two gradients: of the hidden states before the first step,
-/// `[batch, width]`, and of the bias, `[gates, width]`.
-pub struct StepsBack<'a, const G: usize> {
+/// The backward pass over all steps. Threads share the sequences.
+pub struct Backward<'a, const G: usize> {
     pub sequences: Sequences,
     /// Weights of the hidden state, `[hidden, hidden]` for each gate.
     pub weights: [&'a [f32]; G],
@@ -163,20 +191,78 @@ pub struct StepsBack<'a, const G: usize> {
     pub of_state: bool,
 }
 
-impl<const G: usize> Kernel for StepsBack<'_, G> {
-    type Output = [Buffer; 2];
-
-    #[inline(always)]
-    fn run<S: Lanes>(self, simd: S) -> Self::Output {
+impl<const G: usize> Backward<'_, G> {
+    /// Returns two gradients: of the hidden states before the first step, `[batch, width]`, and of the bias,
+    /// `[gates, width]`.
+    pub fn run(self, level: Level) -> [Buffer; 2] {
         let Self { sequences, weights, gradient, first_cells, cells, gates, of_cell, of_state } = self;
-        let (Sequences { batch, steps, hidden, clip, .. }, width) = (sequences, sequences.width());
+        let (Sequences { batch, hidden, .. }, width) = (sequences, sequences.width());
+        let (panel, of_part) = (&Columns::<G>::pack(level, weights, [hidden, width]), sequences.of_part(G));
+        let rows = of_part * sequences.steps;
         let mut found = [batch * width, G * width].map(Buffer::zeroed);
         let [of_hidden, of_bias] = found.each_mut().map(|buffer| &mut buffer[..]);
-        let (panel, poll) = (Columns::<G>::pack(simd, weights, [hidden, width]), poll::current());
+        let mut sums = Buffer::zeroed(batch.div_ceil(GROUP) * G * width);
+        let known = gradient.chunks(rows * hidden).zip(first_cells.chunks(of_part * width));
+        let known = known.zip(cells.chunks(rows * width).zip(gates.chunks_mut(rows * G * width)));
+        let states = of_cell.chunks_mut(of_part * width).zip(of_hidden.chunks_mut(of_part * width));
+        let sums_of_parts = sums.chunks_mut(of_part.div_ceil(GROUP) * G * width);
+        let (parts, poll) = (known.zip(states.zip(sums_of_parts)).enumerate(), Poll::current());
+        each(2 * sequences.time(G), parts, |(part, (known, ((of_cell, of_hidden), of_bias)))| {
+            let ((gradient, first_cells), (cells, gates)) = known;
+            let sequences = sequences.part(part * of_part, of_part);
+            level.run(StepsBack {
+                sequences,
+                panel,
+                gradient,
+                first_cells,
+                cells,
+                gates,
+                of_cell,
+                of_state,
+                of_hidden,
+                of_bias,
+                poll,
+            });
+        });
+        for sums in sums.chunks_exact(of_bias.len()) {
+            of_bias.iter_mut().zip(sums).for_each(|(total, sum)| *total += sum);
+        }
+        found
+    }
+}
+
+/// The backward pass of some sequences. The fields without documentation are those of [`Backward`].
+struct StepsBack<'a, const G: usize> {
+    sequences: Sequences,
+    panel: &'a Columns<G>,
+    gradient: &'a [f32],
+    first_cells: &'a [f32],
+    cells: &'a [f32],
+    gates: &'a mut [f32],
+    of_cell: &'a mut [f32],
+    of_state: bool,
+    /// Gradient of the hidden states, `[batch, width]`: zeros before, and afterwards that of the states
+    /// before the first step.
+    of_hidden: &'a mut [f32],
+    /// Gradient of the bias of each [group](GROUP) of sequences, `[groups, gates, width]`. It is added.
+    of_bias: &'a mut [f32],
+    poll: Poll,
+}
+
+impl<const G: usize> Kernel for StepsBack<'_, G> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Lanes>(self, simd: S) {
+        let Self { sequences, panel, gradient, first_cells, cells, gates, of_cell, of_state, .. } = self;
+        let (Sequences { batch, steps, hidden, clip, .. }, width) = (sequences, sequences.width());
+        let Self { of_hidden, of_bias, poll, .. } = self;
         let mut sums = Buffer::new(G * width);
         for time in (0..steps).rev() {
-            sums.fill(0.0);
             for sequence in 0..batch {
+                if sequence % GROUP == 0 {
+                    sums.fill(0.0);
+                }
                 let row = sequences.row(sequence, sequences.step(time));
                 let gates = &mut gates[row * G * width..][..G * width];
                 let after = &cells[row * width..][..width];
@@ -208,17 +294,19 @@ impl<const G: usize> Kernel for StepsBack<'_, G> {
                     // weights, they would give NaN.
                     gate[hidden..].fill(0.0);
                 }
+                if sequence % GROUP == GROUP - 1 || sequence == batch - 1 {
+                    let of_bias = &mut of_bias[sequence / GROUP * G * width..][..G * width];
+                    of_bias.iter_mut().zip(sums.iter()).for_each(|(total, sum)| *total += sum);
+                }
             }
-            of_bias.iter_mut().zip(sums.iter()).for_each(|(total, sum)| *total += sum);
             if time > 0 || of_state {
                 let (first, row_step) = (sequences.row(0, sequences.step(time)), sequences.stride());
                 let [first, row_step] = [first, row_step].map(|rows| rows * G * width);
                 let scalars = Scalars { values: gates, first, term_step: 1, row_step };
                 panel.multiply(simd, batch, scalars, of_hidden);
             }
-            poll();
+            poll.call();
         }
-        found
     }
 }
 

@@ -1,8 +1,11 @@
 //! Products of hidden states, or of gates' gradients, with the weights of the hidden state. All time steps
 //! use the same weights, so the weights are packed once, in the order in which products read them.
 
-use crate::kernels::simd::{Lanes, MAX_LANES, Scalars, Target, load, multiply_rows, transpose};
+use crate::kernels::simd::{
+    Lanes, Level, MAX_LANES, Scalars, Target, kernel, load, multiply_rows, transpose,
+};
 use crate::runtime::memory::Buffer;
+use crate::runtime::threads::each;
 
 /// Maximum number of terms in a block of a panel. With four vectors, a block takes 32 KiB; it stays in the L1
 /// cache while all rows are multiplied by it.
@@ -20,20 +23,12 @@ pub struct Gates<const G: usize> {
 
 impl<const G: usize> Gates<G> {
     /// Packs weights for rows of `width` values.
-    #[inline(always)]
-    pub fn pack<S: Lanes>(simd: S, weights: [&[f32]; G], [hidden, width]: [usize; 2]) -> Self {
+    pub fn pack(level: Level, weights: [&[f32]; G], [hidden, width]: [usize; 2]) -> Self {
         let mut values = Buffer::new(width * hidden * G);
-        let mut vectors = values.chunks_exact_mut(S::F32_LANES);
-        for first in (0..width).step_by(S::F32_LANES) {
-            let units = first.min(hidden)..hidden.min(first + S::F32_LANES);
-            for term in 0..hidden {
-                for weights in weights {
-                    let vector = load(simd, &weights[term * hidden..][units.clone()]);
-                    let target = vectors.next().expect("as many vectors");
-                    target.copy_from_slice(bytemuck::cast_slice(&[vector]));
-                }
-            }
-        }
+        let panels = values.chunks_exact_mut(level.lanes() * hidden * G).enumerate();
+        each(width * hidden * G / 4, panels, |(panel, target)| {
+            pack_units(level, weights, (hidden, panel), target);
+        });
         Self { values, hidden }
     }
 
@@ -66,31 +61,19 @@ pub struct Columns<const G: usize> {
 
 impl<const G: usize> Columns<G> {
     /// Packs weights for rows of `width` values.
-    #[inline(always)]
-    pub fn pack<S: Lanes>(simd: S, weights: [&[f32]; G], [hidden, width]: [usize; 2]) -> Self {
-        let lanes = S::F32_LANES;
+    pub fn pack(level: Level, weights: [&[f32]; G], [hidden, width]: [usize; 2]) -> Self {
         let mut values = Buffer::new(width * width * G);
-        for first in (0..width).step_by(lanes) {
-            let (start, group) = Self::group::<S>(first, width);
-            for (gate, weights) in weights.into_iter().enumerate() {
-                for column in (0..width).step_by(lanes) {
-                    let rows = weights.get(first * hidden + column..).unwrap_or_default();
-                    let size = [first, column].map(|at| hidden.saturating_sub(at));
-                    let at = start * G * width + (gate * width + column) * group + first - start;
-                    transpose(simd, (rows, hidden), size, (&mut values[at..], group), |column| column);
-                }
-            }
-        }
+        let (lanes, mut rest, mut first) = (level.lanes(), &mut values[..], 0);
+        let groups = std::iter::from_fn(|| {
+            let (start, group) = (first, group(first, width, lanes));
+            first += group;
+            let target = rest.split_off_mut(..group * G * width)?;
+            (start < width).then_some((start, group, target))
+        });
+        each(width * width * G / 4, groups, |(start, group, target)| {
+            pack_columns(level, weights, [hidden, width], [start, group], target);
+        });
         Self { values, width }
-    }
-
-    /// Returns the group of vectors that contains value `at`: the index of its first value, and its number of
-    /// values. Vectors that do not fill a group of [`GROUP`] are groups of one.
-    #[inline(always)]
-    fn group<S: Lanes>(at: usize, width: usize) -> (usize, usize) {
-        let group = GROUP * S::F32_LANES;
-        let start = at / group * group;
-        if start + group <= width { (start, group) } else { (at, S::F32_LANES) }
     }
 
     /// Multiplies rows of the gates' gradients by the weights. Writes products `[rows, width]`.
@@ -98,7 +81,7 @@ impl<const G: usize> Columns<G> {
     pub fn multiply<S: Lanes>(&self, simd: S, rows: usize, gates: Scalars<'_>, products: &mut [f32]) {
         let (width, mut first) = (self.width, 0);
         while first < width {
-            let (_, group) = Self::group::<S>(first, width);
+            let group = group(first, width, S::F32_LANES);
             let size = [rows, G * width];
             let panel = &self.values[first * G * width..][..group * G * width];
             let (products, steps) = (&mut products[first..], [width, S::F32_LANES]);
@@ -108,6 +91,58 @@ impl<const G: usize> Columns<G> {
                 multiply::<S, GROUP>(simd, size, gates, panel, products, steps);
             }
             first += group;
+        }
+    }
+}
+
+/// Returns the number of values in the group of vectors that begins with value `first`. Vectors that do not
+/// fill a group of [`GROUP`] are groups of one.
+#[inline(always)]
+fn group(first: usize, width: usize, lanes: usize) -> usize {
+    if first + GROUP * lanes <= width { GROUP * lanes } else { lanes }
+}
+
+kernel! {
+    /// Packs the weights of a vector of units for [`Gates`]. The first of them is unit `panel * lanes`.
+    fn pack_units<S, const G: usize>(
+        simd: S,
+        weights: [&[f32]; G],
+        hidden_and_panel: (usize, usize),
+        target: &mut [f32],
+    ) {
+        let (hidden, panel) = hidden_and_panel;
+        let first = panel * S::F32_LANES;
+        let units = first.min(hidden)..hidden.min(first + S::F32_LANES);
+        let mut vectors = target.chunks_exact_mut(S::F32_LANES);
+        for term in 0..hidden {
+            for weights in weights {
+                let vector = load(simd, &weights[term * hidden..][units.clone()]);
+                let target = vectors.next().expect("as many vectors");
+                target.copy_from_slice(bytemuck::cast_slice(&[vector]));
+            }
+        }
+    }
+}
+
+kernel! {
+    /// Packs the weights of a group of vectors for [`Columns`].
+    fn pack_columns<S, const G: usize>(
+        simd: S,
+        weights: [&[f32]; G],
+        sizes: [usize; 2],
+        start_and_group: [usize; 2],
+        target: &mut [f32],
+    ) {
+        let ([hidden, width], [start, group]) = (sizes, start_and_group);
+        for first in (start..start + group).step_by(S::F32_LANES) {
+            for (gate, weights) in weights.into_iter().enumerate() {
+                for column in (0..width).step_by(S::F32_LANES) {
+                    let rows = weights.get(first * hidden + column..).unwrap_or_default();
+                    let size = [first, column].map(|at| hidden.saturating_sub(at));
+                    let at = (gate * width + column) * group + first - start;
+                    transpose(simd, (rows, hidden), size, (&mut target[at..], group), |column| column);
+                }
+            }
         }
     }
 }

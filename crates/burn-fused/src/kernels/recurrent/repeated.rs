@@ -13,7 +13,8 @@ use crate::kernels::product::multiply;
 use crate::kernels::rows::{add_rows, copy_rows};
 use crate::kernels::simd::Level;
 use crate::runtime::memory::Buffer;
-use crate::runtime::poll;
+use crate::runtime::poll::Poll;
+use crate::runtime::threads::each;
 
 /// Number of values in a key. Rows are looked up by their first values.
 const BEGINNING: usize = 8;
@@ -22,6 +23,9 @@ const LEAST: usize = 16;
 /// Number of rows in a block. Each block is summed separately, and its sum is added to the total: one long
 /// chain of additions is less exact.
 const ROWS: usize = 512;
+
+/// Approximate number of values in an item for a thread.
+const ITEM: usize = 1 << 13;
 
 /// The distinct rows of a matrix.
 #[derive(Debug, Clone)]
@@ -71,14 +75,17 @@ impl Repeated {
     /// Returns one sum for each distinct row of the matrix. Row `i` of `rows`, for example the gradient of
     /// row `i` of the matrix, is added to the sum of the distinct row that equals row `i` of the matrix.
     pub fn sums(&self, level: Level, rows: &[f32], width: usize) -> Buffer {
-        let [mut sums, mut some] = [(); 2].map(|()| Buffer::zeroed(self.firsts.len() * width));
-        let poll = poll::current();
-        for (numbers, rows) in self.numbers.chunks(ROWS).zip(rows.chunks(ROWS * width)) {
-            some.fill(0.0);
-            add_rows(level, width, numbers, rows, &mut some);
-            sums.iter_mut().zip(&*some).for_each(|(sum, some)| *sum += some);
-            poll();
-        }
+        let mut sums = Buffer::zeroed(self.firsts.len() * width);
+        let (some, poll) = ((ITEM / width).max(1), Poll::current());
+        each(rows.len() / 8, sums.chunks_mut(some * width).enumerate(), |(item, sums)| {
+            let mut of_block = vec![0.0; sums.len()];
+            for (numbers, rows) in self.numbers.chunks(ROWS).zip(rows.chunks(ROWS * width)) {
+                of_block.fill(0.0);
+                add_rows(level, width, (numbers, item * some), rows, &mut of_block);
+                sums.iter_mut().zip(&of_block).for_each(|(sum, value)| *sum += value);
+            }
+            poll.call();
+        });
         sums
     }
 }
@@ -92,7 +99,7 @@ pub fn of_weights(level: Level, terms: &[f32], gates: &[f32], columns: usize) ->
     let gates = Matrix::new(gates, [rows, columns]);
     let mut of_weights = Buffer::new(terms.rows * gates.columns);
     multiply(level, terms, gates, &mut of_weights, false);
-    poll::current()();
+    Poll::current().call();
     of_weights
 }
 

@@ -155,6 +155,20 @@ impl Level {
         }
     }
 
+    /// Returns the number of f32 values in a vector of this level.
+    pub(crate) fn lanes(self) -> usize {
+        struct Count;
+        impl Kernel for Count {
+            type Output = usize;
+
+            #[inline(always)]
+            fn run<S: Lanes>(self, _simd: S) -> usize {
+                S::F32_LANES
+            }
+        }
+        self.run(Count)
+    }
+
     /// Runs `kernel` with this level's instructions. If the machine does not support them, runs it with the
     /// instructions of [`Portable`](Self::Portable).
     pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Output {

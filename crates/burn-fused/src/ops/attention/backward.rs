@@ -16,7 +16,6 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use burn::backend::flex::FlexTensor;
-use rayon::prelude::*;
 
 use super::softmax::SoftmaxBackward;
 use super::{Block, Setup, Sizes};
@@ -24,7 +23,8 @@ use crate::kernels::attention::{Multiply, PANEL, View, pack, pack_transposed, ro
 use crate::kernels::simd::Scalars;
 use crate::ops::flex_tensor::values;
 use crate::runtime::memory::Buffer;
-use crate::runtime::poll;
+use crate::runtime::poll::Poll;
+use crate::runtime::threads::each;
 
 /// What forward saves for backward.
 #[derive(Debug, Clone)]
@@ -67,12 +67,8 @@ impl State {
             let output = values(&self.output);
             Part { setup, skips, batch, heads, inputs, output, gradient, stats, gradients }
         });
-        match rayon::current_num_threads() {
-            1 => parts.for_each(|part| part.run(poll::current())),
-            // These threads do not poll: the poll callback may be called only on the thread that runs
-            // backward.
-            _ => parts.collect::<Vec<_>>().into_par_iter().for_each(|part| part.run(|| ())),
-        }
+        let poll = Poll::current();
+        each(2 * setup.sizes.time(), parts, |part| part.run(poll));
         let tensor = |buffer: Buffer, length, width| {
             (!buffer.is_empty()).then(|| setup.joined(buffer, length).into_tensor(&[batch, length, width]))
         };
@@ -107,7 +103,7 @@ const BLOCK: [usize; 2] = [32, 256];
 const POLL: usize = 8;
 
 impl<'a> Part<'a> {
-    fn run(mut self, poll: fn()) {
+    fn run(mut self, poll: Poll) {
         let Self { setup, skips, batch, stats, .. } = self;
         let Sizes { queries, keys, heads, kv_heads, .. } = setup.sizes;
         let shared = heads / kv_heads;
@@ -127,7 +123,7 @@ impl<'a> Part<'a> {
                 for head in kv_head * shared..(kv_head + 1) * shared {
                     for (n, block) in blocks.iter().enumerate() {
                         if n % POLL == 0 {
-                            poll();
+                            poll.call();
                         }
                         let adds = [block.keys.start < first, head % shared > 0 || block.first > 0];
                         let seen = block.keys.start.max(first)..block.keys.end.min(keys.end);

@@ -5,7 +5,6 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use burn::backend::flex::FlexTensor;
-use rayon::prelude::*;
 
 use super::backward::State;
 use super::softmax::softmax;
@@ -15,6 +14,7 @@ use crate::kernels::simd::Scalars;
 use crate::ops::extension::{Backward, Saved};
 use crate::ops::flex_tensor::{contiguous, values};
 use crate::runtime::memory::Buffer;
+use crate::runtime::threads::each;
 
 /// Returns the context, and the softmax weights if `weights` is set, each with its backward.
 pub fn forward(
@@ -39,10 +39,7 @@ pub fn forward(
         let weights = of_weights.next().unwrap_or_default();
         Part { setup: &setup, skips, batch, heads, inputs, context, stats, weights }
     });
-    match rayon::current_num_threads() {
-        1 => parts.for_each(Part::run),
-        _ => parts.collect::<Vec<_>>().into_par_iter().for_each(Part::run),
-    }
+    each(setup.sizes.time(), parts, Part::run);
     let [q, k, v] = tensors;
     let context = setup.joined(context, queries).into_tensor(&[batch, queries, width]);
     let saved = State { setup: Arc::new(setup), q, k, stats: Arc::new(stats), output: context.clone() };

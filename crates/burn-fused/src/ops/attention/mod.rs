@@ -149,6 +149,12 @@ impl Sizes {
         (fits && f32s && all > 0).then_some(Self { batch, queries, keys, heads, kv_heads, width })
     }
 
+    /// Returns the approximate time of forward on one thread, in nanoseconds.
+    fn time(&self) -> usize {
+        // Two products and the exponentials.
+        self.batch * self.heads * self.queries * self.keys * (2 * self.width + 64) / 64
+    }
+
     /// Returns the number of values in a row of queries and in a row of keys.
     fn rows(&self) -> [usize; 2] {
         [self.heads * self.width, self.kv_heads * self.width]

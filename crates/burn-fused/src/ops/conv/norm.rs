@@ -13,14 +13,14 @@ use burn::tensor::{DType, Tensor};
 
 use super::operator::{parameters, shape_of};
 use super::{Algorithm, ConvLayer};
-use crate::kernels::conv::{Back, Convolution, Means, NormForward, Route, Shape, with_buffers};
+use crate::kernels::conv::{Back, Convolution, Means, NormForward, Route, Shape};
 use crate::kernels::epilogue::Epilogue;
 use crate::kernels::norm::Moments;
 use crate::kernels::simd::{Level, MAX_LANES};
 use crate::ops::extension::{Backward, Saved, on_flex};
 use crate::ops::flex_tensor::{contiguous, tensor, values};
 use crate::ops::norm::{Normalised, statistics};
-use crate::runtime::poll;
+use crate::runtime::poll::Poll;
 
 /// Convolves `images`, normalises the result with `scale` and `shift` as
 /// [`batch_norm`](crate::norm::batch_norm) does, and applies `epilogue`. Returns `None` if the operator does
@@ -77,10 +77,8 @@ fn forward(
     let tensors = tensors.map(contiguous);
     let [input, weights, bias, scale, shift] = tensors.each_ref().map(values);
     let conv = Convolution { level: Level::current(), route, shape, epilogue };
-    let (output, saved) = with_buffers(|[buffers, _]| {
-        let (layer, parameters) = ([weights, bias], [scale, shift]);
-        conv.level.run(NormForward { conv, input, layer, parameters, epsilon, backward, buffers })
-    });
+    let (layer, parameters) = ([weights, bias], [scale, shift]);
+    let (output, saved) = NormForward { conv, input, layer, parameters, epsilon, backward }.run();
     let [height, width] = shape.output_size(epilogue);
     let output = output.into_tensor(&[shape.batch, shape.outputs, height, width]);
     let (moments, saved) = (saved.moments.clone(), Arc::new(saved));
@@ -88,9 +86,9 @@ fn forward(
         let Shape { batch, inputs, outputs, height, width } = shape;
         let ([input, weights, _, scale, shift], gradient) =
             (tensors.each_ref().map(values), values(&gradient));
-        let poll = &mut poll::current();
-        let means = Means { conv, parameters: [scale, shift], saved: &saved, gradient, between: &mut *poll };
-        let (normed, of_parameters) = conv.level.run(means);
+        let poll = Poll::current();
+        let means = Means { conv, parameters: [scale, shift], saved: &saved, gradient, poll };
+        let (normed, of_parameters) = means.run();
         let (argmax, normed) = (saved.argmax(), Some(&normed));
         let back = Back { input, weights, output: &[], argmax, gradient, normed, of_input };
         let found = conv.backward(back, poll);

@@ -25,7 +25,7 @@ use crate::ops::flex_tensor::{contiguous, tensor, values};
 use crate::ops::precision::{compose_mixed, rounded_to, supported};
 use crate::ops::shapes;
 use crate::runtime::fallback::any_unsupported;
-use crate::runtime::poll;
+use crate::runtime::poll::Poll;
 
 /// A convolution layer: Burn's, or the one of `burn_fused::nn`.
 pub trait ConvLayer {
@@ -201,7 +201,7 @@ fn forward(
         let Shape { batch, inputs, outputs, height, width } = shape;
         let size = [batch, inputs, height, width];
         let tensors = [&images, &output, &gradient];
-        let (weights, poll) = (values(&weights), &mut poll::current());
+        let (weights, poll) = (values(&weights), Poll::current());
         let (of_images, of_weights, of_bias) = match Half::from_dtype(images.dtype()) {
             Some(half) => {
                 let [input, output, gradient] = tensors.map(|tensor| half.bits(tensor));

@@ -12,7 +12,7 @@ use burn::nn::conv::Conv2d;
 use burn::tensor::{DType, Tensor};
 
 use super::operator::{ConvLayer, conv_relu_pool, parameters, shape_of};
-use crate::kernels::conv::{Back, BackwardPass, ForwardPass, Parameters, Shape, pair_fits, with_buffers};
+use crate::kernels::conv::{Back, BackwardPass, ForwardPass, Parameters, Shape, pair_fits};
 use crate::kernels::epilogue::Epilogue;
 use crate::kernels::quantization::{Int8Error, QParams, Scheme};
 use crate::kernels::simd::Level;
@@ -20,7 +20,7 @@ use crate::ops::extension::{Backward, Saved, on_flex};
 use crate::ops::fake_quantize::{fake_quantize, range};
 use crate::ops::flex_tensor::{contiguous, tensor, values};
 use crate::ops::shapes;
-use crate::runtime::poll;
+use crate::runtime::poll::Poll;
 
 /// Applies [`conv_relu_pool`] to `images` `[batch, channels, height, width]` with `first`, and then to the
 /// result with `second`. Returns `[batch, outputs, height / 4, width / 4]`.
@@ -153,9 +153,8 @@ fn forward(
     let (level, input) = (Level::current(), values(&images));
     let (epilogue, parameters) =
         (Epilogue::ReluPool, layers.each_ref().map(|layer| layer.each_ref().map(values)));
-    let (output, between) = with_buffers(|buffers| {
-        level.run(ForwardPass { shapes, epilogue, input, layers: parameters, quantize, backward, buffers })
-    });
+    let pass = ForwardPass { level, shapes, epilogue, input, layers: parameters, quantize, backward };
+    let (output, between) = pass.run();
     let [height, width] = shapes[1].output_size(Epilogue::ReluPool);
     let output = output.into_tensor(&[shapes[1].batch, shapes[1].outputs, height, width]);
     let between = Arc::new(between);
@@ -170,10 +169,9 @@ fn forward(
             normed: None,
             of_input,
         };
-        let (between, poll) = (Some(&*between), &mut poll::current());
-        let [mut first, second] = with_buffers(|buffers| {
-            level.run(BackwardPass { shapes, epilogue, back, weights, between, poll, buffers })
-        });
+        let (between, poll) = (Some(&*between), Poll::current());
+        let pass = BackwardPass { level, shapes, epilogue, back, weights, between, poll };
+        let [mut first, second] = pass.run();
         let of_images = first.input.take().map(|found| found.into_tensor(&images.shape()));
         let [[weights1, bias1], [weights2, bias2]] = [(first, 0), (second, 1)].map(|(found, n)| {
             let [weights, bias] = &layers[n];

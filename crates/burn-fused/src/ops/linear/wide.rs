@@ -9,14 +9,15 @@ use burn::backend::flex::FlexTensor;
 use burn::tensor::DType;
 
 use super::Sizes;
-use crate::kernels::activation::{ActivationFunction, ROWS, activate_rows, add_rows, apply_slopes};
+use crate::kernels::activation::{ActivationFunction, ROWS, activate_rows, apply_slopes, sum_rows};
 use crate::kernels::half::MatmulPrecision;
 use crate::kernels::matrix::Matrix;
 use crate::kernels::simd::Level;
 use crate::ops::extension::{Backward, Saved};
 use crate::ops::flex_tensor::{contiguous, unshared, values};
 use crate::runtime::memory::Buffer;
-use crate::runtime::poll;
+use crate::runtime::poll::Poll;
+use crate::runtime::threads::each;
 
 /// Returns the sizes of the operator if all tensors are f32 and the weights are not empty.
 pub fn sizes_of(tensors: [&FlexTensor; 3]) -> Option<Sizes> {
@@ -53,19 +54,19 @@ pub fn forward(
     };
     let has_bias = !values(&bias).is_empty();
     let backward = Backward::new(move |gradient, of_input| {
-        let poll = poll::current();
+        let poll = Poll::current();
         let mut of_bias = Buffer::zeroed(if has_bias { outputs } else { 0 });
         let gradient = before_activation(level, activation, gradient, inner, &mut of_bias, outputs);
-        poll();
+        poll.call();
         let g = values(&gradient);
         let g = Matrix::new(g, [batch, outputs]);
         let mut of_weights = Buffer::new(inputs * outputs);
         precision.multiply(level, Matrix::new(values(&x), [batch, inputs]).transpose(), g, &mut of_weights);
-        poll();
+        poll.call();
         let of_x = of_input.then(|| {
             let mut of_x = Buffer::new(batch * inputs);
             precision.multiply(level, g, matrix(&weights).transpose(), &mut of_x);
-            poll();
+            poll.call();
             of_x.into_tensor(&x.shape())
         });
         let of_bias = has_bias.then(|| of_bias.into_tensor(&[outputs]));
@@ -74,8 +75,8 @@ pub fn forward(
     (output, backward)
 }
 
-/// Returns the gradient of the activation's input, and adds the sum of its rows to `of_bias`. `known` has the
-/// outputs of ReLU or the slopes of GELU; `None` stands for the identity.
+/// Returns the gradient of the activation's input, and adds the sum of its rows to `of_bias`, which may be
+/// empty. `known` has the outputs of ReLU or the slopes of GELU; `None` stands for the identity.
 fn before_activation(
     level: Level,
     activation: ActivationFunction,
@@ -84,17 +85,34 @@ fn before_activation(
     of_bias: &mut [f32],
     outputs: usize,
 ) -> FlexTensor {
-    let Some(known) = known else {
-        add_rows(level, outputs, values(&gradient), of_bias);
-        return gradient;
+    let (poll, part, len) = (Poll::current(), ROWS * outputs, values(&gradient).len());
+    let mut sums = Buffer::new(len.div_ceil(part) * of_bias.len());
+    let mut of_parts = sums.chunks_mut(outputs);
+    let mut of_part = || of_parts.next().unwrap_or_default();
+    let sum = |gradient: &[f32], sums: &mut [f32]| {
+        if !sums.is_empty() {
+            sum_rows(level, gradient, sums);
+        }
+        poll.call();
     };
-    let poll = poll::current();
-    let (mut gradient, part) = (unshared(gradient), ROWS * outputs);
-    let parts = values(&known).chunks(part).zip(gradient.storage_mut().chunks_mut(part));
-    for (known, gradient) in parts {
-        apply_slopes(level, activation, known, gradient);
-        add_rows(level, outputs, gradient, of_bias);
-        poll();
+    let gradient = match known {
+        Some(known) => {
+            let mut gradient = unshared(gradient);
+            let parts = values(&known).chunks(part).zip(gradient.storage_mut().chunks_mut(part));
+            each(len / 8, parts.map(|parts| (parts, of_part())), |((known, gradient), sums)| {
+                apply_slopes(level, activation, known, gradient);
+                sum(gradient, sums);
+            });
+            gradient
+        }
+        None => {
+            let parts = values(&gradient).chunks(part).map(|gradient| (gradient, of_part()));
+            each(len / 16, parts, |(gradient, sums)| sum(gradient, sums));
+            gradient
+        }
+    };
+    for sums in sums.chunks_exact(outputs) {
+        of_bias.iter_mut().zip(sums).for_each(|(total, sum)| *total += sum);
     }
     gradient
 }

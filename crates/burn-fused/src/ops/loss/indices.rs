@@ -8,7 +8,6 @@
 use burn::backend::TensorMetadata;
 use burn::backend::flex::FlexTensor;
 use burn::tensor::{DType, Int, Tensor};
-use rayon::iter::{ParallelBridge, ParallelIterator};
 
 use super::scaled;
 
@@ -17,7 +16,8 @@ use crate::kernels::simd::Level;
 use crate::ops::extension::{Backward, Saved, on_flex_or};
 use crate::ops::flex_tensor::{contiguous, f32_on_flex, tensor, values};
 use crate::runtime::memory::Buffer;
-use crate::runtime::poll;
+use crate::runtime::poll::Poll;
+use crate::runtime::threads::each;
 
 /// Options of [`cross_entropy_of_indices`].
 pub(crate) struct IndexLoss<'a> {
@@ -59,7 +59,9 @@ struct Labels {
 }
 
 /// Number of scores in a block of rows. The poll callback is called between blocks.
-const BLOCK: usize = 1 << 16;
+const BLOCK: usize = 1 << 14;
+/// Approximate time in nanoseconds for a score: an exponential, and several passes.
+const SCORE_TIME: usize = 1;
 
 impl Labels {
     fn from_targets(
@@ -97,21 +99,18 @@ impl Labels {
         let mut rows = std::mem::take(&mut self.rows);
         let (at_once, factor) = (self.rows_at_once(), (1.0 / self.normalizer) as f32);
         let size = at_once * self.classes;
+        let time = rows.len() * self.classes * SCORE_TIME;
         // If nothing else refers to the scores, the gradient overwrites them while they are in the cache.
         let is_gradient = backward && scores.is_unique();
         if is_gradient {
             let blocks = rows.chunks_mut(at_once).zip(scores.storage_mut::<f32>().chunks_mut(size));
-            in_parallel(
-                blocks,
-                || (),
-                |(rows, target)| {
-                    losses(level, self.counted(), target, rows);
-                    gradients(level, self.counted(), rows, None, target, factor);
-                },
-            );
+            each(time, blocks, |(rows, target)| {
+                losses(level, self.counted(), target, rows);
+                gradients(level, self.counted(), rows, None, target, factor);
+            });
         } else {
             let blocks = rows.chunks_mut(at_once).zip(values(&scores).chunks(size));
-            in_parallel(blocks, || (), |(rows, scores)| losses(level, self.counted(), scores, rows));
+            each(time, blocks, |(rows, scores)| losses(level, self.counted(), scores, rows));
         }
         let counting = rows.iter().filter(|row| !row.is_padding);
         let loss = counting.map(|row| f64::from(row.loss)).sum::<f64>() / self.normalizer;
@@ -121,11 +120,12 @@ impl Labels {
                 return [Some(scaled(scores, &upstream))];
             }
             let factor = (f64::from(values(&upstream)[0]) / self.normalizer) as f32;
-            let mut gradient = Buffer::new(values(&scores).len());
+            let (mut gradient, poll) = (Buffer::new(values(&scores).len()), Poll::current());
             let blocks = values(&scores).chunks(size).zip(gradient.chunks_mut(size));
             let blocks = self.rows.chunks(at_once).zip(blocks);
-            in_parallel(blocks, poll::current(), |(rows, (source, target))| {
+            each(time, blocks, |(rows, (source, target))| {
                 gradients(level, self.counted(), rows, Some(source), target, factor);
+                poll.call();
             });
             [Some(gradient.into_tensor(&scores.shape()))]
         });
@@ -141,23 +141,5 @@ impl Labels {
     /// Returns the number of rows in a block.
     fn rows_at_once(&self) -> usize {
         (BLOCK / self.classes).max(1)
-    }
-}
-
-/// Calls `block` for each block, on all threads if there are several blocks. Calls `after` on this thread. If
-/// several threads run the blocks, `after` is called once after all blocks, and otherwise after each block.
-fn in_parallel<B: Send>(
-    blocks: impl ExactSizeIterator<Item = B> + Send,
-    after: impl Fn(),
-    block: impl Fn(B) + Sync + Send,
-) {
-    if blocks.len() > 1 && rayon::current_num_threads() > 1 {
-        blocks.par_bridge().for_each(block);
-        after();
-    } else {
-        blocks.for_each(|values| {
-            block(values);
-            after();
-        })
     }
 }

@@ -7,7 +7,6 @@
 use burn::backend::TensorMetadata;
 use burn::backend::flex::FlexTensor;
 use burn::tensor::{DType, Tensor};
-use rayon::prelude::*;
 
 use crate::kernels::norm::layer_norm::{ROWS, RowsBackward, Rule, Statistics, rows_forward};
 use crate::kernels::simd::Level;
@@ -15,7 +14,8 @@ use crate::ops::extension::{Backward, Saved, on_flex_or};
 use crate::ops::flex_tensor::{contiguous, unshared, values};
 use crate::ops::precision::compose_mixed;
 use crate::runtime::memory::Buffer;
-use crate::runtime::poll;
+use crate::runtime::poll::Poll;
+use crate::runtime::threads::each;
 
 /// Normalises the rows of `x` `[..., width]` by `rule`, with `width` values of `gamma` and of `beta`. If the
 /// operator does not support the tensors, runs Burn's layer, `burns`.
@@ -55,34 +55,28 @@ fn forward(tensors: [FlexTensor; 3], width: usize, rule: Rule) -> (FlexTensor, B
     let part = |((rows, output), statistics)| {
         rows_forward(level, rule, rows, parameters, output, statistics);
     };
-    match rayon::current_num_threads() {
-        1 => part(((rows, &mut output[..]), &mut statistics[..])),
-        _ => {
-            let parts = rows.par_chunks(ROWS * width).zip(output.par_chunks_mut(ROWS * width));
-            parts.zip(statistics.par_chunks_mut(ROWS)).for_each(part);
-        }
-    }
+    let parts = rows.chunks(ROWS * width).zip(output.chunks_mut(ROWS * width));
+    each(rows.len() / 4, parts.zip(statistics.chunks_mut(ROWS)), part);
     let output = output.into_tensor(&x.shape());
     let has_beta = !values(&beta).is_empty();
     let backward = Backward::new(move |gradient, _of_x| {
-        let (gamma, poll) = (values(&gamma), poll::current());
+        let (gamma, poll) = (values(&gamma), Poll::current());
         // The gradient of x overwrites the gradient of the output.
         let mut of_x = unshared(gradient);
         let mut of_parameters = [(); 2].map(|()| Buffer::zeroed(width));
-        let mut sums = Buffer::new(2 * width);
-        let (of_gamma, of_beta) = sums.split_at_mut(width);
-        let blocks = of_x.storage_mut::<f32>().chunks_mut(ROWS * width);
-        for ((rows, statistics), gradient) in
-            values(&x).chunks(ROWS * width).zip(statistics.chunks(ROWS)).zip(blocks)
-        {
-            of_gamma.fill(0.0);
-            of_beta.fill(0.0);
-            let centred = rule.centred;
+        // The sums of gamma and beta of each block, which are then added in order.
+        let mut sums = Buffer::zeroed(2 * width * statistics.len().div_ceil(ROWS));
+        let blocks = of_x.storage_mut::<f32>().chunks_mut(ROWS * width).zip(sums.chunks_mut(2 * width));
+        let blocks = values(&x).chunks(ROWS * width).zip(statistics.chunks(ROWS)).zip(blocks);
+        each(values(&x).len() / 2, blocks, |((rows, statistics), (gradient, sums))| {
+            let ((of_gamma, of_beta), centred) = (sums.split_at_mut(width), rule.centred);
             level.run(RowsBackward { centred, rows, statistics, gamma, gradient, of_gamma, of_beta });
-            for (total, sum) in of_parameters.iter_mut().zip([&of_gamma, &of_beta]) {
-                total.iter_mut().zip(sum.iter()).for_each(|(total, sum)| *total += sum);
+            poll.call();
+        });
+        for sums in sums.chunks_exact(2 * width) {
+            for (total, sum) in of_parameters.iter_mut().zip(sums.chunks_exact(width)) {
+                total.iter_mut().zip(sum).for_each(|(total, sum)| *total += sum);
             }
-            poll();
         }
         let [of_gamma, of_beta] = of_parameters.map(|gradient| gradient.into_tensor(&[width]));
         [Some(of_x), Some(of_gamma), has_beta.then_some(of_beta)]

@@ -6,7 +6,7 @@ use burn::backend::flex::FlexTensor;
 use burn::tensor::Tensor;
 
 use super::parameters::{Gate, HIDDEN_BIAS, HIDDEN_WEIGHTS, INPUT_BIAS, Parameters, of_gates, tensors};
-use crate::kernels::recurrent::gru::{GATES, Steps, StepsBack};
+use crate::kernels::recurrent::gru::{self, Forward, GATES};
 use crate::kernels::recurrent::repeated::{Repeated, of_input_weights, of_weights};
 use crate::kernels::recurrent::sequences::{Order, Sequences};
 use crate::kernels::simd::Level;
@@ -54,15 +54,16 @@ fn forward(
     let mut products = Buffer::new(if backward { sequences.rows() * sequences.width() } else { 0 });
     let mut output = Buffer::new(sequences.rows() * sequences.hidden);
     let biases = [INPUT_BIAS, HIDDEN_BIAS].map(|which| parameters.biases(which, sequences));
-    level.run(Steps {
+    let forward = Forward {
         sequences,
         weights: parameters.each(HIDDEN_WEIGHTS),
         biases: biases.each_ref().map(|bias| &**bias),
-        before: sequences.padded(values(&hidden)),
+        before: &sequences.padded(values(&hidden)),
         gates: &mut gates,
         saved_products: &mut products,
         output: &mut output,
-    });
+    };
+    forward.run(level);
     let output = output.into_tensor(&sequences.output_shape());
     let result = output.clone();
     let backward = Backward::new(move |gradient, of_input| {
@@ -70,7 +71,7 @@ fn forward(
         let states = Sequences { inputs: 0, ..sequences };
         let before = states.inputs_and_states(&[], values(&output), hidden, width);
         let of_state = !hidden.is_empty();
-        let (of_hidden, of_products, of_biases) = level.run(StepsBack {
+        let backward = gru::Backward {
             sequences,
             weights: parameters.each(HIDDEN_WEIGHTS),
             gradient: values(&gradient),
@@ -78,7 +79,8 @@ fn forward(
             products: &products,
             gates: &mut gates,
             of_state,
-        });
+        };
+        let (of_hidden, of_products, of_biases) = backward.run(level);
         let (inputs, columns) = ((values(&x), sequences.inputs), GATES * width);
         let of_inputs = of_input_weights(level, inputs, repeated.as_ref(), &gates, columns);
         let of_states = of_weights(level, &before, &of_products, columns);

@@ -13,7 +13,7 @@ use burn::backend::{DispatchTensor, TensorMetadata};
 use burn::tensor::Tensor;
 
 use super::parameters::{Gate, HIDDEN_BIAS, HIDDEN_WEIGHTS, INPUT_BIAS, Parameters, of_gates, tensors};
-use crate::kernels::recurrent::lstm::{FORGET, Steps, StepsBack};
+use crate::kernels::recurrent::lstm::{self, FORGET, Forward};
 use crate::kernels::recurrent::repeated::{Repeated, of_input_weights, of_weights};
 use crate::kernels::recurrent::sequences::{Order, Sequences};
 use crate::kernels::simd::Level;
@@ -97,16 +97,17 @@ fn forward<const G: usize>(
     let mut output = Buffer::new(sequences.rows() * sequences.hidden);
     let mut cells = Buffer::new(if backward { sequences.rows() * sequences.width() } else { 0 });
     let mut last_cells = sequences.padded(values(&cell));
-    level.run(Steps {
+    let forward = Forward {
         sequences,
         weights: parameters.each(HIDDEN_WEIGHTS),
         bias: &bias,
-        before: sequences.padded(values(&hidden)),
+        before: &sequences.padded(values(&hidden)),
         cell: &mut last_cells,
         gates: &mut gates,
         cells: &mut cells,
         output: &mut output,
-    });
+    };
+    forward.run(level);
     let last_cells_of_steps = sequences.state(&last_cells);
     let output = output.into_tensor(&sequences.output_shape());
     let kept = Kept {
@@ -161,7 +162,7 @@ impl<const G: usize> Kept<G> {
             None => Buffer::zeroed(sequences.batch * width),
         };
         let of_state = !hidden_values.is_empty();
-        let [of_hidden, of_bias] = level.run(StepsBack {
+        let backward = lstm::Backward {
             sequences,
             weights: parameters.each(HIDDEN_WEIGHTS),
             gradient: values(&gradient),
@@ -170,7 +171,8 @@ impl<const G: usize> Kept<G> {
             gates: &mut self.gates,
             of_cell: &mut of_cell,
             of_state,
-        });
+        };
+        let [of_hidden, of_bias] = backward.run(level);
         // If the inputs do not repeat, one product computes the gradients of input and hidden weights
         // together.
         let (inputs, columns) = (sequences.inputs, G * width);

@@ -12,7 +12,7 @@ use crate::kernels::recurrent::sequences::Sequences;
 use crate::kernels::simd::Level;
 use crate::ops::flex_tensor::{contiguous, values};
 use crate::runtime::memory::Buffer;
-use crate::runtime::poll;
+use crate::runtime::poll::Poll;
 
 /// The two weights of a gate, and its two biases. In both pairs, the first tensor is for the input, and the
 /// second for the hidden state.
@@ -125,7 +125,7 @@ impl<const G: usize> Parameters<G> {
         let weights = Matrix::new(&weights, [sequences.inputs, columns]);
         let mut of_x = Buffer::new(rows * sequences.inputs);
         multiply(level, Matrix::new(gates, [rows, columns]), weights.transpose(), &mut of_x, false);
-        poll::current()();
+        Poll::current().call();
         of_x.into_tensor(&x.shape())
     }
 }

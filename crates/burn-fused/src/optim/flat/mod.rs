@@ -45,6 +45,7 @@ pub use lamb::LambOptions;
 pub use rules::{AdamOptions, Decay, RmspropOptions, SgdOptions};
 
 use crate::kernels::simd::{Kernel, Lanes, Level};
+use crate::runtime::threads::{each, threads_for};
 
 /// The update rule of a step, for weights with `M` moments.
 ///
@@ -112,7 +113,7 @@ use compiled_here;
 
 /// Updates the weights of one parameter, and their moments, at [`Level::current`].
 ///
-/// With 131,072 weights or more, the threads of the current rayon pool share the work.
+/// With many weights, the threads of operators ([`use_threads`](crate::use_threads)) share the work.
 ///
 /// # Panics
 /// If the slices differ in length.
@@ -132,28 +133,26 @@ pub fn update<const M: usize>(
     share(Level::current(), rule, weights, gradients, moments);
 }
 
-/// Minimum number of weights for a thread.
-const PART: usize = 1 << 16;
+/// Number of weights in an item for a thread.
+const PART: usize = 1 << 14;
 
-/// Halves the slices while each half has at least [`PART`] weights, and updates the parts in parallel.
+/// Updates the weights on the threads of operators.
 fn share<const M: usize>(
     level: Level,
     rule: impl UpdateRule<M>,
     weights: &mut [f32],
     gradients: &[f32],
-    mut moments: [&mut [f32]; M],
+    moments: [&mut [f32]; M],
 ) {
-    if weights.len() < 2 * PART || rayon::current_num_threads() == 1 {
+    let time = weights.len() / 2;
+    if threads_for(time) == 1 {
         return rule.pass(level, weights, gradients, moments);
     }
-    let middle = weights.len() / 2;
-    let (weights, other_weights) = weights.split_at_mut(middle);
-    let (gradients, other_gradients) = gradients.split_at(middle);
-    let halves = moments.each_mut().map(|moment| moment.split_off_mut(..middle).expect("as many moments"));
-    rayon::join(
-        || share(level, rule, weights, gradients, halves),
-        || share(level, rule, other_weights, other_gradients, moments),
-    );
+    let mut moments = moments.map(|moment| moment.chunks_mut(PART));
+    let parts = weights.chunks_mut(PART).zip(gradients.chunks(PART)).map(|parts| {
+        (parts, moments.each_mut().map(|moment| moment.next().expect("as long as the weights")))
+    });
+    each(time, parts, |((weights, gradients), moments)| rule.pass(level, weights, gradients, moments));
 }
 
 struct Pass<'a, R, const M: usize> {

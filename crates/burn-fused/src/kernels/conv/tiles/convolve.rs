@@ -7,8 +7,9 @@ use crate::kernels::epilogue::Epilogue;
 use crate::kernels::half::Half;
 use crate::kernels::half::amx::{BLOCK, Operands, TILE, WORDS, tiles};
 use crate::kernels::simd::{Kernel, Lanes};
+use crate::runtime::poll::Poll;
 
-/// Maximum number of steps between two calls of [`Convolve::between`]. A step multiplies 32 input channels of
+/// Maximum number of steps between two calls of [`Convolve::poll`]. A step multiplies 32 input channels of
 /// 32 pixels by the weights of one of the nine taps of the 3x3 kernel ([`Operands::steps`]). 1024 steps take
 /// some tens of microseconds.
 const STEPS: usize = 1024;
@@ -30,8 +31,8 @@ pub struct Convolve<'a> {
     /// Receives the argmax of each pooled pixel, with 16 channels side by side. Empty if the argmax is not
     /// kept.
     pub argmax: &'a mut [u8],
-    /// Callback that lets communication progress. It is called every few tens of microseconds.
-    pub between: &'a mut dyn FnMut(),
+    /// The poll callback. It is called every few tens of microseconds.
+    pub poll: Poll,
     /// Scratch buffers: `sums`, `lanes` and `wide`.
     pub sums: &'a mut Scratch,
     pub lanes: &'a mut Scratch,
@@ -83,7 +84,7 @@ impl Kernel for Convolve<'_> {
                         });
                     }
                     drop(tiles);
-                    (self.between)();
+                    self.poll.call();
                 }
             }
             for (half, sums) in sums.chunks_exact_mut(len).enumerate() {

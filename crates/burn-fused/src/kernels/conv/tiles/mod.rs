@@ -30,6 +30,7 @@ use crate::kernels::epilogue::Epilogue;
 use crate::kernels::half::amx::{BLOCK, TILE};
 use crate::kernels::simd::Level;
 use crate::runtime::memory::Buffer;
+use crate::runtime::poll::Poll;
 
 /// The SIMD level of all processors with tiles.
 const LEVEL: Level = Level::Avx512;
@@ -80,7 +81,7 @@ pub fn forward(
                     weights: packed,
                     bias: Some(bias),
                     argmax,
-                    between: &mut || (),
+                    poll: Poll::nothing(),
                     sums,
                     lanes,
                     wide,
@@ -92,17 +93,12 @@ pub fn forward(
     (output, argmax)
 }
 
-/// Computes the gradients from the gradient of the output. `between` is called every few tens of
+/// Computes the gradients from the gradient of the output. `poll` is called every few tens of
 /// microseconds.
 ///
 /// # Panics
 /// If AMX is not usable.
-pub fn backward(
-    shape: Shape,
-    epilogue: Epilogue,
-    back: Back<'_, u16>,
-    between: &mut dyn FnMut(),
-) -> Gradients<Vec<u16>> {
+pub fn backward(shape: Shape, epilogue: Epilogue, back: Back<'_, u16>, poll: Poll) -> Gradients<Vec<u16>> {
     let mut found = back.of_input.then(|| Vec::with_capacity(shape.input_len()));
     let mut bias = vec![0.0; shape.outputs];
     let mut weights = Buffer::zeroed(shape.weight_len());
@@ -121,7 +117,7 @@ pub fn backward(
             let of_pairs = Some((&mut *pairs, &mut bias[..]));
             LEVEL.run(Channels { flat, first, source, lanes, wide, pixels: rows, pairs: of_pairs });
             let images = &back.input[first * block.inputs * block.pixels()..][..block.input_len()];
-            of_weights.add(flat, images, pairs, pixels, between);
+            of_weights.add(flat, images, pairs, pixels, poll);
             let Some(found) = &mut found else { continue };
             LEVEL.run(Convolve {
                 flat,
@@ -132,7 +128,7 @@ pub fn backward(
                 weights: packed,
                 bias: None,
                 argmax: &mut [],
-                between: &mut *between,
+                poll,
                 sums,
                 lanes,
                 wide,

@@ -5,6 +5,8 @@ use super::super::{Convolution, Route};
 use super::*;
 use crate::kernels::half::Half;
 use crate::kernels::half::amx::testing;
+use crate::runtime::poll::Poll;
+use crate::runtime::poll::counting::counted;
 
 /// Returns values from -1 to 1 that are exact in bf16.
 fn numbers(count: usize, by: usize) -> Vec<f32> {
@@ -57,10 +59,9 @@ fn tiles_give_the_convolutions_of_f32() {
             gradient: &gradient,
             of_input: true,
         };
-        let expected = conv.backward(back, &mut || ());
+        let expected = conv.backward(back, Poll::nothing());
         let images = bits(&images);
-        let mut polls = 0;
-        let (found_output, found) = testing::run_where_needed(|| {
+        let (found_output, found, polls) = testing::run_where_needed(|| {
             let (output, argmax) = forward(shape, epilogue, &images, [&weights, &bias], true);
             let back = Back {
                 normed: None,
@@ -71,8 +72,8 @@ fn tiles_give_the_convolutions_of_f32() {
                 gradient: &bits(&gradient),
                 of_input: true,
             };
-            let found = backward(shape, epilogue, back, &mut || polls += 1);
-            (output, found)
+            let (found, polls) = counted(|poll| backward(shape, epilogue, back, poll));
+            (output, found, polls)
         });
         let wide = |bits: &[u16]| -> Vec<f32> {
             bits.iter().map(|&bits| f32::from_bits(u32::from(bits) << 16)).collect()

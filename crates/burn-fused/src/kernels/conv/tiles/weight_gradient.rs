@@ -6,11 +6,12 @@ use super::super::Shape;
 use super::super::scratch::Scratch;
 use super::{Flat, padded};
 use crate::kernels::half::amx::{BLOCK, Operands, TILE, WORDS, tiles};
+use crate::runtime::poll::Poll;
 
 /// Maximum number of steps in a pass. A pass goes over all taps. A step multiplies 32 pixels by their
 /// gradients ([`Operands::steps`]). The values of both factors stay in the L1 cache during a pass.
 const PASS: usize = 8;
-/// Maximum number of steps between two calls of the callback of [`WeightGradient::add`]. For all nine taps,
+/// Maximum number of steps between two calls of the poll callback in [`WeightGradient::add`]. For all nine taps,
 /// these steps take some tens of microseconds.
 const GROUP: usize = 14 * PASS;
 
@@ -32,15 +33,8 @@ impl<'a> WeightGradient<'a> {
     }
 
     /// Adds a block's part of the gradient of the weights. `images` are the block's input, and `pairs` has
-    /// the gradient of its output. `pixels` is scratch. `between` is called every few tens of microseconds.
-    pub fn add(
-        &mut self,
-        flat: Flat,
-        images: &[u16],
-        pairs: &[u32],
-        pixels: &mut Scratch,
-        between: &mut dyn FnMut(),
-    ) {
+    /// the gradient of its output. `pixels` is scratch. `poll` is called every few tens of microseconds.
+    pub fn add(&mut self, flat: Flat, images: &[u16], pairs: &[u32], pixels: &mut Scratch, poll: Poll) {
         let [inputs, outputs] = [self.inputs, self.outputs].map(padded);
         let pixels = pixels.take::<u16>(inputs * flat.all());
         self.load(flat, images, pixels);
@@ -65,7 +59,7 @@ impl<'a> WeightGradient<'a> {
                         }
                     }
                     drop(tiles);
-                    between();
+                    poll.call();
                 }
             }
         }

@@ -4,17 +4,21 @@
 //! Pixels and weights are transformed to factors, 6x6 for each tile of 4x4 outputs. The position of a factor
 //! is called a point. At each point, the factors of pixels are multiplied by the factors of weights.
 
+use std::ops::Range;
+
 use super::super::Shape;
 use super::super::epilogue::finish;
 use super::super::plane::Plane;
-use super::super::scratch::Buffers;
+use super::super::scratch::{Buffers, Scratch, with_buffers, with_shared};
 use super::super::source::Source;
-use super::factors::{PANEL, Panels, Pixels, TransformTiles, transform_weights};
+use super::factors::{PANEL, Panels, Pixels, ROWS, TransformTiles, transform_weights};
 use super::tile_blocks::{Block, Pace, TILE};
 use super::transform::{HalfTile, InputTransform, OutputTransform, POINTS, PRODUCTS, square};
 use crate::kernels::epilogue::Epilogue;
-use crate::kernels::simd::{Kernel, Lanes, Scalars, add_products, load};
+use crate::kernels::simd::{Kernel, Lanes, Level, Scalars, add_products, load};
 use crate::runtime::memory::Buffer;
+use crate::runtime::poll::Poll;
+use crate::runtime::threads::{chunks, each, evenness, pieces, threads_for};
 
 /// Approximate number of tiles in a block. With 256 channels, the factors of these tiles take 2.4 MB. The
 /// factors of the weights, which take 9.4 MB with 256 inputs and outputs, are read once for each block.
@@ -27,8 +31,12 @@ const CHAIN: usize = 64;
 /// before the next chunk starts.
 const CHUNK: usize = 2 * PANEL;
 
-/// A convolution, for any SIMD level.
+/// A convolution.
+///
+/// Threads share the images if there are enough of them. Otherwise they share the channels of each block:
+/// first those of the input, which are transformed, and then those of the output.
 pub struct Convolve<'a> {
+    pub level: Level,
     pub shape: Shape,
     pub epilogue: Epilogue,
     pub source: Source<'a>,
@@ -42,110 +50,261 @@ pub struct Convolve<'a> {
     /// If present, receives the results before the epilogue, in lanes: a [plane of whole tiles](Plane::tiled)
     /// for each image and vector of channels. The returned output is then empty.
     pub sums: Option<&'a mut [f32]>,
-    /// Callback that lets communication progress. It is called every few tens of microseconds.
-    pub between: &'a mut dyn FnMut(),
-    pub buffers: &'a mut Buffers,
+    /// The poll callback. It is called every few tens of microseconds.
+    pub poll: Poll,
 }
 
-impl Kernel for Convolve<'_> {
-    type Output = (Buffer, Vec<u8>);
+impl Convolve<'_> {
+    /// Returns the output and the argmax.
+    pub fn run(self) -> (Buffer, Vec<u8>) {
+        let Self { level, shape, epilogue, source, bias, poll, .. } = self;
+        let lanes = level.lanes();
+        let panels = Panels::of_weights(shape, lanes);
+        let [height, width] = shape.output_size(epilogue);
+        let mut output = Buffer::new(if self.sums.is_some() { 0 } else { shape.output_len(epilogue) });
+        let argmax_len = shape.batch * panels.vectors * height * width * lanes;
+        let mut argmax = vec![0; if self.keeps_argmax { argmax_len } else { 0 }];
+        let results =
+            Results { output: &mut output, argmax: &mut argmax, sums: self.sums.unwrap_or_default() };
+
+        let images = Block::images(shape, TILES);
+        let units =
+            shape.blocks(images).zip(results.split(shape.batch.div_ceil(images), images, shape.batch));
+        let time = shape.winograd_time(lanes);
+        let (threads, chunks) = (threads_for(time), panels.vectors.div_ceil(CHUNK));
+        let by_image = evenness(shape.batch.div_ceil(images), threads) >= evenness(chunks, threads);
+        with_shared(|shared| {
+            let weights = shared.sums.take(panels.len() * lanes);
+            transform_weights(level, shape, self.weights, self.flipped, weights);
+            let products = Products { shape, epilogue, bias, weights, poll };
+            let pixels = |block: &Block| Pixels::of_block(&source, block, lanes);
+            if by_image {
+                each(time, units, |((first, unit), results)| {
+                    with_buffers(|[buffers, _]| {
+                        let mut results: Vec<_> = results.split(unit.batch, 1, unit.batch).collect();
+                        let Buffers { input, output, part, .. } = buffers;
+                        for block in Block::of_images(unit, first, TILES) {
+                            let pixels = pixels(&block);
+                            let factors = input.take(pixels.len() * lanes);
+                            let groups = 0..pixels.groups;
+                            let lanes = &mut *part;
+                            level.run(Transform { block, source: &source, groups, factors, lanes });
+                            let (vectors, results) = (0..panels.vectors, &mut results[..]);
+                            let buffers = [&mut *output, &mut *part];
+                            level.run(Chunk { products, block, factors, vectors, results, buffers });
+                        }
+                    });
+                });
+                return;
+            }
+            for ((first, unit), results) in units {
+                let mut results: Vec<_> = results.split(unit.batch, 1, unit.batch).collect();
+                for block in Block::of_images(unit, first, TILES) {
+                    let pixels = pixels(&block);
+                    let factors = shared.input.take(pixels.len() * lanes);
+                    let groups = pieces(factors, pixels.groups).enumerate();
+                    let block_time = time / shape.batch * block.images;
+                    each(block_time / 4, groups, |(group, factors)| {
+                        with_buffers(|[buffers, _]| {
+                            let (groups, lanes) = (group..group + 1, &mut buffers.part);
+                            level.run(Transform { block, source: &source, groups, factors, lanes });
+                        });
+                    });
+                    let mut channels: Vec<Vec<Results>> = (0..chunks).map(|_| Vec::new()).collect();
+                    for results in &mut results {
+                        let (vectors, channel) = (CHUNK, CHUNK * lanes);
+                        let split =
+                            results.split_channels([panels.vectors, vectors], [shape.outputs, channel]);
+                        channels.iter_mut().zip(split).for_each(|(chunk, results)| chunk.push(results));
+                    }
+                    let factors = &*factors;
+                    each(block_time, channels.into_iter().enumerate(), |(chunk, mut results)| {
+                        with_buffers(|[buffers, _]| {
+                            let first = chunk * CHUNK;
+                            let vectors = first..panels.vectors.min(first + CHUNK);
+                            let (results, buffers) =
+                                (&mut results[..], [&mut buffers.output, &mut buffers.part]);
+                            level.run(Chunk { products, block, factors, vectors, results, buffers });
+                        });
+                    });
+                }
+            }
+        });
+        (output, argmax)
+    }
+}
+
+/// Transforms the pixels of a block, of some groups of channels.
+struct Transform<'a> {
+    block: Block,
+    source: &'a Source<'a>,
+    groups: Range<usize>,
+    /// Receives the factors of these groups.
+    factors: &'a mut [f32],
+    /// Scratch.
+    lanes: &'a mut Scratch,
+}
+
+impl Kernel for Transform<'_> {
+    type Output = ();
 
     #[inline(always)]
-    fn run<S: Lanes>(self, simd: S) -> Self::Output {
+    fn run<S: Lanes>(self, simd: S) {
+        let Self { block, source, groups, factors, lanes } = self;
+        let (pixels, plane) = (Pixels::of_block(source, &block, S::F32_LANES), block.bordered().len);
+        let lanes = lanes.take(plane + plane / 4);
+        let factors: &mut [S::f32s] = bytemuck::cast_slice_mut(factors);
+        for (group, factors) in groups.zip(factors.chunks_exact_mut(pixels.group_step())) {
+            let transform = TransformTiles {
+                line: InputTransform,
+                block: &block,
+                source,
+                group,
+                lanes: &mut *lanes,
+                target: factors,
+                positions: [0, 1, pixels.step()],
+                sum: None,
+            };
+            transform.run(simd);
+        }
+    }
+}
+
+/// What all products of a convolution need.
+#[derive(Clone, Copy)]
+struct Products<'a> {
+    shape: Shape,
+    epilogue: Epilogue,
+    bias: Option<&'a [f32]>,
+    /// The transformed weights.
+    weights: &'a [f32],
+    poll: Poll,
+}
+
+/// Computes some vectors of output channels of a block.
+struct Chunk<'a, 'r> {
+    products: Products<'a>,
+    block: Block,
+    /// The transformed pixels of the block.
+    factors: &'a [f32],
+    vectors: Range<usize>,
+    /// Receives the results of these channels, for each image of the block.
+    results: &'a mut [Results<'r>],
+    /// Scratch.
+    buffers: [&'a mut Scratch; 2],
+}
+
+impl Kernel for Chunk<'_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Lanes>(self, simd: S) {
         // The registers have to hold the sums of the rows, the vectors of a panel and a scalar.
         if S::REGISTER_COUNT >= 32 { self.with_rows::<S, 8>(simd) } else { self.with_rows::<S, 4>(simd) }
     }
 }
 
-impl Convolve<'_> {
+impl Chunk<'_, '_> {
     #[inline(always)]
-    fn with_rows<S: Lanes, const R: usize>(self, simd: S) -> (Buffer, Vec<u8>) {
-        let Self { shape, epilogue, source, .. } = self;
-        let Buffers { input, output, part, sums } = self.buffers;
-        let panels = Panels { terms: shape.inputs, vectors: shape.outputs.div_ceil(S::F32_LANES) };
-        let weights = sums.take::<S::f32s>(panels.len());
-        transform_weights(simd, shape, self.weights, self.flipped, part.take(shape.inputs * 9), weights);
-
-        let mut pace = Pace::new(self.between);
-        let mut kept = self.sums.map(bytemuck::cast_slice_mut);
-        let mut result = Buffer::new(if kept.is_some() { 0 } else { shape.output_len(epilogue) });
-        let [height, width] = shape.output_size(epilogue);
-        let argmax_len = shape.batch * panels.vectors * height * width * S::F32_LANES;
-        let mut argmax = vec![0; if self.keeps_argmax { argmax_len } else { 0 }];
-        for block in Block::all(shape, TILES) {
-            let tiles = block.tiles().next_multiple_of(R);
-            let pixels = Pixels { groups: source.groups::<S>(), tiles };
-            let factors = input.take::<S::f32s>(pixels.len());
-            let plane = block.bordered().len;
-            let lanes = part.take(plane + plane / 4);
-            for group in 0..pixels.groups {
-                let transform = TransformTiles {
-                    line: InputTransform,
-                    block: &block,
-                    source: &source,
-                    group,
-                    lanes: &mut *lanes,
-                    target: &mut *factors,
-                    positions: [group * tiles, 1, pixels.step()],
-                    sum: None,
-                };
-                transform.run(simd);
-            }
-            for first in (0..panels.vectors).step_by(CHUNK) {
-                let vectors = CHUNK.min(panels.vectors - first);
-                let step = tiles * vectors + 1;
-                let products = output.take::<S::f32s>(PRODUCTS * step);
-                for point in 0..PRODUCTS {
-                    // The number of tiles is rounded up to whole groups of `R` tiles. There is room for the
-                    // results of the additional tiles, which are not used.
-                    let [from, count] = block.tiles_with(point);
-                    let count = count.next_multiple_of(R);
-                    let some = (tiles, [from.min(tiles - count), count]);
-                    let factors = &factors[point * pixels.step()..][..pixels.groups * tiles];
-                    let products = &mut products[point * step..][..tiles * vectors];
-                    for at in (0..vectors).step_by(PANEL) {
-                        let panel = (first + at) / PANEL;
-                        let width = panels.width(panel);
-                        let weights = &weights[panels.at(panel, point)..][..shape.inputs * width];
-                        match width {
-                            PANEL => {
-                                rows::<S, R, PANEL>(simd, some, factors, weights, (at, vectors), products)
-                            }
-                            _ => rows::<S, R, 1>(simd, some, factors, weights, (at, vectors), products),
-                        }
+    fn with_rows<S: Lanes, const R: usize>(self, simd: S) {
+        let Self { products: all, block, factors, vectors, results, buffers: [output, part] } = self;
+        let Products { shape, epilogue, bias, weights, poll } = all;
+        let panels = Panels::of_weights(shape, S::F32_LANES);
+        let factors: &[S::f32s] = bytemuck::cast_slice(factors);
+        let weights: &[S::f32s] = bytemuck::cast_slice(weights);
+        let tiles = block.tiles().next_multiple_of(ROWS);
+        let pixels = Pixels { groups: shape.inputs.div_ceil(S::F32_LANES), tiles };
+        let mut pace = Pace::new(poll);
+        for first in vectors.clone().step_by(CHUNK) {
+            let count = CHUNK.min(vectors.end - first);
+            let step = tiles * count + 1;
+            let products = output.take::<S::f32s>(PRODUCTS * step);
+            for point in 0..PRODUCTS {
+                // The number of tiles is rounded up to whole groups of `R` tiles. There is room for the
+                // results of the additional tiles, which are not used.
+                let [from, some] = block.tiles_with(point);
+                let some = some.next_multiple_of(R);
+                let from = from.min(tiles - some);
+                let factors = &factors[point * pixels.step() + from..];
+                let products = &mut products[point * step + from * count..][..some * count];
+                for at in (0..count).step_by(PANEL) {
+                    let panel = (first + at) / PANEL;
+                    let width = panels.width(panel);
+                    let weights = &weights[panels.at(panel, point)..][..shape.inputs * width];
+                    let (factors, place) = ((factors, pixels.group_step()), (at, count));
+                    match width {
+                        PANEL => rows::<S, R, PANEL>(simd, some, factors, weights, place, products),
+                        _ => rows::<S, R, 1>(simd, some, factors, weights, place, products),
                     }
-                    pace.after(count * shape.inputs * vectors * S::F32_LANES);
                 }
-                let finish = Finish { shape, epilogue, block, bias: self.bias };
-                let lanes = part.take(2 * plane);
-                let kept = kept.as_deref_mut();
-                finish.run(simd, [first, vectors], (products, step), (lanes, kept), &mut result, &mut argmax);
+                pace.after(some * shape.inputs * count * S::F32_LANES);
             }
+            let finish = Finish { shape, epilogue, block, bias };
+            let lanes = part.take(2 * block.bordered().len);
+            finish.run(simd, [first, count], first - vectors.start, (products, step), lanes, results);
         }
-        (result, argmax)
     }
 }
 
-/// Multiplies the block's tiles by the weights of a panel, at one point, `R` tiles at a time. Computes
-/// `count` of the `tiles` tiles, beginning with tile `first`. `weights` has `N` vectors for each input
-/// channel. `products` has `vectors` vectors for each tile. The results of a tile are stored from its vector
-/// `at` on.
+/// The results of some images and some channels. Each of the slices is empty if its results are not needed.
+pub(super) struct Results<'a> {
+    output: &'a mut [f32],
+    argmax: &'a mut [u8],
+    sums: &'a mut [f32],
+}
+
+impl<'a> Results<'a> {
+    /// Splits the results of `batch` images into `count` parts, of `images` images each. The last part may
+    /// have fewer.
+    fn split(self, count: usize, images: usize, batch: usize) -> impl Iterator<Item = Results<'a>> + Send {
+        let Self { mut output, mut argmax, mut sums } = self;
+        let sizes = [output.len(), argmax.len(), sums.len()].map(|len| len / batch.max(1));
+        (0..count).map(move |part| {
+            let images = images.min(batch - part * images);
+            let [of_output, of_argmax, of_sums] = sizes.map(|size| size * images);
+            Results {
+                output: output.split_off_mut(..of_output).expect("its images"),
+                argmax: argmax.split_off_mut(..of_argmax).expect("its images"),
+                sums: sums.split_off_mut(..of_sums).expect("its images"),
+            }
+        })
+    }
+
+    /// Splits the results of one image into parts of `each` of its `vectors` vectors, which have `channel` of
+    /// its `channels` channels.
+    fn split_channels(
+        &mut self,
+        [vectors, each]: [usize; 2],
+        [channels, channel]: [usize; 2],
+    ) -> impl Iterator<Item = Results<'_>> {
+        let [output, argmax, sums] =
+            [self.output.len() / channels, self.argmax.len() / vectors, self.sums.len() / vectors];
+        let output = chunks(self.output, output * channel);
+        let others = chunks(self.argmax, argmax * each).zip(chunks(self.sums, sums * each));
+        output.zip(others).map(|(output, (argmax, sums))| Results { output, argmax, sums })
+    }
+}
+
+/// Multiplies `count` tiles of a block by the weights of a panel, at one point, `R` tiles at a time.
+/// `factors` begins with the first tile; the groups of channels are `step` vectors apart. `weights` has `N`
+/// vectors for each input channel. `products` has `vectors` vectors for each tile. The results of a tile are
+/// stored from its vector `at` on.
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "the index names a register")]
 fn rows<S: Lanes, const R: usize, const N: usize>(
     simd: S,
-    (tiles, [first, count]): (usize, [usize; 2]),
-    factors: &[S::f32s],
+    count: usize,
+    (factors, step): (&[S::f32s], usize),
     weights: &[S::f32s],
     (at, vectors): (usize, usize),
     products: &mut [S::f32s],
 ) {
     let values: &[f32] = bytemuck::cast_slice(factors);
-    for tile in (first..first + count).step_by(R) {
+    for tile in (0..count).step_by(R) {
         for (part, weights) in weights.chunks(CHAIN * N).enumerate() {
             let mut sums = [[simd.splat_f32s(0.0); N]; R];
             for (group, weights) in weights.chunks(S::F32_LANES * N).enumerate() {
-                let first = ((part * CHAIN / S::F32_LANES + group) * tiles + tile) * S::F32_LANES;
+                let first = ((part * CHAIN / S::F32_LANES + group) * step + tile) * S::F32_LANES;
                 let scalars = Scalars { values, first, term_step: 1, row_step: S::F32_LANES };
                 let vectors = (bytemuck::cast_slice(weights), N * S::F32_LANES);
                 sums = add_products(simd, weights.len() / N, scalars, vectors, sums);
@@ -170,28 +329,27 @@ struct Finish<'a> {
 }
 
 impl Finish<'_> {
-    /// Stores all outputs of `vectors` vectors of channels, beginning with vector `first`. If `argmax` is not
-    /// empty, it receives the argmax of each pooled pixel, with the channels of a vector side by side.
+    /// Stores all outputs of `vectors` vectors of channels, beginning with vector `first`. In `results`, they
+    /// begin at vector `place`. If an argmax is kept, it has the channels of a vector side by side.
     ///
     /// In `products`, the vectors of a tile are side by side, and points are `step` vectors apart. `lanes` is
-    /// scratch of two planes. If `kept` is present, it receives the results before the epilogue, and `output`
-    /// and `argmax` stay unchanged.
+    /// scratch of two planes. If the results before the epilogue are kept, nothing else is stored.
     #[inline(always)]
     fn run<S: Lanes>(
         &self,
         simd: S,
         [first, vectors]: [usize; 2],
+        place: usize,
         (products, step): (&[S::f32s], usize),
-        (lanes, mut kept): (&mut [S::f32s], Option<&mut [S::f32s]>),
-        output: &mut [f32],
-        argmax: &mut [u8],
+        lanes: &mut [S::f32s],
+        results: &mut [Results<'_>],
     ) {
         let Self { shape, epilogue, block, bias } = self;
         let plane = block.plane();
         let (lanes, scratch) = lanes.split_at_mut(plane.len);
         let [height, width] = shape.output_size(*epilogue);
         let above = epilogue.size(block.pixels(0))[0] * width;
-        let (whole, is_kept) = (Plane::tiled([shape.height, shape.width]), kept.is_some());
+        let whole = Plane::tiled([shape.height, shape.width]);
         for at in 0..vectors {
             let channel = (first + at) * S::F32_LANES;
             let channels = S::F32_LANES.min(shape.outputs - channel);
@@ -199,17 +357,17 @@ impl Finish<'_> {
                 Some(values) => load(simd, &values[channel..channel + channels]),
                 None => simd.splat_f32s(0.0),
             };
-            for image in block.first..block.first + block.images {
-                let vector = image * shape.outputs.div_ceil(S::F32_LANES) + first + at;
-                let lanes = match &mut kept {
-                    Some(kept) => {
-                        &mut kept[vector * whole.len + block.pixels(0)[0] * whole.stride..][..plane.len]
-                    }
-                    None => &mut *lanes,
+            for (image, results) in results.iter_mut().enumerate() {
+                let (vector, is_kept) = (place + at, !results.sums.is_empty());
+                let lanes = if is_kept {
+                    let kept: &mut [S::f32s] = bytemuck::cast_slice_mut(results.sums);
+                    &mut kept[vector * whole.len + block.pixels(0)[0] * whole.stride..][..plane.len]
+                } else {
+                    &mut *lanes
                 };
                 for row in 0..block.rows() {
                     for column in 0..block.columns() {
-                        let (position, halves) = block.tile(image - block.first, row, column);
+                        let (position, halves) = block.tile(image, row, column);
                         let tile = position * vectors + at;
                         let products = &products[tile..=tile + (PRODUCTS - 1) * step];
                         // SAFETY: `y` and `x` are less than 6, so the point is at most 35, and `products`
@@ -240,11 +398,11 @@ impl Finish<'_> {
                 if is_kept {
                     continue;
                 }
-                let from = (image * shape.outputs + channel) * height * width + above;
+                let from = vector * S::F32_LANES * height * width + above;
                 let kept = (vector * height * width + above) * S::F32_LANES;
                 let size = [channels, height * width];
-                let argmax = argmax.get_mut(kept..).unwrap_or_default();
-                finish(simd, *epilogue, plane, (lanes, scratch), size, &mut output[from..], argmax);
+                let argmax = results.argmax.get_mut(kept..).unwrap_or_default();
+                finish(simd, *epilogue, plane, (lanes, scratch), size, &mut results.output[from..], argmax);
             }
         }
     }

@@ -5,14 +5,16 @@
 use super::super::Shape;
 use super::super::blocks::total;
 use super::super::plane::Plane;
+use super::super::scratch::{Scratch, with_buffers};
 use super::super::source::Source;
 use super::tile_blocks::{BORDER, Block, TILE};
 use super::transform::{
     HalfTile, LineTransform, POINTS, PRODUCTS, WeightGradientTransform, WeightTransform, square,
 };
-use crate::kernels::simd::Lanes;
+use crate::kernels::simd::{Kernel, Lanes, Level};
+use crate::runtime::threads::{each, pieces};
 
-/// The layout of the transformed pixels of a block. For each point and each group of channels, it has one
+/// The layout of the transformed pixels of a block. For each group of channels and each point, it has one
 /// vector for each tile. A group is the channels of one vector.
 #[derive(Debug, Clone, Copy)]
 pub struct Pixels {
@@ -23,17 +25,32 @@ pub struct Pixels {
     pub tiles: usize,
 }
 
+/// Maximum number of tiles that the convolution multiplies at a time.
+pub const ROWS: usize = 8;
+
 impl Pixels {
+    /// The layout of a block of `source` for the convolution, in vectors of `lanes` channels.
+    #[inline(always)]
+    pub fn of_block(source: &Source<'_>, block: &Block, lanes: usize) -> Self {
+        Self { groups: source.channels.div_ceil(lanes), tiles: block.tiles().next_multiple_of(ROWS) }
+    }
+
     /// Number of vectors from one point to the next. There is one vector more than needed, for the reason
     /// given at [`Panels::step`].
     #[inline(always)]
     pub fn step(self) -> usize {
-        self.groups * self.tiles + 1
+        self.tiles + 1
     }
 
-    /// Number of vectors of all points.
-    pub fn len(self) -> usize {
+    /// Number of vectors from one group to the next.
+    #[inline(always)]
+    pub fn group_step(self) -> usize {
         PRODUCTS * self.step()
+    }
+
+    /// Number of vectors of all groups.
+    pub fn len(self) -> usize {
+        self.groups * self.group_step()
     }
 }
 
@@ -101,71 +118,113 @@ impl<S: Lanes, L> TransformTiles<'_, S, L> {
     }
 }
 
-/// Transforms weights `[outputs, inputs, 3, 3]` for a convolution of this shape. `lanes` is scratch of
-/// `9 * inputs` vectors.
+/// Transforms weights `[outputs, inputs, 3, 3]` for a convolution of this shape. Writes the values of
+/// [`Panels`] to `target`.
 ///
 /// If `flipped`, the weights are `[inputs, outputs, 3, 3]`, and each 3x3 square is rotated by 180 degrees:
 /// the gradient of the input is the gradient of the output convolved with the rotated weights.
-#[inline(always)]
-pub fn transform_weights<S: Lanes>(
-    simd: S,
+pub fn transform_weights(level: Level, shape: Shape, values: &[f32], flipped: bool, target: &mut [f32]) {
+    let panels = Panels::of_weights(shape, level.lanes());
+    let time = panels.terms * panels.vectors * SQUARE_TIME;
+    each(time, pieces(target, panels.count()).enumerate(), |(panel, target)| {
+        with_buffers(|[buffers, _]| {
+            let lanes = &mut buffers.part;
+            level.run(TransformPanel { shape, values, flipped, panel, lanes, target });
+        });
+    });
+}
+
+/// Approximate time in nanoseconds to transform the 3x3 weights in the lanes of vectors, or to transform
+/// their gradient.
+const SQUARE_TIME: usize = 40;
+
+/// Transforms the weights of a panel.
+struct TransformPanel<'a> {
     shape: Shape,
-    values: &[f32],
+    values: &'a [f32],
     flipped: bool,
-    lanes: &mut [S::f32s],
-    target: &mut [S::f32s],
-) {
-    let panels = Panels { terms: shape.inputs, vectors: shape.outputs.div_ceil(S::F32_LANES) };
-    assert!(target.len() >= panels.len());
-    for vector in 0..panels.vectors {
-        let first = vector * S::F32_LANES;
-        let outputs = S::F32_LANES.min(shape.outputs - first);
-        if flipped {
-            for (i, lanes) in lanes.chunks_exact_mut(9).take(shape.inputs).enumerate() {
-                let from = (i * shape.outputs + first) * 9;
-                Plane::plain([1, 9]).load(simd, lanes, [outputs, 9], &values[from..], None);
-                lanes.reverse();
+    panel: usize,
+    /// Scratch of `9 * inputs` vectors.
+    lanes: &'a mut Scratch,
+    target: &'a mut [f32],
+}
+
+impl Kernel for TransformPanel<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Lanes>(self, simd: S) {
+        let Self { shape, values, flipped, panel, lanes, target } = self;
+        let panels = Panels::of_weights(shape, S::F32_LANES);
+        let (lanes, width) = (lanes.take::<S::f32s>(9 * shape.inputs), panels.width(panel));
+        let target: &mut [S::f32s] = bytemuck::cast_slice_mut(target);
+        for n in 0..width {
+            let first = (panel * PANEL + n) * S::F32_LANES;
+            let outputs = S::F32_LANES.min(shape.outputs - first);
+            if flipped {
+                for (i, lanes) in lanes.chunks_exact_mut(9).enumerate() {
+                    let from = (i * shape.outputs + first) * 9;
+                    Plane::plain([1, 9]).load(simd, lanes, [outputs, 9], &values[from..], None);
+                    lanes.reverse();
+                }
+            } else {
+                let from = first * shape.inputs * 9;
+                let plane = Plane::plain([shape.inputs, 9]);
+                plane.load(simd, lanes, [outputs, shape.inputs * 9], &values[from..], None);
             }
-        } else {
-            let from = first * shape.inputs * 9;
-            let plane = Plane::plain([shape.inputs, 9]);
-            plane.load(simd, lanes, [outputs, shape.inputs * 9], &values[from..], None);
-        }
-        let (panel, n) = (vector / PANEL, vector % PANEL);
-        for (i, taps) in lanes.chunks_exact(9).take(shape.inputs).enumerate() {
-            let factors = square(simd, WeightTransform, WeightTransform, |y, x| taps[y * 3 + x]);
-            for (point, &factor) in factors.as_flattened().iter().enumerate() {
-                target[panels.at(panel, point) + i * panels.width(panel) + n] = factor;
+            for (i, taps) in lanes.chunks_exact(9).enumerate() {
+                let factors = square(simd, WeightTransform, WeightTransform, |y, x| taps[y * 3 + x]);
+                for (point, &factor) in factors.as_flattened().iter().enumerate() {
+                    target[point * panels.step() + i * width + n] = factor;
+                }
             }
         }
     }
 }
 
-/// Computes the gradients of the weights `[outputs, inputs, 3, 3]` from the gradients of their factors.
-/// `lanes` is scratch of `9 * inputs` vectors. Writes all of `target`.
-#[inline(always)]
-pub fn weight_gradients<S: Lanes>(
-    simd: S,
+/// Computes the gradients of the weights `[outputs, inputs, 3, 3]` from the gradients of their factors, which
+/// are those of all panels at a point, then those at the next point. Writes all of `target`.
+pub fn weight_gradients(level: Level, shape: Shape, sums: &[f32], target: &mut [f32]) {
+    let panels = Panels::of_weights(shape, level.lanes());
+    let time = panels.terms * panels.vectors * SQUARE_TIME;
+    let size = PANEL * level.lanes() * shape.inputs * 9;
+    each(time, target.chunks_mut(size).enumerate(), |(panel, target)| {
+        with_buffers(|[buffers, _]| {
+            let lanes = &mut buffers.part;
+            level.run(PanelGradients { shape, sums, panel, lanes, target });
+        });
+    });
+}
+
+/// Computes the gradients of the weights of a panel.
+struct PanelGradients<'a> {
     shape: Shape,
-    sums: &[S::f32s],
-    lanes: &mut [S::f32s],
-    target: &mut [f32],
-) {
-    let panels = Panels { terms: shape.inputs, vectors: shape.outputs.div_ceil(S::F32_LANES) };
-    assert!(sums.len() >= panels.len());
-    for vector in 0..panels.vectors {
-        let (panel, n) = (vector / PANEL, vector % PANEL);
-        for (i, taps) in lanes.chunks_exact_mut(9).take(shape.inputs).enumerate() {
-            let of_taps = square(simd, WeightGradientTransform, WeightGradientTransform, |y, x| {
-                sums[panels.at(panel, y * POINTS + x) + i * panels.width(panel) + n]
-            });
-            taps.copy_from_slice(of_taps.as_flattened());
+    sums: &'a [f32],
+    panel: usize,
+    /// Scratch of `9 * inputs` vectors.
+    lanes: &'a mut Scratch,
+    target: &'a mut [f32],
+}
+
+impl Kernel for PanelGradients<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Lanes>(self, simd: S) {
+        let Self { shape, sums, panel, lanes, target } = self;
+        let panels = Panels::of_weights(shape, S::F32_LANES);
+        let (lanes, width) = (lanes.take::<S::f32s>(9 * shape.inputs), panels.width(panel));
+        let sums: &[S::f32s] = bytemuck::cast_slice(sums);
+        for (n, target) in target.chunks_mut(S::F32_LANES * shape.inputs * 9).enumerate() {
+            for (i, taps) in lanes.chunks_exact_mut(9).enumerate() {
+                let of_taps = square(simd, WeightGradientTransform, WeightGradientTransform, |y, x| {
+                    sums[((y * POINTS + x) * panels.count() + panel) * panels.step() + i * width + n]
+                });
+                taps.copy_from_slice(of_taps.as_flattened());
+            }
+            let (plane, all) = (Plane::plain([shape.inputs, 9]), shape.inputs * 9);
+            plane.store(simd, lanes, [target.len() / all, all], target);
         }
-        let first = vector * S::F32_LANES;
-        let outputs = S::F32_LANES.min(shape.outputs - first);
-        let from = first * shape.inputs * 9;
-        let plane = Plane::plain([shape.inputs, 9]);
-        plane.store(simd, lanes, [outputs, shape.inputs * 9], &mut target[from..]);
     }
 }
 
@@ -183,9 +242,21 @@ pub struct Panels {
 pub const PANEL: usize = 2;
 
 impl Panels {
+    /// The layout of a convolution's transformed weights, for vectors of `lanes` output channels.
+    #[inline(always)]
+    pub fn of_weights(shape: Shape, lanes: usize) -> Self {
+        Self { terms: shape.inputs, vectors: shape.outputs.div_ceil(lanes) }
+    }
+
     /// Number of vectors in all panels.
     pub fn len(self) -> usize {
-        self.count() * PRODUCTS * self.step()
+        self.count() * self.panel_len()
+    }
+
+    /// Number of vectors in a panel.
+    #[inline(always)]
+    pub fn panel_len(self) -> usize {
+        PRODUCTS * self.step()
     }
 
     /// Number of panels.
@@ -202,7 +273,7 @@ impl Panels {
     /// Index of the first vector of a panel at a point.
     #[inline(always)]
     pub fn at(self, panel: usize, point: usize) -> usize {
-        (panel * PRODUCTS + point) * self.step()
+        panel * self.panel_len() + point * self.step()
     }
 
     /// Number of vectors from one point of a panel to the next. There is one vector more than needed: the

@@ -32,11 +32,11 @@ mod weight_gradient;
 pub use convolve::Convolve;
 use weight_gradient::WeightGradient;
 
-use super::scratch::with_buffers;
 use super::source::Source;
 use super::{Back, Convolution, Gradients, Shape};
 use crate::kernels::epilogue::Epilogue;
 use crate::runtime::memory::Buffer;
+use crate::runtime::poll::Poll;
 
 /// See [`Convolution::forward`]. The argmax is returned only if `keeps` is set.
 pub fn forward(
@@ -46,47 +46,43 @@ pub fn forward(
     keeps: bool,
 ) -> (Buffer, Vec<u8>) {
     let Convolution { level, shape, epilogue, .. } = conv;
-    with_buffers(|[buffers, _]| {
-        level.run(Convolve {
-            shape,
-            epilogue,
-            source: Source::input(shape, input),
-            weights,
-            flipped: false,
-            bias: Some(bias),
-            keeps_argmax: keeps,
-            sums: None,
-            between: &mut || (),
-            buffers,
-        })
-    })
+    let convolve = Convolve {
+        level,
+        shape,
+        epilogue,
+        source: Source::input(shape, input),
+        weights,
+        flipped: false,
+        bias: Some(bias),
+        keeps_argmax: keeps,
+        sums: None,
+        poll: Poll::nothing(),
+    };
+    convolve.run()
 }
 
 /// See [`Convolution::backward`].
-pub fn backward(conv: Convolution, back: Back<'_>, between: &mut dyn FnMut()) -> Gradients {
+pub fn backward(conv: Convolution, back: Back<'_>, poll: Poll) -> Gradients {
     let Convolution { level, shape, epilogue, .. } = conv;
     let gradient = Source::gradient(shape, epilogue, back);
-    with_buffers(|[buffers, _]| {
-        let input = Source::input(shape, back.input);
-        let (weights, bias) =
-            level.run(WeightGradient { shape, input, gradient, between: &mut *between, buffers });
-        between();
-        let input = back.of_input.then(|| {
-            let found = level.run(Convolve {
-                shape: Shape { inputs: shape.outputs, outputs: shape.inputs, ..shape },
-                epilogue: Epilogue::Identity,
-                source: gradient,
-                weights: back.weights,
-                flipped: true,
-                bias: None,
-                keeps_argmax: false,
-                sums: None,
-                between: &mut *between,
-                buffers,
-            });
-            between();
-            found.0
-        });
-        Gradients { input, weights, bias }
-    })
+    let input = Source::input(shape, back.input);
+    let (weights, bias) = WeightGradient { level, shape, input, gradient, poll }.run();
+    let input = back.of_input.then(|| {
+        let convolve = Convolve {
+            level,
+            shape: Shape { inputs: shape.outputs, outputs: shape.inputs, ..shape },
+            epilogue: Epilogue::Identity,
+            source: gradient,
+            weights: back.weights,
+            flipped: true,
+            bias: None,
+            keeps_argmax: false,
+            sums: None,
+            poll,
+        };
+        let found = convolve.run();
+        poll.call();
+        found.0
+    });
+    Gradients { input, weights, bias }
 }

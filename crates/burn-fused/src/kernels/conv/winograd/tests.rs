@@ -3,6 +3,8 @@
 use super::super::*;
 use super::testing::{Reference, gradients, product};
 use crate::kernels::epilogue::NO_MAXIMUM;
+use crate::runtime::poll::Poll;
+use crate::runtime::poll::counting::counted;
 
 /// Maximum error, divided by the largest value.
 const TOLERANCE: f64 = 5e-6;
@@ -70,10 +72,9 @@ impl Case {
             normed: None,
             of_input: true,
         };
-        let mut polls = 0;
-        let found = conv.backward(back, &mut || polls += 1);
+        let (found, polls) = counted(|poll| conv.backward(back, poll));
         assert!(polls > 1, "not polled");
-        let less = conv.backward(Back { normed: None, of_input: false, ..back }, &mut || ());
+        let less = conv.backward(Back { normed: None, of_input: false, ..back }, Poll::nothing());
         assert!(less.input.is_none());
         assert_eq!(bits(&less.weights), bits(&found.weights), "without the gradient of the input: {shape:?}");
         let argmax = if argmax.is_empty() { argmax } else { in_order(level, shape, &argmax) };

@@ -6,6 +6,7 @@ use super::super::Shape;
 use super::super::im2col::Group;
 use super::super::plane::Plane;
 use super::transform::{HALF, POINTS};
+use crate::runtime::poll::Poll;
 
 /// Height and width of a tile of the output.
 pub const TILE: usize = 4;
@@ -27,14 +28,23 @@ pub struct Block {
 impl Block {
     /// Splits a batch into blocks of about `tiles` tiles, in order.
     pub fn all(shape: Shape, tiles: usize) -> impl Iterator<Item = Self> {
-        let [height, width] = [shape.height, shape.width].map(|side| side.next_multiple_of(TILE));
-        let whole = Shape { height, width, ..shape };
-        Group::split(whole, tiles * TILE * TILE, TILE).map(move |Group { first, images, rows }| Self {
+        Group::split(whole(shape), tiles * TILE * TILE, TILE).map(move |Group { first, images, rows }| Self {
             first,
             images,
             rows: rows.map(|row| row / TILE),
             size: [shape.height, shape.width],
         })
+    }
+
+    /// Splits the images of `shape` into blocks as [`all`](Self::all) does. They are a part of a batch, from
+    /// image `first` on.
+    pub fn of_images(shape: Shape, first: usize, tiles: usize) -> impl Iterator<Item = Self> {
+        Self::all(shape, tiles).map(move |block| Self { first: first + block.first, ..block })
+    }
+
+    /// Returns the number of images in a block of about `tiles` tiles: 1 if a block is a part of an image.
+    pub fn images(shape: Shape, tiles: usize) -> usize {
+        (tiles * TILE * TILE / whole(shape).pixels()).clamp(1, shape.batch.max(1))
     }
 
     /// Number of tiles in a row.
@@ -120,6 +130,12 @@ impl Block {
     }
 }
 
+/// Rounds the images up to whole tiles.
+fn whole(shape: Shape) -> Shape {
+    let [height, width] = [shape.height, shape.width].map(|side| side.next_multiple_of(TILE));
+    Shape { height, width, ..shape }
+}
+
 /// Number of rows that a bordered plane has above the tiles, and also below them. The transform reads only
 /// one row on each side. With two rows, a plane begins at an even row, and no 2x2 square of a pooling is cut.
 pub const BORDER: usize = 2;
@@ -127,15 +143,15 @@ pub const BORDER: usize = 2;
 /// Number of multiplications after which [`Pace`] calls its callback. They take some tens of microseconds.
 const EACH: usize = 1 << 21;
 
-/// Calls a callback at regular intervals while products are computed.
-pub struct Pace<'a> {
-    between: &'a mut dyn FnMut(),
+/// Calls the poll callback at regular intervals while products are computed.
+pub struct Pace {
+    poll: Poll,
     products: usize,
 }
 
-impl<'a> Pace<'a> {
-    pub fn new(between: &'a mut dyn FnMut()) -> Self {
-        Self { between, products: 0 }
+impl Pace {
+    pub fn new(poll: Poll) -> Self {
+        Self { poll, products: 0 }
     }
 
     /// Counts `products` more multiplications. Calls the callback if an interval is over.
@@ -143,7 +159,7 @@ impl<'a> Pace<'a> {
         self.products += products;
         if self.products >= EACH {
             self.products = 0;
-            (self.between)();
+            self.poll.call();
         }
     }
 }

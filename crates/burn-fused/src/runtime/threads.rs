@@ -1,0 +1,167 @@
+//! The threads of operators: those of the current rayon pool.
+//!
+//! An operator gives the same bits on any number of threads. It cuts its work into items by sizes alone, each
+//! value is computed within one item, and sums of items are added in the order of the items. The number of
+//! threads only decides which thread computes an item.
+
+use std::cell::Cell;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Minimum time of a thread's share in nanoseconds. To hand over work to a thread that is [awake](stay_awake)
+/// takes about 1 µs, and to wake a thread that sleeps takes about 20 µs. Measured on two cores.
+///
+/// Unit tests share almost all work, so that they test how it is divided.
+const SHARE: usize = if cfg!(test) { 1 } else { 10_000 };
+
+/// The time in which a thread stays awake after its work. The work of a training step that remains on one
+/// thread between two operators takes less.
+const AWAKE: Duration = Duration::from_micros(200);
+
+thread_local! {
+    /// When this thread may sleep again, if it stays awake for further work.
+    static AWAKE_UNTIL: Cell<Option<Instant>> = const { Cell::new(None) };
+    /// Whether this thread computes items that several threads share.
+    static IN_ITEM: Cell<bool> = const { Cell::new(false) };
+    /// Whether this thread called [`use_threads`]. It has a program to run and never stays awake for work.
+    static IS_MAIN: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The threads of operators could not be started.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot start {threads} threads: {reason}")]
+pub struct ThreadsError {
+    threads: usize,
+    reason: rayon::ThreadPoolBuildError,
+}
+
+/// Makes operators that this thread calls run on `threads` threads: this one and `threads - 1` new ones. 0
+/// stands for one thread for each core, or for the value of the variable `RAYON_NUM_THREADS`.
+///
+/// Without this call, operators use rayon's global pool. Then the calling thread only waits, so each operator
+/// takes some tens of microseconds longer, and the [poll callback](crate::set_poll) is not called meanwhile.
+///
+/// Operators compute the same bits on any number of threads. They divide their work by sizes alone, and add
+/// sums in a fixed order.
+///
+/// ```
+/// burn_fused::use_threads(2)?;
+/// # Ok::<(), burn_fused::ThreadsError>(())
+/// ```
+///
+/// # Errors
+/// If this thread belongs to a rayon pool already, or if the system starts no more threads.
+pub fn use_threads(threads: usize) -> Result<(), ThreadsError> {
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).use_current_thread();
+    let pool = pool.build().map_err(|reason| ThreadsError { threads, reason })?;
+    // The pool lives as long as the process: this thread belongs to it.
+    std::mem::forget(pool);
+    IS_MAIN.set(true);
+    Ok(())
+}
+
+/// Returns the number of threads that share work of `time` nanoseconds on one thread. An item of a larger
+/// work is not shared again.
+pub(crate) fn threads_for(time: usize) -> usize {
+    match time / SHARE {
+        0 | 1 => 1,
+        _ if IN_ITEM.get() => 1,
+        shares => shares.min(rayon::current_num_threads()),
+    }
+}
+
+/// Calls `run` for each item, on several threads if `time` is long enough: the time that all items take on
+/// one thread, in nanoseconds. On one thread, the items run in order.
+///
+/// Items must be cut by sizes alone, not by the number of threads, unless their values do not depend on the
+/// cut.
+pub(crate) fn each<T: Send>(time: usize, items: impl Iterator<Item = T> + Send, run: impl Fn(T) + Sync) {
+    let threads = threads_for(time);
+    if threads == 1 {
+        return items.for_each(run);
+    }
+    let items = Mutex::new(items);
+    let work = || {
+        let _inside = Inside::new();
+        loop {
+            let item = items.lock().unwrap_or_else(PoisonError::into_inner).next();
+            let Some(item) = item else { return };
+            run(item);
+        }
+    };
+    let caller = rayon::current_thread_index();
+    rayon::in_place_scope(|scope| {
+        for _ in 1..threads {
+            scope.spawn(|_| {
+                work();
+                if rayon::current_thread_index() != caller {
+                    stay_awake();
+                }
+            });
+        }
+        work();
+    });
+}
+
+/// Marks this thread as computing items until it is dropped.
+struct Inside {
+    before: bool,
+}
+
+impl Inside {
+    fn new() -> Self {
+        Self { before: IN_ITEM.replace(true) }
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        IN_ITEM.set(self.before);
+    }
+}
+
+/// Makes this thread of the pool look for work for some time, instead of sleeping as soon as there is none.
+fn stay_awake() {
+    if IS_MAIN.get() {
+        return;
+    }
+    let until = || Some(Instant::now() + AWAKE);
+    if AWAKE_UNTIL.get().is_some() {
+        // The loop below has run this work, and goes on.
+        AWAKE_UNTIL.set(until());
+        return;
+    }
+    let index = rayon::current_thread_index();
+    rayon::spawn(move || {
+        // If another thread has taken this job, it has something else to do.
+        if rayon::current_thread_index() != index {
+            return;
+        }
+        AWAKE_UNTIL.set(until());
+        while AWAKE_UNTIL.get().is_some_and(|until| Instant::now() < until) {
+            if rayon::yield_now() != Some(rayon::Yield::Executed) {
+                std::thread::yield_now();
+            }
+        }
+        AWAKE_UNTIL.set(None);
+    });
+}
+
+/// Returns the share of the threads' time in which they work, if they share `items` equal items.
+pub(crate) fn evenness(items: usize, threads: usize) -> f64 {
+    items as f64 / items.next_multiple_of(threads).max(1) as f64
+}
+
+/// Splits `values` into `count` pieces of equal length. If there are no values, the pieces are empty.
+pub(crate) fn pieces<T>(values: &mut [T], count: usize) -> impl Iterator<Item = &mut [T]> {
+    let (size, mut rest) = (values.len().checked_div(count).unwrap_or_default(), values);
+    (0..count).map(move |_| rest.split_off_mut(..size).expect("as long as its pieces"))
+}
+
+/// Splits `values` into chunks of `size` values. An empty slice gives empty chunks without end.
+pub(crate) fn chunks<T>(mut values: &mut [T], size: usize) -> impl Iterator<Item = &mut [T]> {
+    std::iter::from_fn(move || {
+        let size = size.min(values.len());
+        values.split_off_mut(..size)
+    })
+}
