@@ -3,14 +3,18 @@
 
     make compare-pytorch ONLY=library
     .venv/bin/python benches/pytorch/library.py --rows gpt-256 lstm --repeats 5
+    .venv/bin/python benches/pytorch/library.py --rows gpt-256 cnn lstm --threads 2
 
 The examples are char_gpt and own_cnn. This program has the same networks in PyTorch. All train on the
-same number of samples of the same data, with AdamW and one core per rank. PyTorch uses its fused AdamW, eager and with
+same number of samples of the same data, with AdamW and one thread and core per rank. PyTorch uses its fused AdamW, eager and with
 torch.compile; on several ranks, it uses DistributedDataParallel over gloo, and the examples use `GradientSync` over MPI.
 
 Each program reports the median time of its steps. The table has the medians over the repeats, and two ratios to the
 time with fused modules: of the faster PyTorch, and of Burn's modules. With `--rank`, this program is a rank of
 PyTorch's job.
+
+With `--threads`, ranks have more threads, and the fused modules are also timed with one thread. A second table has the
+speedups, the time of a step that runs on one thread, and the speedups that follow from it by Amdahl's law.
 """
 
 import argparse
@@ -40,6 +44,10 @@ from samples import DIGITS_MEAN, DIGITS_STD, read_digits
 from train_ddp import join_ranks, positive, sum_over_ranks
 
 CHARACTERS = 256
+# Names of measured times: of the fused modules with one thread, and of the part of a step on one thread.
+ONE, ALONE = "fused, one thread", "alone"
+# Numbers of threads that speedups are predicted for.
+PREDICTED = (4, 8, 16)
 # Steps before the timed ones, as in the examples.
 WARM_UP = 3
 
@@ -145,7 +153,7 @@ def samples_of(row, options):
 
 def train(row, options):
     """Trains `options.steps` steps as one rank of PyTorch's job; rank 0 prints a JSON line."""
-    torch.set_num_threads(1)
+    torch.set_num_threads(options.threads)
     torch.manual_seed(1)
     rank, world = join_ranks()
     network = NETWORKS[row.network](row)
@@ -182,20 +190,22 @@ def train(row, options):
 def time_pytorch(row, options, way):
     """Runs PyTorch's job of a row; returns the JSON line that rank 0 prints."""
     output, _ = run_job(row.ranks, [sys.executable, __file__, "--rank", "--rows", row.name, "--way", way, "--text", options.text,
-                                    "--data", options.data, "--steps", options.steps])
+                                    "--data", options.data, "--steps", options.steps, "--threads", options.threads],
+                        threads=options.threads)
     return json.loads([line for line in output.splitlines() if line.startswith("{")][-1])
 
 
-def time_example(row, options, modules):
-    """Runs the example of a row with this kind of modules; returns its number of parameters and its time per
-    step."""
+def time_example(row, options, modules, threads):
+    """Runs the example of a row with this kind of modules; returns its number of parameters, its time per step, and the
+    part of this time on one thread."""
     program = row.program(options.examples)
-    output, _ = run_job(row.ranks, [program, *row.options(options.text, options.data, options.steps), "--modules", modules])
-    found = re.search(r"^([\d.]+) ms per step", output, re.MULTILINE)
+    output, _ = run_job(row.ranks, [program, *row.options(options.text, options.data, options.steps), "--modules", modules,
+                                    "--threads", threads], threads=threads)
+    found = re.search(r"^([\d.]+) ms per step.* ([\d.]+) ms (?:of them )?on one thread", output, re.MULTILINE)
     parameters = re.search(r"^(\d+) parameters", output, re.MULTILINE)
     if not found or not parameters:
         raise CannotCompare(f"{program} printed no time:\n{output}")
-    return {"parameters": int(parameters[1]), "ms_per_step": float(found[1])}
+    return {"parameters": int(parameters[1]), "ms_per_step": float(found[1]), "ms_alone": float(found[2])}
 
 
 def compare(options):
@@ -210,12 +220,16 @@ def compare(options):
     for repeat in range(1, options.repeats + 1):
         for row in options.rows:
             sides = [(f"PyTorch, {way}", lambda way=way: time_pytorch(row, options, way)) for way in row.ways]
-            sides += [(name, lambda modules=modules: time_example(row, options, modules))
+            sides += [(name, lambda modules=modules: time_example(row, options, modules, options.threads))
                       for name, modules in (("Burn", "stock"), ("fused", "fused"))]
+            if options.threads > 1:
+                sides.append((ONE, lambda: time_example(row, options, "fused", 1)))
             # In alternating order, so that a slowdown of the machine affects all programs.
             results = {name: side() for name, side in (sides if repeat % 2 else sides[::-1])}
             for name, result in results.items():
                 times.setdefault((row.name, name), []).append(result["ms_per_step"])
+                if name == "fused":
+                    times.setdefault((row.name, ALONE), []).append(result["ms_alone"])
             # The CNN is left out: Burn counts the statistics of batch normalisation as parameters, PyTorch
             # does not.
             if len({result["parameters"] for name, result in results.items() if row.network != "cnn"}) > 1:
@@ -223,10 +237,12 @@ def compare(options):
             line = ", ".join(f"{name} {result['ms_per_step']:.2f}" for name, result in results.items())
             print(f"repeat {repeat}, {row.name}: {line} ms per step", flush=True)
     print_table(options, times)
+    if options.threads > 1:
+        print_speedups(options, times)
     if others.cores() > BUSY:
         print(f"note: other programs kept {others.cores():.1f} cores busy: timings are not representative")
-    if max(row.ranks for row in options.rows) > core_count():
-        print("note: more ranks than cores: timings are not representative")
+    if max(row.ranks for row in options.rows) * options.threads > core_count():
+        print("note: more ranks and threads than cores: timings are not representative")
     return sorted(problems)
 
 
@@ -244,6 +260,18 @@ def print_table(options, times):
         print(f"{row.name:<18} {texts} {peer / cells[3]:>11.2f} {cells[2] / cells[3]:>8.2f}")
 
 
+def print_speedups(options, times):
+    """Prints the speedup of the fused modules by threads, and what Amdahl's law predicts for more threads."""
+    print(f"\nfused modules, one thread and {options.threads}; predictions for more threads by Amdahl's law\n")
+    print(f"{'network':<18} {'1 thread':>9} {options.threads:>2} {'threads':<7} {'speedup':>8} {'alone':>7} {'share':>6} "
+          + " ".join(f"{threads:>6}" for threads in PREDICTED))
+    for row in options.rows:
+        one, many, alone = (statistics.median(times[row.name, name]) for name in (ONE, "fused", ALONE))
+        share = alone / one
+        predicted = " ".join(f"{1 / (share + (1 - share) / threads):>5.1f}x" for threads in PREDICTED)
+        print(f"{row.name:<18} {one:>9.2f} {many:>10.2f} {one / many:>7.2f}x {alone:>7.2f} {100 * share:>5.1f}% {predicted}")
+
+
 def parse_options():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     rows = {row.name: row for row in ROWS}
@@ -252,6 +280,7 @@ def parse_options():
     parser.add_argument("--text", type=Path, default=ROOT / "ARCHITECTURE.md", metavar="FILE")
     parser.add_argument("--data", type=Path, default=ROOT / "data/digits", metavar="DIR", help="MNIST's files")
     parser.add_argument("--repeats", type=positive, default=5)
+    parser.add_argument("--threads", type=positive, default=1, metavar="N", help="threads of each rank (default: 1)")
     parser.add_argument("--examples", type=Path, default=ROOT / "target/release/examples", metavar="DIR")
     parser.add_argument("--way", choices=("eager", "compile"), default="eager", help="of a rank")
     parser.add_argument("--rank", action="store_true", help="train as a rank of PyTorch's job")

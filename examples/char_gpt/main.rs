@@ -22,6 +22,7 @@ use burn::module::Module;
 use burn::optim::{ModuleOptimizer, Optimizer};
 use burn::tensor::{Device, Tensor};
 use burn_fused::precision::{MatmulPrecision, bf16_products};
+use burn_fused::{shared_time, use_threads};
 use burn_mpi::{
     Backend, GradientSync, Mean, MicroBatch, ShardedDataset, ShardedOptimizer, Signals, SyncOptions,
     Transport, World, average_metrics, broadcast_module, check_equal_weights, connect, run,
@@ -284,12 +285,12 @@ pub fn train<N: Network>(
         println!("{} parameters, {} steps per epoch", model.num_params(), data.steps());
     }
 
-    let (mut times, mut updates): (Vec<Duration>, Vec<Duration>) = (Vec::new(), Vec::new());
+    let [mut times, mut updates, mut alone] = [const { Vec::<Duration>::new() }; 3];
     for epoch in 0.. {
         data.shuffle(world, 1, epoch)?;
         let mut mean = Mean::default();
         for batch in data.batches().take(options.steps - times.len()) {
-            let (batch, began) = (batch?, Instant::now());
+            let (batch, began, shared) = (batch?, Instant::now(), shared_time());
             if !batch.is_empty() {
                 let loss = model.loss(&batch.items, &device);
                 sync.backward(&loss, &model, batch.len(), batch.total, MicroBatch::Last)?;
@@ -311,6 +312,7 @@ pub fn train<N: Network>(
             }
             updates.push(averaged.elapsed().saturating_sub(exchanging(&sync) - before));
             times.push(began.elapsed());
+            alone.push(began.elapsed().saturating_sub(shared_time() - shared));
         }
         let loss = average_metrics(world, &[("loss", mean)])?[0];
         world.agree(if loss.is_finite() {
@@ -328,12 +330,15 @@ pub fn train<N: Network>(
     check_equal_weights(world, &model)?;
     if world.is_root() {
         println!("gradients: {}", sync.report());
-        let [step, update] = [times, updates].map(|mut times| {
+        let [step, update, alone] = [times, updates, alone].map(|mut times| {
             let mut timed = times.split_off(WARM_UP.min(times.len() - 1));
             timed.sort();
             1e3 * timed[timed.len() / 2].as_secs_f64()
         });
-        println!("{step:.2} ms per step, {update:.2} ms of them to update parameters; medians");
+        println!(
+            "{step:.2} ms per step, {update:.2} ms of them to update parameters, {alone:.2} ms on one thread; \
+             medians"
+        );
         println!("peak memory of this rank: {}", peak_memory());
     }
     Ok(model)
@@ -369,7 +374,7 @@ fn main() -> ExitCode {
     run(|world| {
         let options = world.agree(Options::parse(std::env::args().skip(1)))?;
         world.check_equal("the set of options", &format!("{options:?}"))?;
-        world.agree(burn_fused::use_threads(options.threads))?;
+        world.agree(use_threads(options.threads))?;
         options.precision.use_precision();
         if world.is_root() && options.precision == MatmulPrecision::Bf16 {
             println!("products of large linear layers in bf16: {}", bf16_products().name());

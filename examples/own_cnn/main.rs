@@ -18,6 +18,7 @@ use burn::data::dataset::InMemDataset;
 use burn::module::Module;
 use burn::optim::ModuleOptimizer;
 use burn::tensor::{Device, Tensor};
+use burn_fused::{shared_time, use_threads};
 use burn_mpi::{
     Backend, GradientSync, Mean, MicroBatch, ShardedDataset, SyncOptions, Transport, World, average_metrics,
     broadcast_module, check_equal_weights, connect, run,
@@ -176,12 +177,12 @@ fn train<N: Network>(world: &World, options: &Options) -> Result<(), Box<dyn Err
         println!("{} ranks, threads of each: {threads}; {} has {cores} cores", world.size(), world.host());
         println!("{} parameters, {} steps per epoch", model.num_params(), data.steps());
     }
-    let mut times: Vec<Duration> = Vec::new();
+    let (mut times, mut alone): (Vec<Duration>, Vec<Duration>) = (Vec::new(), Vec::new());
     for epoch in 0.. {
         data.shuffle(world, 1, epoch)?;
         let mut mean = Mean::default();
         for batch in data.batches().take(options.steps - times.len()) {
-            let (batch, began) = (batch?, Instant::now());
+            let (batch, began, before) = (batch?, Instant::now(), shared_time());
             if !batch.is_empty() {
                 let loss = model.loss(&batch.items, &device);
                 sync.backward(&loss, &model, batch.len(), batch.total, MicroBatch::Last)?;
@@ -190,6 +191,7 @@ fn train<N: Network>(world: &World, options: &Options) -> Result<(), Box<dyn Err
             let gradients = sync.finish(&model)?;
             model = optimizer.step(1e-3, model, gradients);
             times.push(began.elapsed());
+            alone.push(began.elapsed().saturating_sub(shared_time() - before));
         }
         let loss = average_metrics(world, &[("loss", mean)])?[0];
         if world.is_root() {
@@ -204,10 +206,16 @@ fn train<N: Network>(world: &World, options: &Options) -> Result<(), Box<dyn Err
     check_equal_weights(world, &model)?;
     let accuracy = test(world, &model.valid(), tests)?;
     if world.is_root() {
-        let mut timed = times.split_off(WARM_UP.min(times.len() - 1));
-        timed.sort();
+        let [step, alone] = [&times, &alone].map(|times| {
+            let mut timed = times[WARM_UP.min(times.len() - 1)..].to_vec();
+            timed.sort();
+            1e3 * timed[timed.len() / 2].as_secs_f64()
+        });
         println!("accuracy {accuracy:.4}");
-        println!("{:.2} ms per step, median of {}", 1e3 * timed[timed.len() / 2].as_secs_f64(), timed.len());
+        println!(
+            "{step:.2} ms per step, {alone:.2} ms of them on one thread; medians of {} steps",
+            times.len()
+        );
     }
     Ok(())
 }
@@ -238,7 +246,7 @@ fn main() -> ExitCode {
     run(|world| {
         let options = world.agree(Options::parse(std::env::args().skip(1)))?;
         world.check_equal("the set of options", &format!("{options:?}"))?;
-        world.agree(burn_fused::use_threads(options.threads))?;
+        world.agree(use_threads(options.threads))?;
         if options.stock {
             train::<stock::Cnn>(world, &options)
         } else {

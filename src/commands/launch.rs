@@ -9,10 +9,13 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use burn_mpi::internals::messages::FAILED;
 
-use crate::options::{Cli, Command, ConfigError, HowArgs, LaunchArgs, is_of_value, one_line};
+use crate::options::{
+    BenchArgs, BenchKind, Cli, Command, ConfigError, HowArgs, LaunchArgs, is_of_value, one_line,
+};
 use launch::{
     Binding, EXIT_USAGE, Hosts, Launch, LauncherKind, MpiFlavour, StopRequest, Topology, hostfile, line,
 };
+use run_record::{NamedRun, RunDir, RunRecord};
 
 /// Starts the job and returns its exit code. The ranks' command gets `verbosity`, the `-v` or `-q` of
 /// `mpiburn launch`, unless it has one of these options already.
@@ -110,6 +113,26 @@ fn read(program: &[String]) -> Result<Cli, clap::Error> {
     Cli::read(std::iter::once("mpiburn").chain(program.iter().map(String::as_str)).map(OsString::from))
 }
 
+/// Returns the number of threads of a rank. A resumed training has the threads of the run, unless it has its
+/// own option.
+fn threads_of(program: &[String]) -> usize {
+    let of_run = |run: &Path| {
+        let folder = NamedRun::at(run).map_or_else(|_| run.to_owned(), |run| run.folder);
+        let (_, record): (_, RunRecord) = RunDir::open(&folder).ok()?;
+        record.config.get("threads")?.as_u64()?.try_into().ok()
+    };
+    match read(program).map(|cli| cli.command) {
+        Ok(Command::Train(args)) => match &args.resume {
+            // If the run cannot be read, the ranks will report it.
+            Some(run) if !args.typed.has("threads") => of_run(run).unwrap_or(1),
+            _ => args.config.threads.get(),
+        },
+        Ok(Command::Profile(args)) => args.config.threads.get(),
+        Ok(Command::Bench(BenchArgs { kind: BenchKind::Step(args) })) => args.config.threads.get(),
+        _ => 1,
+    }
+}
+
 fn with_verbosity(verbosity: Vec<String>, program: &[String]) -> Vec<String> {
     let has_own = read(program).is_ok_and(|cli| cli.quiet || cli.verbose > 0);
     let verbosity = if has_own { Vec::new() } else { verbosity };
@@ -140,20 +163,22 @@ pub(super) fn prepare(
         Some(inside) => format!("./{}", inside.display()),
         None => own.display().to_string(),
     };
+    let threads = threads_of(&program);
     let program = std::iter::once(own).chain(program).collect();
     let count_cores = burn_mpi::internals::cores_and_cpus;
-    Ok(Launch { topology, launcher, mpi, hosts, by, count_cores, binding: Binding::Core, program })
+    Ok(Launch { topology, launcher, mpi, hosts, by, count_cores, threads, binding: Binding::Core, program })
 }
 
 /// Prints the command line of a launch for `--dry-run`.
 pub(super) fn print_dry(launch: &mut Launch) -> anyhow::Result<()> {
     let unknown = launch::bind_here(launch)?;
-    if !unknown.is_empty() && launch.topology.ranks_per_node > 1 {
+    let threads = launch.topology.ranks_per_node * launch.threads;
+    if !unknown.is_empty() && threads > 1 {
         log::info!(
             "the number of cores of {} is unknown with --dry-run; if a host has fewer than {} cores, the \
              launch uses another --bind-to",
             unknown.join(", "),
-            launch.topology.ranks_per_node
+            threads
         );
     }
     println!("{}", line(&launch.command()?));
@@ -224,6 +249,7 @@ mod tests {
                 hosts: None,
                 by: None,
                 count_cores: || [1, 1],
+                threads: 1,
                 binding: Binding::Core,
                 program: words.map(str::to_owned).into(),
             };

@@ -33,8 +33,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::Context;
-
 use crate::device::DeviceKind;
 use crate::model::ModelKind;
 use crate::options::{BenchArgs, BenchKind, Command, ConfigError, RunConfig, Words};

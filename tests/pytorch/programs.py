@@ -125,17 +125,17 @@ def has_precision(mpiburn):
     return "--precision" in subprocess.run([mpiburn, "train", "--help"], capture_output=True, text=True).stdout
 
 
-def mpirun_command(ranks):
-    """The mpirun command for this number of ranks, with one core per rank."""
+def mpirun_command(ranks, threads=1):
+    """The mpirun command for this number of ranks, with one core for each of a rank's threads."""
     command = ["mpirun", "-n", str(ranks)]
     version = subprocess.run(["mpirun", "--version"], capture_output=True, text=True).stdout
     if "Open MPI" not in version:
-        return command + ["-bind-to", "core"]
+        return command + ["-bind-to", f"core:{threads}"]
     if os.geteuid() == 0:
         command.append("--allow-run-as-root")
-    if ranks > core_count():
-        return command + ["--oversubscribe", "--bind-to", "core:overload-allowed"]
-    return command + ["--bind-to", "core"]
+    if ranks * threads > core_count():
+        return command + ["--oversubscribe", "--bind-to", "core:overload-allowed" if threads == 1 else "none"]
+    return command + (["--map-by", f"slot:PE={threads}"] if threads > 1 else []) + ["--bind-to", "core"]
 
 
 def free_port():
@@ -145,11 +145,11 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def run_job(ranks, program, lab=None):
+def run_job(ranks, program, lab=None, threads=1):
     """Runs a program on `ranks` ranks, on this machine or on a lab's nodes. Returns its output, and its wall time in
-    seconds."""
-    command = (lab.command(ranks) if lab else mpirun_command(ranks)) + [str(word) for word in program]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    seconds. Each rank may use `threads` cores."""
+    command = (lab.command(ranks) if lab else mpirun_command(ranks, threads)) + [str(word) for word in program]
+    environment = os.environ | {"OMP_NUM_THREADS": str(threads), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     if lab:
         environment = lab.variables(environment)
     started = time.perf_counter()

@@ -79,6 +79,21 @@
 //! level. [`precision::bf16_products`] tells how a process computes them, so that processes can agree on one
 //! way.
 //!
+//! # Threads
+//!
+//! Operators divide their work among the threads of rayon's current pool if an estimate from their sizes says
+//! that this pays: if each thread has at least 10 µs of work. [`use_threads`] makes the calling thread a member
+//! of a pool of its own. Threads that have work again and again do not sleep in between.
+//!
+//! **Training has the same bits on any number of threads**, at the same SIMD level. Operators cut their work by
+//! sizes alone, and add the sums of parts in the order of the parts. This applies to the operators of this
+//! crate; Burn's own operators make no such promise. Convolutions on AMX tiles run on one thread.
+//!
+//! Each thread has buffers of its own, whose sizes do not depend on the batch. Only the gradients of weights by
+//! Winograd transform two blocks for each thread at once, and therefore need twice the memory for each thread.
+//!
+//! [`shared_time`] tells how much of a program's time threads have shared.
+//!
 //! # Algorithms of convolutions
 //!
 //! The shape of a convolution determines its algorithm. The first that applies runs:
@@ -126,7 +141,7 @@ pub use ops::stamp::stamp_backward;
 pub use ops::{conv, fake_quantize, linear, loss, norm, precision};
 pub use runtime::memory;
 pub use runtime::poll::set_poll;
-pub use runtime::threads::{ThreadsError, use_threads};
+pub use runtime::threads::{ThreadsError, shared_time, use_threads};
 
 /// The examples of the README, as documentation tests.
 #[cfg(doctest)]

@@ -38,15 +38,15 @@ impl MpiFlavour {
     }
 }
 
-/// What each rank is bound to. All machines of a job have the same binding, which is possible on each of
-/// them.
+/// What each thread of a rank is bound to. All machines of a job have the same binding, which is possible on
+/// each of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Binding {
     /// One core.
     Core,
-    /// One hardware thread: two ranks may share a core.
+    /// One hardware thread: two threads may share a core.
     HardwareThread,
-    /// One core, which several ranks share and take turns on; with MPICH, nothing.
+    /// One core, which several ranks share and take turns on; with MPICH, or with several threads, nothing.
     Overload,
 }
 
@@ -72,7 +72,9 @@ pub struct Launch {
     pub by: Option<PathBuf>,
     /// Returns two numbers: the cores of this machine, and the CPUs that a job may use.
     pub count_cores: fn() -> [usize; 2],
-    /// What each rank is bound to.
+    /// Number of threads of a rank.
+    pub threads: usize,
+    /// What each thread is bound to.
     pub binding: Binding,
     /// The program and its arguments.
     pub program: Vec<String>,
@@ -102,7 +104,7 @@ impl Launch {
     }
 
     fn open_mpi(&self) -> anyhow::Result<Vec<String>> {
-        let ranks = self.topology.ranks_per_node;
+        let (ranks, threads) = (self.topology.ranks_per_node, self.threads);
         let mut words = vec![installed("mpirun.openmpi", "mpirun")];
         let mut add = |more: &[&str]| words.extend(more.iter().map(ToString::to_string));
         if rustix::process::geteuid().is_root() {
@@ -115,13 +117,20 @@ impl Launch {
                 add(&["--mca", "orte_keep_fqdn_hostnames", "1"]);
             }
         }
-        add(&["-n", &self.topology.ranks().to_string(), "--map-by", &format!("ppr:{ranks}:node")]);
+        let each = match self.binding {
+            Binding::Overload => String::new(),
+            _ if threads == 1 => String::new(),
+            _ => format!(":PE={threads}"),
+        };
+        add(&["-n", &self.topology.ranks().to_string(), "--map-by", &format!("ppr:{ranks}:node{each}")]);
         match self.binding {
             // Waiting ranks must yield the core to the ranks that share it.
             Binding::Overload => {
-                add(&["--oversubscribe", "--bind-to", "core:overload-allowed"]);
-                add(&["--mca", "mpi_yield_when_idle", "1"]);
+                let to = if threads == 1 { "core:overload-allowed" } else { "none" };
+                add(&["--oversubscribe", "--bind-to", to, "--mca", "mpi_yield_when_idle", "1"]);
             }
+            // `PE` counts cores, unless hardware threads count as cores.
+            Binding::HardwareThread if threads > 1 => add(&["--use-hwthread-cpus", "--bind-to", "hwthread"]),
             Binding::HardwareThread => add(&["--bind-to", "hwthread"]),
             Binding::Core => add(&["--bind-to", "core"]),
         }
@@ -144,10 +153,15 @@ impl Launch {
         words.extend(["-ppn".to_owned(), per_node, "-n".to_owned(), topology.ranks().to_string()]);
         match self.binding {
             Binding::Overload => {}
-            Binding::HardwareThread => words.extend(["-bind-to".to_owned(), "hwthread".to_owned()]),
-            Binding::Core => words.extend(["-bind-to".to_owned(), "core".to_owned()]),
+            Binding::HardwareThread => words.extend(["-bind-to".to_owned(), self.counted("hwthread")]),
+            Binding::Core => words.extend(["-bind-to".to_owned(), self.counted("core")]),
         }
         Ok(words)
+    }
+
+    /// Returns what MPICH binds a rank to: one `unit` for each thread.
+    fn counted(&self, unit: &str) -> String {
+        if self.threads == 1 { unit.to_owned() } else { format!("{unit}:{}", self.threads) }
     }
 
     fn srun(&self) -> Vec<String> {
@@ -155,14 +169,18 @@ impl Launch {
             MpiFlavour::OpenMpi => "pmix",
             MpiFlavour::Mpich => "pmi2",
         };
-        vec![
+        let mut words = vec![
             "srun".to_owned(),
             format!("--nodes={}", self.topology.nodes),
             format!("--ntasks-per-node={}", self.topology.ranks_per_node),
+        ];
+        words.extend((self.threads > 1).then(|| format!("--cpus-per-task={}", self.threads)));
+        words.extend([
             format!("--mpi={protocol}"),
             "--cpu-bind=cores".to_owned(),
             "--kill-on-bad-exit=1".to_owned(),
-        ]
+        ]);
+        words
     }
 }
 
@@ -227,6 +245,7 @@ mod tests {
             hosts: Some(hosts),
             by: None,
             count_cores: || [1, 1],
+            threads: 1,
             binding: Binding::Core,
             program: vec!["mpiburn".into(), "train".into()],
         }

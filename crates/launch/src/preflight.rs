@@ -81,7 +81,7 @@ fn check_hosts(launch: &Launch, stop: &StopRequest) -> anyhow::Result<Binding> {
     let Some(hosts) = &launch.hosts else { return Ok(needed) };
     let names = hosts.for_topology(launch.topology)?;
     let then = |_: &str, counts: anyhow::Result<[usize; 2]>| {
-        needed = needed.max(binding(launch.topology.ranks_per_node, counts?));
+        needed = needed.max(binding(launch.threads_of_machine(), counts?));
         Ok(true)
     };
     ask_hosts(launch, hosts, &names, stop, then)?;
@@ -153,18 +153,25 @@ pub fn bind_here(launch: &mut Launch) -> anyhow::Result<Vec<String>> {
     let (own, others): (Vec<&str>, Vec<&str>) = names.iter().flatten().copied().partition(is_own);
     let others = others.into_iter().map(ToOwned::to_owned).collect();
     if names.is_none() || !own.is_empty() {
-        launch.binding = binding(launch.topology.ranks_per_node, (launch.count_cores)());
+        launch.binding = binding(launch.threads_of_machine(), (launch.count_cores)());
     }
     Ok(others)
 }
 
-/// Returns what `ranks` ranks of a machine can be bound to. `cores` is the number of its cores, `cpus` the
-/// number of CPUs that the ranks may use.
-pub(super) fn binding(ranks: usize, [cores, cpus]: [usize; 2]) -> Binding {
-    match ranks {
-        _ if ranks > cpus => Binding::Overload,
-        _ if ranks > cores => Binding::HardwareThread,
+/// Returns what each of the ranks' `threads` on a machine can be bound to. `cores` is the number of its cores,
+/// `cpus` the number of CPUs that the ranks may use.
+pub(super) fn binding(threads: usize, [cores, cpus]: [usize; 2]) -> Binding {
+    match threads {
+        _ if threads > cpus => Binding::Overload,
+        _ if threads > cores => Binding::HardwareThread,
         _ => Binding::Core,
+    }
+}
+
+impl Launch {
+    /// Number of threads of all ranks of a machine.
+    pub(super) fn threads_of_machine(&self) -> usize {
+        self.topology.ranks_per_node * self.threads
     }
 }
 
@@ -247,6 +254,7 @@ mod tests {
             }),
             by: None,
             count_cores: || [2, 4],
+            threads: 1,
             binding: Binding::Core,
             program: vec!["/bin/true".into()],
         }

@@ -449,6 +449,7 @@ mod tests {
             hosts: None,
             by: None,
             count_cores: || [1, 1],
+            threads: 1,
             binding: Binding::Core,
             program: vec!["sh".into()],
         };

@@ -87,11 +87,9 @@ impl Shrinking {
         let part = largest(most, batch);
         left.truncate(part.nodes);
         let before = std::mem::replace(&mut launch.topology, part);
-        launch.binding = left
-            .iter()
-            .map(|(_, counts)| binding(part.ranks_per_node, *counts))
-            .max()
-            .unwrap_or(launch.binding);
+        let threads = launch.threads_of_machine();
+        launch.binding =
+            left.iter().map(|(_, counts)| binding(threads, *counts)).max().unwrap_or(launch.binding);
         if lost.is_empty() && part == *topology {
             launch.hosts = Some(hosts.clone());
             let back = || format!("launch: all machines answer again; continuing on {part}");

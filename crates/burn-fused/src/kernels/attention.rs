@@ -4,9 +4,12 @@
 //! A product reads its first factor one scalar at a time. It reads its second factor in whole SIMD vectors,
 //! so the second factor is packed beforehand: transposed keys by [`pack_transposed`], and values by [`pack`].
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use crate::kernels::simd::{
-    Kernel, Lanes, MAX_LANES, Scalars, Target, kernel, load, multiply_rows, transpose,
+    Kernel, Lanes, Level, MAX_LANES, Scalars, Target, kernel, load, multiply_rows, transpose,
 };
+use crate::runtime::threads::each;
 
 /// Number of columns in a panel. A panel is a block of columns of a transposed matrix, as wide as four of the
 /// widest vectors.
@@ -182,9 +185,20 @@ kernel! {
     }
 }
 
+/// Whether all values are finite.
+pub fn all_finite(level: Level, values: &[f32]) -> bool {
+    let finite = AtomicBool::new(true);
+    each(values.len() / 16, values.chunks(1 << 14), |part| {
+        if !are_finite(level, part) {
+            finite.store(false, Ordering::Relaxed);
+        }
+    });
+    finite.into_inner()
+}
+
 kernel! {
-    /// Whether all values are finite.
-    pub fn all_finite<S>(_simd: S, values: &[f32]) -> bool {
+    /// Does the work of [`all_finite`] for some values.
+    fn are_finite<S>(_simd: S, values: &[f32]) -> bool {
         // If the bits without the sign bit are read as an integer, finite numbers are below infinity, and NaN
         // is above infinity.
         let magnitude = |x: &f32| x.to_bits() & 0x7fff_ffff;

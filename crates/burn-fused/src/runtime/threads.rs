@@ -21,6 +21,8 @@ const AWAKE: Duration = Duration::from_micros(200);
 thread_local! {
     /// When this thread may sleep again, if it stays awake for further work.
     static AWAKE_UNTIL: Cell<Option<Instant>> = const { Cell::new(None) };
+    /// See [`shared_time`].
+    static SHARED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
     /// Whether this thread computes items that several threads share.
     static IN_ITEM: Cell<bool> = const { Cell::new(false) };
     /// Whether this thread called [`use_threads`]. It has a program to run and never stays awake for work.
@@ -89,7 +91,7 @@ pub(crate) fn each<T: Send>(time: usize, items: impl Iterator<Item = T> + Send, 
             run(item);
         }
     };
-    let caller = rayon::current_thread_index();
+    let (caller, began) = (rayon::current_thread_index(), Instant::now());
     rayon::in_place_scope(|scope| {
         for _ in 1..threads {
             scope.spawn(|_| {
@@ -101,6 +103,20 @@ pub(crate) fn each<T: Send>(time: usize, items: impl Iterator<Item = T> + Send, 
         }
         work();
     });
+    SHARED.set(SHARED.get() + began.elapsed());
+}
+
+/// Returns the time that this thread has spent in work that it shared with other threads. Everything else runs
+/// on one thread, so this time shows how much more threads can gain.
+///
+/// ```
+/// let (before, began) = (burn_fused::shared_time(), std::time::Instant::now());
+/// // A training step.
+/// let shared = burn_fused::shared_time() - before;
+/// assert!(shared <= began.elapsed());
+/// ```
+pub fn shared_time() -> Duration {
+    SHARED.get()
 }
 
 /// Marks this thread as computing items until it is dropped.

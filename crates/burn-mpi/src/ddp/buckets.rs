@@ -25,6 +25,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use burn::backend::flex::FlexTensor;
+use rayon::prelude::*;
 
 pub(crate) use self::late::Irregular;
 use crate::clock::Clock;
@@ -248,15 +249,17 @@ impl Buckets {
             let first = !std::mem::replace(&mut written[param], true);
             match this.buffers.slots(bucket, range).filter(|_| !is_late) {
                 // This rank has all samples of the step, so the gradient is not scaled.
-                Some(slots) if first && weight == 1.0 => slots.copy_from_slice(gradient),
-                Some(slots) => {
+                Some(slots) if first && weight == 1.0 => {
+                    on_threads(slots, gradient, |slots, gradient| slots.copy_from_slice(gradient));
+                }
+                Some(slots) => on_threads(slots, gradient, |slots, gradient| {
                     let slots = slots.iter_mut().zip(gradient);
                     if first {
                         slots.for_each(|(slot, value)| *slot = value * weight)
                     } else {
                         slots.for_each(|(slot, value)| *slot += value * weight)
                     }
-                }
+                }),
                 None => {
                     let sum = late.entry(param).or_insert_with(|| vec![0.0; gradient.len()]);
                     sum.iter_mut().zip(gradient).for_each(|(sum, value)| *sum += value * weight);
@@ -526,6 +529,21 @@ impl Buckets {
         self.notify(SyncEvent::CopyEnd);
         self.times.copy += self.clock.now() - began;
         result
+    }
+}
+
+/// Number of values that a thread copies at a time.
+const PART: usize = 1 << 15;
+
+/// Calls `copy` for parts of both slices. If this thread belongs to a rayon pool, as after
+/// `burn_fused::use_threads`, the threads of the pool share the parts of a large gradient.
+fn on_threads(slots: &mut [f32], gradient: &[f32], copy: impl Fn(&mut [f32], &[f32]) + Sync) {
+    let shares = slots.len() >= 4 * PART && rayon::current_thread_index().is_some();
+    if shares && rayon::current_num_threads() > 1 {
+        let parts = slots.par_chunks_mut(PART).zip(gradient.par_chunks(PART));
+        parts.for_each(|(slots, gradient)| copy(slots, gradient));
+    } else {
+        copy(slots, gradient);
     }
 }
 

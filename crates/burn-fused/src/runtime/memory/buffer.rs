@@ -17,10 +17,14 @@ use burn_std::{AccessError, AccessPolicy, AllocationController, AllocationProper
 
 use super::counting_allocator::{add, allocations, recount, uncount};
 use super::scratch::Line;
+use crate::runtime::threads::each;
 
 /// Size of the smallest buffer of the pool in lines of 64 bytes: 16 KiB. Smaller buffers come from the
 /// allocator, which keeps small blocks itself.
 const SMALLEST: usize = 256;
+
+/// Number of values that a thread copies at a time.
+const COPIED: usize = 1 << 15;
 
 /// f32 values for a tensor, aligned to the widest SIMD vector. Dropping the buffer returns its memory to the
 /// pool, or to the allocator if it is small.
@@ -49,7 +53,8 @@ impl Buffer {
     /// Returns a buffer with a copy of `values`.
     pub fn copy_of(values: &[f32]) -> Self {
         let mut buffer = Self::new(values.len());
-        buffer.copy_from_slice(values);
+        let parts = buffer.chunks_mut(COPIED).zip(values.chunks(COPIED));
+        each(values.len() / 8, parts, |(target, values)| target.copy_from_slice(values));
         buffer
     }
 }
