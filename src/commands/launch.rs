@@ -188,6 +188,7 @@ pub(super) fn print_dry(launch: &mut Launch) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::train::RunConfig;
 
     #[test]
     fn ranks_have_the_verbosity_of_the_launch_unless_they_have_their_own() {
@@ -229,6 +230,29 @@ mod tests {
             ["train --epochs 1", "train --resume runs/a --momentum 0.5", "train --help", "eval runs/a"]
         {
             assert_eq!(reject(line), Ok(None), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_rank_has_the_threads_of_its_command_or_of_the_run_that_it_resumes() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = RunConfig::read(["--threads=3"]).unwrap();
+        let run = crate::options::tests::completed(&config, "1x1".parse().unwrap(), "mpirun");
+        let stored = serde_json::to_vec(&run.record).unwrap();
+        std::fs::write(folder.path().join("run.json"), stored).unwrap();
+        let run = folder.path().display();
+        for (line, threads) in [
+            ("train".to_owned(), 1),
+            ("train --threads 4".to_owned(), 4),
+            ("bench step --threads 2".to_owned(), 2),
+            ("profile --model mlp --threads 5".to_owned(), 5),
+            ("bench allreduce".to_owned(), 1),
+            (format!("train --resume {run}"), 3),
+            (format!("train --resume {run} --threads 2"), 2),
+            ("train --resume no-such-run".to_owned(), 1),
+        ] {
+            let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            assert_eq!(threads_of(&words), threads, "{line}");
         }
     }
 

@@ -134,7 +134,7 @@ pub fn print_header(world: &World, record: &RunRecord, plan: &ShardPlan, dimensi
     }
     if record.oversubscribed {
         log::warn!(
-            "oversubscribed: ranks share cores and take turns; timings are not representative of the topology"
+            "oversubscribed: threads of ranks share cores and take turns; timings are not representative of the topology"
         );
     }
     if record.shared_machine {

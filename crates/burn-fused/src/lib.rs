@@ -89,8 +89,8 @@
 //! sizes alone, and add the sums of parts in the order of the parts. This applies to the operators of this
 //! crate; Burn's own operators make no such promise. Convolutions on AMX tiles run on one thread.
 //!
-//! Each thread has buffers of its own, whose sizes do not depend on the batch. Only the gradients of weights by
-//! Winograd transform two blocks for each thread at once, and therefore need twice the memory for each thread.
+//! Each thread has buffers of its own, for a block of images at a time. Their size does not depend on the batch.
+//! They are counted by [`memory::counting_allocator`] like all memory.
 //!
 //! [`shared_time`] tells how much of a program's time threads have shared.
 //!

@@ -252,6 +252,35 @@ mod tests {
     }
 
     #[test]
+    fn each_thread_of_a_rank_has_a_core() {
+        let with = |mpi, binding, launcher| {
+            let launch = Launch { threads: 3, mpi, binding, launcher, ..launch("1x2") };
+            launch.command().unwrap().join(" ")
+        };
+        let (open, mpich, run) = (MpiFlavour::OpenMpi, MpiFlavour::Mpich, LauncherKind::Mpirun);
+        for (mpi, binding, expected) in [
+            (open, Binding::Core, "-n 2 --map-by ppr:2:node:PE=3 --bind-to core mpiburn train"),
+            (
+                open,
+                Binding::HardwareThread,
+                "-n 2 --map-by ppr:2:node:PE=3 --use-hwthread-cpus --bind-to hwthread mpiburn train",
+            ),
+            (
+                open,
+                Binding::Overload,
+                "--map-by ppr:2:node --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 mpiburn train",
+            ),
+            (mpich, Binding::Core, "-ppn 2 -n 2 -bind-to core:3 mpiburn train"),
+            (mpich, Binding::Overload, "-ppn 2 -n 2 mpiburn train"),
+        ] {
+            let line = with(mpi, binding, run);
+            assert!(line.ends_with(expected), "{line}");
+        }
+        let line = with(open, Binding::Core, LauncherKind::Srun);
+        assert!(line.contains("--ntasks-per-node=2 --cpus-per-task=3 --mpi=pmix --cpu-bind=cores"), "{line}");
+    }
+
+    #[test]
     fn open_mpi_command_has_hosts_mapping_and_binding() {
         let line = launch("2x2").command().unwrap().join(" ");
         let expected =

@@ -213,7 +213,7 @@ pub fn setting<'a, R: 'a>(name: &str, row: impl for<'r> Fn(&'r R) -> &'r Row<'a>
         "backend" => "Transport of the gradients",
         "launcher" => "What started the ranks",
         "oversubscribed" => {
-            "yes: more ranks than cores, which take turns; shared: several hosts are one machine"
+            "yes: more threads of ranks than cores, which take turns; shared: several hosts are one machine"
         }
         "data" => "Digest of the training samples",
         "epochs_run" => {

@@ -43,8 +43,14 @@ fn warn_if_not_representative(world: &World) {
         let program = quoted(program());
         log::warn!("a single rank does not communicate: start more ranks (mpirun -n 2 {program} bench …)");
     }
-    if oversubscribed(world.places(), 1) {
-        log::warn!("more ranks than cores: timings are not representative, because ranks wait for cores");
+    warn_if_oversubscribed(world, 1);
+}
+
+/// Warns if ranks of `threads` threads share cores.
+fn warn_if_oversubscribed(world: &World, threads: usize) {
+    if world.is_root() && oversubscribed(world.places(), threads) {
+        let what = if threads == 1 { "ranks" } else { "threads of ranks" };
+        log::warn!("more {what} than cores: timings are not representative, because they wait for cores");
     }
 }
 

@@ -16,7 +16,7 @@ use run_record::{StepMs, count};
 use serde::Serialize;
 use terminal::table;
 
-use super::{median_ms, timed};
+use super::{median_ms, timed, warn_if_oversubscribed};
 use crate::commands::subject::{BATCHES, BatchCycle, learner};
 use crate::commands::{agree_on_products, check_random_batch, memory, outputs, set_up, warn_of_ignored};
 use crate::device::DeviceKind;
@@ -63,6 +63,7 @@ fn configure(world: &World, args: &StepArgs) -> anyhow::Result<RunConfig> {
     });
     outputs::check_on_root(world, &[("json", args.json.as_ref())], &[])?;
     set_up(world, &config)?;
+    warn_if_oversubscribed(world, config.threads.get());
     agree_on_products(world, &config)?;
     Ok(config)
 }

@@ -19,9 +19,9 @@ fn tiles(shape: Shape) -> usize {
     if shape.inputs > 64 { 128 } else { 64 }
 }
 
-/// Number of blocks for each thread that are transformed before their products are added. With more blocks,
-/// threads wait for each other less often, and more memory is needed.
-const BLOCKS: usize = 2;
+/// Time of a block in nanoseconds below which two blocks for each thread are transformed at once, because
+/// threads would otherwise wait for each other too often. Such blocks need little memory.
+const SHORT: usize = 200_000;
 /// Approximate time in nanoseconds of an item for a thread.
 const ITEM: usize = 8192;
 
@@ -54,7 +54,8 @@ impl WeightGradient<'_> {
             let sums = shared.sums.take::<f32>(panels.len() * lanes);
             let blocks: Vec<Block> = Block::all(shape, tiles).collect();
             let threads = threads_for(time);
-            let at_once = if threads > 1 { BLOCKS * threads } else { 1 }.min(blocks.len());
+            let twice = threads > 1 && time / blocks.len() < SHORT;
+            let at_once = (threads * (1 + usize::from(twice))).min(blocks.len());
             // All blocks have the layout of the largest.
             let tiles = blocks.iter().map(Block::tiles).max().unwrap_or_default();
             let pixels = Pixels { groups: shape.inputs.div_ceil(lanes), tiles };
