@@ -78,8 +78,8 @@ pub(crate) fn threads_for(time: usize) -> usize {
 /// Items must be cut by sizes alone, not by the number of threads, unless their values do not depend on the
 /// cut.
 pub(crate) fn each<T: Send>(time: usize, items: impl Iterator<Item = T> + Send, run: impl Fn(T) + Sync) {
-    let threads = threads_for(time);
-    if threads == 1 {
+    let threads = threads_for(time).min(items.size_hint().1.unwrap_or(usize::MAX));
+    if threads <= 1 {
         return items.for_each(run);
     }
     let items = Mutex::new(items);
@@ -180,4 +180,67 @@ pub(crate) fn chunks<T>(mut values: &mut [T], size: usize) -> impl Iterator<Item
         let size = size.min(values.len());
         values.split_off_mut(..size)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+    use super::*;
+
+    /// A time that several threads share.
+    const LONG: usize = 1_000_000_000;
+
+    fn on<T: Send>(threads: usize, body: impl FnOnce() -> T + Send) -> T {
+        rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads").install(body)
+    }
+
+    #[test]
+    fn every_item_runs_once() {
+        for threads in [1, 2, 3, 5] {
+            for count in [0, 1, 2, 7, 1000] {
+                let mut values = vec![0; count];
+                on(threads, || each(LONG, values.iter_mut(), |value| *value += 1));
+                assert!(values.iter().all(|&value| value == 1), "{count} items on {threads} threads");
+            }
+        }
+    }
+
+    #[test]
+    fn an_item_is_not_shared_again() {
+        on(2, || {
+            let (most, before) = (AtomicUsize::new(0), threads_for(LONG));
+            each(LONG, 0..4, |_| _ = most.fetch_max(threads_for(LONG), Relaxed));
+            assert_eq!((before, most.into_inner(), threads_for(LONG)), (2, 1, 2));
+        });
+    }
+
+    #[test]
+    fn a_panic_of_an_item_reaches_the_caller_and_the_threads_go_on() {
+        on(3, || {
+            for bad in [0, 5, 9] {
+                let run = || each(LONG, 0..10, |item| assert_ne!(item, bad, "item {bad}"));
+                let panic = std::panic::catch_unwind(run).expect_err("it panics");
+                let text = panic.downcast_ref::<String>().expect("a message");
+                assert!(text.contains(&format!("item {bad}")), "{text}");
+                assert_eq!(threads_for(LONG), 3);
+            }
+        });
+    }
+
+    #[test]
+    fn a_thread_has_one_pool() {
+        std::thread::spawn(|| {
+            use_threads(2).expect("threads");
+            assert_eq!(threads_for(LONG), 2);
+            let error = use_threads(3).expect_err("it has a pool").to_string();
+            assert!(error.starts_with("cannot start 3 threads: "), "{error}");
+            let done = AtomicUsize::new(0);
+            each(LONG, 0..100, |_| _ = done.fetch_add(1, Relaxed));
+            assert_eq!(done.into_inner(), 100);
+            assert!(shared_time() > Duration::ZERO);
+        })
+        .join()
+        .expect("no panic");
+    }
 }

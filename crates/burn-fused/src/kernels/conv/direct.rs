@@ -266,6 +266,7 @@ impl<const N: usize> BackwardPass<'_, N> {
                     });
                 });
             });
+            poll.call();
             let (total, others) = sums.split_at_mut(sums.len() / parts);
             for sums in others.chunks_exact(total.len()) {
                 total.iter_mut().zip(sums).for_each(|(total, sum)| *total += sum);

@@ -100,6 +100,7 @@ pub fn backward(conv: Convolution, back: Back<'_>, poll: Poll) -> Gradients {
                 });
             },
         );
+        poll.call();
         let (weight_sums, bias_sums) = sums.split_at((count - 1) * shape.weight_len());
         for sums in weight_sums.chunks_exact(shape.weight_len()) {
             of_weights.iter_mut().zip(sums).for_each(|(total, sum)| *total += sum);
