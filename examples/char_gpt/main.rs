@@ -281,7 +281,7 @@ pub fn train<N: Network>(
     };
     let mut data = ShardedDataset::new(world, windows, options.batch)?;
     if world.is_root() {
-        println!("{}", machine(world));
+        println!("{}", machine(world, options.threads));
         println!("{} parameters, {} steps per epoch", model.num_params(), data.steps());
     }
 
@@ -345,8 +345,7 @@ pub fn train<N: Network>(
 }
 
 /// Returns the threads that operators of a rank use, and the cores of this rank's host.
-fn machine(world: &World) -> String {
-    let threads = rayon::current_num_threads();
+fn machine(world: &World, threads: usize) -> String {
     let cores = world.places()[world.rank()].cores;
     format!("{} ranks, threads of each: {threads}; {} has {cores} cores", world.size(), world.host())
 }
@@ -372,9 +371,9 @@ fn main() -> ExitCode {
     // backward.
     burn_fused::set_poll(burn_mpi::poll);
     run(|world| {
-        let options = world.agree(Options::parse(std::env::args().skip(1)))?;
+        let mut options = world.agree(Options::parse(std::env::args().skip(1)))?;
         world.check_equal("the set of options", &format!("{options:?}"))?;
-        world.agree(use_threads(options.threads))?;
+        options.threads = world.agree(use_threads(options.threads))?;
         options.precision.use_precision();
         if world.is_root() && options.precision == MatmulPrecision::Bf16 {
             println!("products of large linear layers in bf16: {}", bf16_products().name());

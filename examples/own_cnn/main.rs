@@ -172,8 +172,7 @@ fn train<N: Network>(world: &World, options: &Options) -> Result<(), Box<dyn Err
     let mut optimizer = N::optimizer();
     let mut data = ShardedDataset::new(world, images, options.batch)?;
     if world.is_root() {
-        let threads = rayon::current_num_threads();
-        let cores = world.places()[world.rank()].cores;
+        let (threads, cores) = (options.threads, world.places()[world.rank()].cores);
         println!("{} ranks, threads of each: {threads}; {} has {cores} cores", world.size(), world.host());
         println!("{} parameters, {} steps per epoch", model.num_params(), data.steps());
     }
@@ -244,9 +243,9 @@ fn main() -> ExitCode {
     // backward.
     burn_fused::set_poll(burn_mpi::poll);
     run(|world| {
-        let options = world.agree(Options::parse(std::env::args().skip(1)))?;
+        let mut options = world.agree(Options::parse(std::env::args().skip(1)))?;
         world.check_equal("the set of options", &format!("{options:?}"))?;
-        world.agree(use_threads(options.threads))?;
+        options.threads = world.agree(use_threads(options.threads))?;
         if options.stock {
             train::<stock::Cnn>(world, &options)
         } else {

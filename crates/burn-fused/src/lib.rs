@@ -82,15 +82,18 @@
 //! # Threads
 //!
 //! Operators divide their work among the threads of rayon's current pool if an estimate from their sizes says
-//! that this pays: if each thread has at least 10 µs of work. [`use_threads`] makes the calling thread a member
-//! of a pool of its own. Threads that have work again and again do not sleep in between.
+//! that this pays: if each thread has at least 10 µs of work. [`use_threads`] makes the calling thread a
+//! member of a pool of its own. Threads that have work again and again do not sleep in between.
 //!
-//! **Training has the same bits on any number of threads**, at the same SIMD level. Operators cut their work by
-//! sizes alone, and add the sums of parts in the order of the parts. This applies to the operators of this
-//! crate; Burn's own operators make no such promise. Convolutions on AMX tiles run on one thread.
+//! **Training has the same bits on any number of threads**, at the same SIMD level. Operators cut their work
+//! by sizes alone, and add the sums of parts in the order of the parts. This applies to the operators of this
+//! crate; Burn's own operators make no such promise.
 //!
-//! Each thread has buffers of its own, for a block of images at a time. Their size does not depend on the batch.
-//! They are counted by [`memory::counting_allocator`] like all memory.
+//! Convolutions on AMX tiles run on one thread, as do the steps of an LSTM or GRU whose inputs are
+//! `[steps, batch, d_input]` (`batch_first: false`).
+//!
+//! Each thread has buffers of its own, for a block of images at a time. Their size does not depend on the
+//! batch. They are counted by [`memory::counting_allocator`] like all memory.
 //!
 //! [`shared_time`] tells how much of a program's time threads have shared.
 //!
@@ -112,7 +115,7 @@
 //!
 //! Each part of the sources uses only parts that are named after it: first `nn`, `optim` and `int8`; then
 //! `ops`, the operators; then `kernels`, the loops of operators over slices, without any type of Burn; last
-//! `runtime`, the memory pools, counters and callbacks of the process.
+//! `runtime`, the memory pools, counters, threads and callbacks of the process.
 //!
 //! # Features
 //!

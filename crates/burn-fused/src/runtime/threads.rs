@@ -38,28 +38,30 @@ pub struct ThreadsError {
 }
 
 /// Makes operators that this thread calls run on `threads` threads: this one and `threads - 1` new ones. 0
-/// stands for one thread for each core, or for the value of the variable `RAYON_NUM_THREADS`.
+/// stands for one thread for each core, or for the value of the variable `RAYON_NUM_THREADS`. Returns the number
+/// of threads.
 ///
-/// Without this call, operators use rayon's global pool. Then the calling thread only waits, so each operator
-/// takes some tens of microseconds longer, and the [poll callback](crate::set_poll) is not called meanwhile.
+/// Without this call, operators run on the calling thread and on threads of rayon's current pool, together as
+/// many as the pool has.
 ///
 /// Operators compute the same bits on any number of threads. They divide their work by sizes alone, and add
 /// sums in a fixed order.
 ///
 /// ```
-/// burn_fused::use_threads(2)?;
+/// assert_eq!(burn_fused::use_threads(2)?, 2);
 /// # Ok::<(), burn_fused::ThreadsError>(())
 /// ```
 ///
 /// # Errors
 /// If this thread belongs to a rayon pool already, or if the system starts no more threads.
-pub fn use_threads(threads: usize) -> Result<(), ThreadsError> {
+pub fn use_threads(threads: usize) -> Result<usize, ThreadsError> {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).use_current_thread();
     let pool = pool.build().map_err(|reason| ThreadsError { threads, reason })?;
+    let threads = pool.current_num_threads();
     // The pool lives as long as the process: this thread belongs to it.
     std::mem::forget(pool);
     IS_MAIN.set(true);
-    Ok(())
+    Ok(threads)
 }
 
 /// Returns the number of threads that share work of `time` nanoseconds on one thread. An item of a larger
@@ -106,8 +108,8 @@ pub(crate) fn each<T: Send>(time: usize, items: impl Iterator<Item = T> + Send, 
     SHARED.set(SHARED.get() + began.elapsed());
 }
 
-/// Returns the time that this thread has spent in work that it shared with other threads. Everything else runs
-/// on one thread, so this time shows how much more threads can gain.
+/// Returns the time that this thread has spent in work that it shared with other threads. Everything else
+/// runs on one thread, so this time shows how much more threads can gain.
 ///
 /// ```
 /// let (before, began) = (burn_fused::shared_time(), std::time::Instant::now());
@@ -231,7 +233,7 @@ mod tests {
     #[test]
     fn a_thread_has_one_pool() {
         std::thread::spawn(|| {
-            use_threads(2).expect("threads");
+            assert_eq!(use_threads(2).expect("threads"), 2);
             assert_eq!(threads_for(LONG), 2);
             let error = use_threads(3).expect_err("it has a pool").to_string();
             assert!(error.starts_with("cannot start 3 threads: "), "{error}");

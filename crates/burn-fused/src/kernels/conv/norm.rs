@@ -467,7 +467,8 @@ fn relu_back<S: Lanes>(simd: S, affine: [S::f32s; 3], x: S::f32s, gradient: S::f
     simd.select_f32s(passes(simd, apply(simd, affine, x)), gradient, simd.splat_f32s(0.0))
 }
 
-/// First half of backward: computes [`level_and_slope`] of each channel's gradients. Threads share the planes.
+/// First half of backward: computes [`level_and_slope`] of each channel's gradients. Threads share the
+/// planes.
 pub struct Means<'a> {
     pub conv: Convolution,
     pub parameters: [&'a [f32]; 2],

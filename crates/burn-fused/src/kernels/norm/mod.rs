@@ -106,8 +106,8 @@ impl Moments {
     }
 }
 
-/// Normalises with the statistics of the batch. Returns the output, the statistics, and the argmax of pooling.
-/// The argmax is empty unless `backward` is set and the epilogue pools.
+/// Normalises with the statistics of the batch. Returns the output, the statistics, and the argmax of
+/// pooling. The argmax is empty unless `backward` is set and the epilogue pools.
 pub(crate) fn normalised(
     level: Level,
     input: Input<'_>,

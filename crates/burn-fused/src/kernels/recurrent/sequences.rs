@@ -68,8 +68,8 @@ impl Sequences {
         self.rows() * gates * self.width() * (64 + self.hidden) / 64
     }
 
-    /// Divides the sequences for the threads. Returns the number of sequences in a part: whole [groups](GROUP).
-    /// If the sequences of a step are contiguous in memory, there is one part.
+    /// Divides the sequences for the threads. Returns the number of sequences in a part: whole
+    /// [groups](GROUP). If the sequences of a step are contiguous in memory, there is one part.
     pub fn of_part(self, gates: usize) -> usize {
         if self.order.batch_first {
             self.batch.div_ceil(threads_for(self.time(gates))).next_multiple_of(GROUP)

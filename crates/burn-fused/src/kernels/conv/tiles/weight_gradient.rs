@@ -11,8 +11,8 @@ use crate::runtime::poll::Poll;
 /// Maximum number of steps in a pass. A pass goes over all taps. A step multiplies 32 pixels by their
 /// gradients ([`Operands::steps`]). The values of both factors stay in the L1 cache during a pass.
 const PASS: usize = 8;
-/// Maximum number of steps between two calls of the poll callback in [`WeightGradient::add`]. For all nine taps,
-/// these steps take some tens of microseconds.
+/// Maximum number of steps between two calls of the poll callback in [`WeightGradient::add`]. For all nine
+/// taps, these steps take some tens of microseconds.
 const GROUP: usize = 14 * PASS;
 
 /// The sums over all blocks that were added so far, `[taps, inputs, outputs]`. The numbers of channels are

@@ -68,69 +68,85 @@ impl Convolve<'_> {
             Results { output: &mut output, argmax: &mut argmax, sums: self.sums.unwrap_or_default() };
 
         let images = Block::images(shape, TILES);
-        let units =
-            shape.blocks(images).zip(results.split(shape.batch.div_ceil(images), images, shape.batch));
+        let count = shape.batch.div_ceil(images);
+        let units = shape.blocks(images).zip(results.split(count, images, shape.batch));
         let time = shape.winograd_time(lanes);
         let (threads, chunks) = (threads_for(time), panels.vectors.div_ceil(CHUNK));
-        let by_image = evenness(shape.batch.div_ceil(images), threads) >= evenness(chunks, threads);
         with_shared(|shared| {
             let weights = shared.sums.take(panels.len() * lanes);
             transform_weights(level, shape, self.weights, self.flipped, weights);
-            let products = Products { shape, epilogue, bias, weights, poll };
-            let pixels = |block: &Block| Pixels::of_block(&source, block, lanes);
-            if by_image {
-                each(time, units, |((first, unit), results)| {
-                    with_buffers(|[buffers, _]| {
-                        let mut results: Vec<_> = results.split(unit.batch, 1, unit.batch).collect();
-                        let Buffers { input, output, part, .. } = buffers;
-                        for block in Block::of_images(unit, first, TILES) {
-                            let pixels = pixels(&block);
-                            let factors = input.take(pixels.len() * lanes);
-                            let groups = 0..pixels.groups;
-                            let lanes = &mut *part;
-                            level.run(Transform { block, source: &source, groups, factors, lanes });
-                            let (vectors, results) = (0..panels.vectors, &mut results[..]);
-                            let buffers = [&mut *output, &mut *part];
-                            level.run(Chunk { products, block, factors, vectors, results, buffers });
-                        }
-                    });
-                });
-                return;
-            }
-            for ((first, unit), results) in units {
-                let mut results: Vec<_> = results.split(unit.batch, 1, unit.batch).collect();
-                for block in Block::of_images(unit, first, TILES) {
-                    let pixels = pixels(&block);
-                    let factors = shared.input.take(pixels.len() * lanes);
-                    let groups = pieces(factors, pixels.groups).enumerate();
-                    let block_time = time / shape.batch * block.images;
-                    each(block_time / 4, groups, |(group, factors)| {
-                        with_buffers(|[buffers, _]| {
-                            let (groups, lanes) = (group..group + 1, &mut buffers.part);
-                            level.run(Transform { block, source: &source, groups, factors, lanes });
-                        });
-                    });
-                    let mut channels: Vec<Vec<Results>> = (0..chunks).map(|_| Vec::new()).collect();
-                    for results in &mut results {
-                        let (vectors, channel) = (CHUNK, CHUNK * lanes);
-                        let split =
-                            results.split_channels([panels.vectors, vectors], [shape.outputs, channel]);
-                        channels.iter_mut().zip(split).for_each(|(chunk, results)| chunk.push(results));
-                    }
-                    let factors = &*factors;
-                    each(block_time, channels.into_iter().enumerate(), |(chunk, mut results)| {
-                        with_buffers(|[buffers, _]| {
-                            let first = chunk * CHUNK;
-                            let vectors = first..panels.vectors.min(first + CHUNK);
-                            let (results, buffers) =
-                                (&mut results[..], [&mut buffers.output, &mut buffers.part]);
-                            level.run(Chunk { products, block, factors, vectors, results, buffers });
-                        });
-                    });
-                }
+            let products = Products { level, shape, epilogue, source: &source, bias, weights, poll };
+            if evenness(count, threads) >= evenness(chunks, threads) {
+                each(time, units, |(unit, results)| products.all_channels(unit, results));
+            } else {
+                units.for_each(|(unit, results)| products.by_channel(unit, results, &mut shared.input));
             }
         });
         (output, argmax)
+    }
+}
+
+/// What all products of a convolution need.
+#[derive(Clone, Copy)]
+struct Products<'a> {
+    level: Level,
+    shape: Shape,
+    epilogue: Epilogue,
+    source: &'a Source<'a>,
+    bias: Option<&'a [f32]>,
+    /// The transformed weights.
+    weights: &'a [f32],
+    poll: Poll,
+}
+
+impl Products<'_> {
+    /// Computes the images of `unit`, from image `first` on, on this thread.
+    fn all_channels(self, (first, unit): (usize, Shape), results: Results<'_>) {
+        let Self { level, source, .. } = self;
+        let mut results: Vec<_> = results.split(unit.batch, 1, unit.batch).collect();
+        with_buffers(|[Buffers { input, output, part, .. }, _]| {
+            for block in Block::of_images(unit, first, TILES) {
+                let pixels = Pixels::of_block(source, &block, level.lanes());
+                let factors = input.take(pixels.len() * level.lanes());
+                level.run(Transform { block, source, groups: 0..pixels.groups, factors, lanes: part });
+                let vectors = 0..self.shape.outputs.div_ceil(level.lanes());
+                let (results, buffers) = (&mut results[..], [&mut *output, &mut *part]);
+                level.run(Chunk { products: self, block, factors, vectors, results, buffers });
+            }
+        });
+    }
+
+    /// Computes the images of `unit`, from image `first` on. The threads share the channels of each block.
+    /// `shared` is scratch for the factors of a block.
+    fn by_channel(self, (first, unit): (usize, Shape), results: Results<'_>, shared: &mut Scratch) {
+        let Self { level, shape, source, .. } = self;
+        let (lanes, all) = (level.lanes(), shape.outputs.div_ceil(level.lanes()));
+        let mut results: Vec<_> = results.split(unit.batch, 1, unit.batch).collect();
+        for block in Block::of_images(unit, first, TILES) {
+            let pixels = Pixels::of_block(source, &block, lanes);
+            let factors = shared.take(pixels.len() * lanes);
+            let time = Shape { batch: block.images, ..shape }.winograd_time(lanes);
+            each(time / 4, pieces(factors, pixels.groups).enumerate(), |(group, factors)| {
+                with_buffers(|[buffers, _]| {
+                    let (groups, lanes) = (group..group + 1, &mut buffers.part);
+                    level.run(Transform { block, source, groups, factors, lanes });
+                });
+            });
+            let mut chunks: Vec<Vec<Results>> = (0..all.div_ceil(CHUNK)).map(|_| Vec::new()).collect();
+            for image in &mut results {
+                let parts = image.split_channels([all, CHUNK], [shape.outputs, CHUNK * lanes]);
+                chunks.iter_mut().zip(parts).for_each(|(chunk, part)| chunk.push(part));
+            }
+            let factors = &*factors;
+            each(time, chunks.into_iter().enumerate(), |(chunk, mut results)| {
+                with_buffers(|[buffers, _]| {
+                    let vectors = chunk * CHUNK..all.min((chunk + 1) * CHUNK);
+                    let buffers = [&mut buffers.output, &mut buffers.part];
+                    let results = &mut results[..];
+                    level.run(Chunk { products: self, block, factors, vectors, results, buffers });
+                });
+            });
+        }
     }
 }
 
@@ -170,17 +186,6 @@ impl Kernel for Transform<'_> {
     }
 }
 
-/// What all products of a convolution need.
-#[derive(Clone, Copy)]
-struct Products<'a> {
-    shape: Shape,
-    epilogue: Epilogue,
-    bias: Option<&'a [f32]>,
-    /// The transformed weights.
-    weights: &'a [f32],
-    poll: Poll,
-}
-
 /// Computes some vectors of output channels of a block.
 struct Chunk<'a, 'r> {
     products: Products<'a>,
@@ -208,7 +213,7 @@ impl Chunk<'_, '_> {
     #[inline(always)]
     fn with_rows<S: Lanes, const R: usize>(self, simd: S) {
         let Self { products: all, block, factors, vectors, results, buffers: [output, part] } = self;
-        let Products { shape, epilogue, bias, weights, poll } = all;
+        let Products { shape, epilogue, bias, weights, poll, .. } = all;
         let panels = Panels::of_weights(shape, S::F32_LANES);
         let factors: &[S::f32s] = bytemuck::cast_slice(factors);
         let weights: &[S::f32s] = bytemuck::cast_slice(weights);

@@ -28,8 +28,8 @@ const ITEM: usize = 8192;
 /// The gradients of weights and biases.
 ///
 /// The sums of all points and channels are independent of each other, so threads share them: the sums of all
-/// panels at a point, then those at the next point, because they read the same factors of pixels. As many blocks
-/// as there are threads are transformed first, and then added to the sums in their order.
+/// panels at a point, then those at the next point, because they read the same factors of pixels. As many
+/// blocks as there are threads are transformed first, and then added to the sums in their order.
 pub struct WeightGradient<'a> {
     pub level: Level,
     pub shape: Shape,
