@@ -1,6 +1,7 @@
 //! Times the convolutions of a VGG network with each algorithm. The algorithms are timed in turn. Usage:
 //! `cargo run --release --workspace --example conv_layers [BATCH [ROUNDS [THREADS]]]`.
 
+use std::process::ExitCode;
 use std::time::Instant;
 
 use burn::nn::PaddingConfig2d;
@@ -36,10 +37,18 @@ fn median(mut times: Vec<f64>) -> f64 {
     times[times.len() / 2]
 }
 
-fn main() {
-    let mut arguments = std::env::args().skip(1).map(|word| word.parse().expect("a number"));
-    let [batch, rounds, threads] = [32, 9, 1].map(|default| arguments.next().unwrap_or(default));
-    burn_fused::use_threads(threads).expect("threads");
+fn main() -> ExitCode {
+    let numbers: Result<Vec<usize>, _> = std::env::args().skip(1).map(|word| word.parse()).collect();
+    let Ok(numbers) = numbers else {
+        eprintln!("usage: conv_layers [BATCH [ROUNDS [THREADS]]]");
+        return ExitCode::FAILURE;
+    };
+    let mut numbers = numbers.into_iter();
+    let [batch, rounds, threads] = [32, 9, 1].map(|default| numbers.next().unwrap_or(default));
+    if let Err(error) = burn_fused::use_threads(threads) {
+        eprintln!("conv_layers: {error}");
+        return ExitCode::FAILURE;
+    }
     let device = Device::flex().autodiff();
     let mut sums = [0.0; 2];
     println!(
@@ -80,4 +89,5 @@ fn main() {
         sums[1],
         sums[1] / sums[0]
     );
+    ExitCode::SUCCESS
 }

@@ -133,8 +133,15 @@ pub fn print_header(world: &World, record: &RunRecord, plan: &ShardPlan, dimensi
         log::info!("  {line}");
     }
     if record.oversubscribed {
+        let threads = record.config.threads.get();
+        let remedy = if threads > 1 {
+            format!("; give each thread a core: mpiburn launch, or mpirun --map-by slot:PE={threads}")
+        } else {
+            String::new()
+        };
         log::warn!(
-            "oversubscribed: threads of ranks share cores and take turns; timings are not representative of the topology"
+            "oversubscribed: threads of ranks share cores and take turns; timings are not representative of the \
+             topology{remedy}"
         );
     }
     if record.shared_machine {

@@ -113,7 +113,7 @@ pub struct RunConfig {
     #[command(flatten)]
     #[serde(flatten)]
     pub communication: Communication,
-    /// Number of threads per rank.
+    /// Threads per rank, up to 1024. They change no result, and each needs a core: `mpiburn launch` binds them.
     #[arg(long, value_name = "N", default_value = "1", help_heading = "Distribution")]
     pub threads: Threads,
     /// Steps between log lines of training loss and accuracy. The values are averages over rank 0's samples

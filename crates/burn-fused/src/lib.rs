@@ -83,7 +83,7 @@
 //!
 //! Operators divide their work among the threads of rayon's current pool if an estimate from their sizes says
 //! that this pays: if each thread has at least 10 µs of work. [`use_threads`] makes the calling thread a
-//! member of a pool of its own. Threads that have work again and again do not sleep in between.
+//! member of a pool of its own. A thread sleeps after 200 µs without work.
 //!
 //! **Training has the same bits on any number of threads**, at the same SIMD level. Operators cut their work
 //! by sizes alone, and add the sums of parts in the order of the parts. This applies to the operators of this
@@ -92,8 +92,10 @@
 //! Convolutions on AMX tiles run on one thread, as do the steps of an LSTM or GRU whose inputs are
 //! `[steps, batch, d_input]` (`batch_first: false`).
 //!
-//! Each thread has buffers of its own, for a block of images at a time. Their size does not depend on the
-//! batch. They are counted by [`memory::counting_allocator`] like all memory.
+//! Each thread has buffers of its own, for a block of images at a time. The thread that runs a pass also has
+//! buffers that grow with the number of threads: up to two transformed blocks for each thread, for gradients of
+//! weights by Winograd. None of them grows with the batch. [`memory::counting_allocator`] counts them like all
+//! memory.
 //!
 //! [`shared_time`] tells how much of a program's time threads have shared.
 //!

@@ -133,7 +133,7 @@ fn representative<'a>(rows: &[Row<'a>], find: impl Fn(&[Row<'a>]) -> Option<Find
         others => format!("; {} left out", count(others, "oversubscribed row")),
     };
     let with = |found: Finding, word: &str| Finding { text: found.text + word, ..found };
-    let shared = if others > 0 { "; ranks share cores" } else { "" };
+    let shared = if others > 0 { "; threads of ranks share cores" } else { "" };
     let doubted = if rows.iter().any(is_sound) {
         ""
     } else {

@@ -282,7 +282,7 @@ fn one_run_is_compared_with_none_and_its_doubt_is_named() {
     assert!(!text.contains("not compared") && !text.contains("rows"), "{text}");
     assert!(tells(&text, &["ranks wait", "unreliable"]), "{text}");
     runs[0].record.oversubscribed = true;
-    assert!(listed(&runs).contains("; ranks share cores"), "{}", listed(&runs));
+    assert!(listed(&runs).contains("; threads of ranks share cores"), "{}", listed(&runs));
 }
 
 #[test]

@@ -291,7 +291,7 @@ fn table(section: &Section, prediction: &Prediction<'_, '_>, link: &Link) -> She
         (!prediction.is_sound, "The times of that run are unreliable: too short, disturbed or unsteady."),
         (
             source.record.oversubscribed,
-            "Ranks of that run shared cores and took turns: its times are not representative.",
+            "Threads of that run shared cores and took turns: its times are not representative.",
         ),
     ];
     let doubts = doubts.into_iter().filter(|doubt| doubt.0).map(|doubt| doubt.1.to_owned());

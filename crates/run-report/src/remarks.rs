@@ -58,7 +58,7 @@ pub fn remarks(rows: &[Row<'_>], baseline: &str, overfits: bool) -> Vec<String> 
             )
         }),
         any(|row| row.first().record.oversubscribed).then(|| {
-            "Oversubscribed: ranks shared cores and took turns; timings are not representative of the topology."
+            "Oversubscribed: threads of ranks shared cores and took turns; timings are not representative of the topology."
                 .into()
         }),
         (processors.len() > 1).then(|| {

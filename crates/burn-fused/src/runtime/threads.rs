@@ -29,17 +29,40 @@ thread_local! {
     static IS_MAIN: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The threads of operators could not be started.
+/// Maximum number of threads of [`use_threads`].
+const MOST: usize = 1024;
+
+/// Why [`use_threads`] started no threads.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot start {threads} threads: {reason}")]
-pub struct ThreadsError {
-    threads: usize,
-    reason: rayon::ThreadPoolBuildError,
+#[non_exhaustive]
+pub enum ThreadsError {
+    /// The number of threads is above 1024.
+    #[error("{threads} threads: at most {MOST} are supported")]
+    TooMany {
+        /// The number that was asked for.
+        threads: usize,
+    },
+    /// This thread belongs to a rayon pool.
+    #[error("this thread has its threads already: it belongs to a rayon pool, as after use_threads")]
+    InPool,
+    /// The system starts no more threads.
+    #[error("cannot start {threads} threads: {reason}")]
+    System {
+        /// The number that was asked for.
+        threads: usize,
+        /// The reason that the system gives.
+        reason: String,
+    },
 }
 
 /// Makes operators that this thread calls run on `threads` threads: this one and `threads - 1` new ones. 0
 /// stands for one thread for each core, or for the value of the variable `RAYON_NUM_THREADS`. Returns the number
 /// of threads.
+///
+/// Call it once, at the start of a program: the new threads live as long as the process. The threads are a
+/// rayon pool, to which this thread belongs from then on, and which Burn's operators also use. A job that this
+/// thread passes to `rayon::spawn` runs on the new threads, or when this thread waits for the pool. Other threads
+/// of the program are not affected.
 ///
 /// Without this call, operators run on the calling thread and on threads of rayon's current pool, together as
 /// many as the pool has.
@@ -53,15 +76,37 @@ pub struct ThreadsError {
 /// ```
 ///
 /// # Errors
-/// If this thread belongs to a rayon pool already, or if the system starts no more threads.
+/// If `threads` is above 1024, if this thread belongs to a rayon pool already, or if the system starts no more
+/// threads. An error changes nothing.
 pub fn use_threads(threads: usize) -> Result<usize, ThreadsError> {
+    if threads > MOST {
+        return Err(ThreadsError::TooMany { threads });
+    }
+    if rayon::current_thread_index().is_some() {
+        return Err(ThreadsError::InPool);
+    }
+    // If rayon cannot start the threads of a pool, this thread belongs to the broken pool nevertheless.
+    let error = |reason: String| ThreadsError::System { threads, reason };
+    try_to_start(threads).map_err(|reason| error(reason.to_string()))?;
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).use_current_thread();
-    let pool = pool.build().map_err(|reason| ThreadsError { threads, reason })?;
+    let pool = pool.build().map_err(|reason| error(reason.to_string()))?;
     let threads = pool.current_num_threads();
     // The pool lives as long as the process: this thread belongs to it.
     std::mem::forget(pool);
     IS_MAIN.set(true);
     Ok(threads)
+}
+
+/// Starts `threads - 1` threads, all at the same time, and ends them.
+fn try_to_start(threads: usize) -> std::io::Result<()> {
+    let gate = Mutex::new(());
+    std::thread::scope(|scope| {
+        let _closed = gate.lock();
+        (1..threads).try_for_each(|_| {
+            let wait = || drop(gate.lock());
+            std::thread::Builder::new().spawn_scoped(scope, wait).map(drop)
+        })
+    })
 }
 
 /// Returns the number of threads that share work of `time` nanoseconds on one thread. An item of a larger
@@ -98,7 +143,10 @@ pub(crate) fn each<T: Send>(time: usize, items: impl Iterator<Item = T> + Send, 
         for _ in 1..threads {
             scope.spawn(|_| {
                 work();
-                if rayon::current_thread_index() != caller {
+                let index = rayon::current_thread_index();
+                // A caller outside of the pool computes as well, so one thread of the pool may sleep.
+                let is_spare = caller.is_none() && index.is_some_and(|index| index + 1 >= threads);
+                if index != caller && !is_spare {
                     stay_awake();
                 }
             });
@@ -231,12 +279,18 @@ mod tests {
     }
 
     #[test]
+    fn an_error_leaves_the_thread_as_it_was() {
+        let error = use_threads(MOST + 1).expect_err("too many").to_string();
+        assert_eq!(error, "1025 threads: at most 1024 are supported");
+        assert_eq!(rayon::current_thread_index(), None);
+    }
+
+    #[test]
     fn a_thread_has_one_pool() {
         std::thread::spawn(|| {
             assert_eq!(use_threads(2).expect("threads"), 2);
             assert_eq!(threads_for(LONG), 2);
-            let error = use_threads(3).expect_err("it has a pool").to_string();
-            assert!(error.starts_with("cannot start 3 threads: "), "{error}");
+            assert!(matches!(use_threads(3), Err(ThreadsError::InPool)));
             let done = AtomicUsize::new(0);
             each(LONG, 0..100, |_| _ = done.fetch_add(1, Relaxed));
             assert_eq!(done.into_inner(), 100);
