@@ -6,6 +6,7 @@ use burn::nn::PaddingConfig2d;
 use burn::optim::GradientsParams;
 use burn::tensor::{DType, Device, Int, Tensor};
 
+use crate::kernels::epilogue::Epilogue;
 use crate::kernels::simd::Level;
 use crate::nn::conv::{Conv2d, Conv2dConfig};
 use crate::nn::gru::{Gru, GruConfig};
@@ -16,9 +17,9 @@ use crate::nn::{
     LstmConfig,
 };
 use crate::ops::conv::{conv_relu_pool, conv_relu_pool_twice};
+use crate::ops::precision;
 use crate::ops::testing::{fixed, random};
 use crate::optim::AdamWConfig;
-use crate::{Epilogue, precision};
 
 const STEPS: usize = 20;
 
