@@ -81,9 +81,9 @@
 //!
 //! # Threads
 //!
-//! Operators divide their work among the threads of rayon's current pool if an estimate from their sizes says
-//! that this pays: if each thread has at least 10 µs of work. [`use_threads`] makes the calling thread a
-//! member of a pool of its own. A thread sleeps after 200 µs without work.
+//! Operators divide their work among threads if an estimate from their sizes says that this pays: if each
+//! thread has at least 10 µs of work. [`use_threads`] makes the calling thread a member of a pool of its own.
+//! A thread sleeps after 200 µs without work.
 //!
 //! **Training has the same bits on any number of threads**, at the same SIMD level. Operators cut their work
 //! by sizes alone, and add the sums of parts in the order of the parts. This applies to the operators of this

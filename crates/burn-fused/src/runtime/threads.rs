@@ -1,12 +1,15 @@
-//! The threads of operators: those of the current rayon pool.
+//! The threads of operators: those of the current rayon pool, or of a pool for callers outside of one.
 //!
 //! An operator gives the same bits on any number of threads. It cuts its work into items by sizes alone, each
 //! value is computed within one item, and sums of items are added in the order of the items. The number of
 //! threads only decides which thread computes an item.
 
 use std::cell::Cell;
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
+
+use rayon::{Scope, ThreadPool, ThreadPoolBuilder};
 
 /// Minimum time of a thread's share in nanoseconds. To hand over work to a thread that is [awake](stay_awake)
 /// takes about 1 µs, and to wake a thread that sleeps takes about 20 µs. Measured on two cores.
@@ -64,8 +67,8 @@ pub enum ThreadsError {
 /// thread passes to `rayon::spawn` runs on the new threads, or when this thread waits for the pool. Other threads
 /// of the program are not affected.
 ///
-/// Without this call, operators run on the calling thread and on threads of rayon's current pool, together as
-/// many as the pool has.
+/// Without this call, a thread that belongs to no rayon pool computes together with threads of the library's
+/// own, as many in all as rayon's global pool has. A thread of a pool computes with the threads of its pool.
 ///
 /// Operators compute the same bits on any number of threads. They divide their work by sizes alone, and add
 /// sums in a fixed order.
@@ -88,7 +91,7 @@ pub fn use_threads(threads: usize) -> Result<usize, ThreadsError> {
     // If rayon cannot start the threads of a pool, this thread belongs to the broken pool nevertheless.
     let error = |reason: String| ThreadsError::System { threads, reason };
     try_to_start(threads).map_err(|reason| error(reason.to_string()))?;
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).use_current_thread();
+    let pool = ThreadPoolBuilder::new().num_threads(threads).use_current_thread();
     let pool = pool.build().map_err(|reason| error(reason.to_string()))?;
     let threads = pool.current_num_threads();
     // The pool lives as long as the process: this thread belongs to it.
@@ -129,7 +132,7 @@ pub(crate) fn each<T: Send>(time: usize, items: impl Iterator<Item = T> + Send, 
     if threads <= 1 {
         return items.for_each(run);
     }
-    let items = Mutex::new(items);
+    let (items, began) = (Mutex::new(items), Instant::now());
     let work = || {
         let _inside = Inside::new();
         loop {
@@ -138,22 +141,49 @@ pub(crate) fn each<T: Send>(time: usize, items: impl Iterator<Item = T> + Send, 
             run(item);
         }
     };
-    let (caller, began) = (rayon::current_thread_index(), Instant::now());
-    rayon::in_place_scope(|scope| {
-        for _ in 1..threads {
-            scope.spawn(|_| {
-                work();
-                let index = rayon::current_thread_index();
-                // A caller outside of the pool computes as well, so one thread of the pool may sleep.
-                let is_spare = caller.is_none() && index.is_some_and(|index| index + 1 >= threads);
-                if index != caller && !is_spare {
-                    stay_awake();
-                }
-            });
-        }
+    let (caller, finished) = (rayon::current_thread_index(), AtomicUsize::new(0));
+    let help = || {
         work();
-    });
+        finished.fetch_add(1, Ordering::Release);
+        if rayon::current_thread_index() != caller {
+            stay_awake();
+        }
+    };
+    if caller.is_some() {
+        rayon::in_place_scope(|scope| {
+            spawn(scope, threads - 1, &help);
+            work();
+        });
+    } else if let Some(pool) = outside() {
+        pool.in_place_scope(|scope| {
+            spawn(scope, threads - 1, &help);
+            work();
+            // A thread outside of a pool would sleep at the end of the scope, and wake late.
+            let until = Instant::now() + AWAKE;
+            while finished.load(Ordering::Acquire) < threads - 1 && Instant::now() < until {
+                std::thread::yield_now();
+            }
+        });
+    } else {
+        work();
+    }
     SHARED.set(SHARED.get() + began.elapsed());
+}
+
+/// Starts `count` jobs that call `help`.
+fn spawn<'s>(scope: &Scope<'s>, count: usize, help: &'s (impl Fn() + Sync)) {
+    (0..count).for_each(|_| scope.spawn(move |_| help()));
+}
+
+/// Returns the pool for callers outside of rayon's pools. It has one thread less than rayon's global pool,
+/// because the caller computes as well. Returns `None` if its threads cannot be started.
+fn outside() -> Option<&'static ThreadPool> {
+    static POOL: OnceLock<Option<ThreadPool>> = OnceLock::new();
+    let start = || {
+        let threads = rayon::current_num_threads().saturating_sub(1).max(1);
+        ThreadPoolBuilder::new().num_threads(threads).build().ok()
+    };
+    POOL.get_or_init(start).as_ref()
 }
 
 /// Returns the time that this thread has spent in work that it shared with other threads. Everything else
@@ -234,7 +264,7 @@ pub(crate) fn chunks<T>(mut values: &mut [T], size: usize) -> impl Iterator<Item
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+    use std::sync::atomic::Ordering::Relaxed;
 
     use super::*;
 
