@@ -4,7 +4,7 @@
 //! ```text
 //! mpirun -n 2 --bind-to core char_gpt [--text FILE] [--backend gloo] [--steps 100] [--rate 1e-3]
 //!     [--width 256] [--layers 4] [--heads 4] [--batch 16] [--tokens 32] [--dropout 0] [--network gpt|lstm]
-//!     [--modules fused|stock] [--precision f32|bf16] [--optimizer whole|shares] [--threads 1]
+//!     [--modules fused|stock] [--precision f32|bf16] [--optimizer whole|shares] [--threads N]
 //! ```
 //!
 //! network.rs is compiled twice: with the modules of `burn_fused::nn`, and with those of `burn::nn` for
@@ -360,7 +360,7 @@ fn peak_memory() -> String {
 const USAGE: &str = "\
 char_gpt [--text FILE] [--backend mpi|gloo] [--steps 100] [--rate 1e-3] [--width 256] [--layers 4]
          [--heads 4] [--batch 16] [--tokens 32] [--dropout 0] [--network gpt|lstm]
-         [--modules fused|stock] [--precision f32|bf16] [--optimizer whole|shares] [--threads 1]";
+         [--modules fused|stock] [--precision f32|bf16] [--optimizer whole|shares] [--threads N]";
 
 fn main() -> ExitCode {
     if std::env::args().skip(1).any(|word| ["-h", "--help"].contains(&word.as_str())) {

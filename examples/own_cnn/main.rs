@@ -1,7 +1,7 @@
 //! A convolutional network of Burn's modules or of fused modules, trained data-parallel on MNIST:
 //!
 //! ```text
-//! mpirun -n 2 --bind-to core own_cnn FOLDER [--batch 64] [--steps 400] [--modules fused|stock] [--threads 1]
+//! mpirun -n 2 --bind-to core own_cnn FOLDER [--batch 64] [--steps 400] [--modules fused|stock] [--threads N]
 //! ```
 //!
 //! FOLDER contains MNIST's four files, unpacked (`mpiburn data digits --out FOLDER` generates such files).
@@ -81,7 +81,7 @@ struct Options {
     threads: usize,
 }
 
-const USAGE: &str = "usage: own_cnn FOLDER [--batch 64] [--steps 400] [--modules fused|stock] [--threads 1]";
+const USAGE: &str = "usage: own_cnn FOLDER [--batch 64] [--steps 400] [--modules fused|stock] [--threads N]";
 
 impl Options {
     fn parse(mut words: impl Iterator<Item = String>) -> Result<Self, String> {

@@ -85,6 +85,7 @@ pub(crate) fn multiply(level: Level, a: Matrix<'_>, b: Matrix<'_>, product: &mut
         }
         return;
     }
+    // Tiles of fewer than four rows are slow.
     let rows = a.rows.div_ceil(parts).next_multiple_of(4);
     let mut scratch = PANELS.take();
     for column in (0..b.columns).step_by(COLUMNS) {

@@ -108,8 +108,6 @@ fn forward_added(
 
 /// Number of values in an item for a thread.
 const PART: usize = 1 << 14;
-/// Approximate time in nanoseconds to compute 4 values.
-const FOUR_TIME: usize = 1;
 
 /// Computes `x * mask + residual`, in the memory of `x` if no other tensor shares it. An empty `residual`
 /// adds nothing. `x` is divided into equal parts, one for each mask. Without masks, `mask` is 1.
@@ -117,8 +115,7 @@ fn apply(masks: &[DropoutMask], x: FlexTensor, residual: &[f32], poll: Poll) -> 
     let (level, (mut target, x)) = (Level::current(), target_of(x));
     let (all, x) = (target.storage_mut::<f32>(), x.as_ref().map(values));
     let length = (all.len() / masks.len().max(1)).max(1);
-    let time = all.len() / 4 * FOUR_TIME;
-    each(time, all.chunks_mut(PART).enumerate(), |(part, mut rest)| {
+    each(all.len() / 4, all.chunks_mut(PART).enumerate(), |(part, mut rest)| {
         let mut at = part * PART;
         while !rest.is_empty() {
             let (sample, first) = (at / length, at % length);

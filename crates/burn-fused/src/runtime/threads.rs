@@ -125,6 +125,8 @@ pub(crate) fn threads_for(time: usize) -> usize {
 /// Calls `run` for each item, on several threads if `time` is long enough: the time that all items take on
 /// one thread, in nanoseconds. On one thread, the items run in order.
 ///
+/// Callers estimate the time from sizes. For example, `values / 8` stands for eight values in a nanosecond.
+///
 /// Items must be cut by sizes alone, not by the number of threads, unless their values do not depend on the
 /// cut.
 pub(crate) fn each<T: Send>(time: usize, items: impl Iterator<Item = T> + Send, run: impl Fn(T) + Sync) {
@@ -179,10 +181,8 @@ fn spawn<'s>(scope: &Scope<'s>, count: usize, help: &'s (impl Fn() + Sync)) {
 /// because the caller computes as well. Returns `None` if its threads cannot be started.
 fn outside() -> Option<&'static ThreadPool> {
     static POOL: OnceLock<Option<ThreadPool>> = OnceLock::new();
-    let start = || {
-        let threads = rayon::current_num_threads().saturating_sub(1).max(1);
-        ThreadPoolBuilder::new().num_threads(threads).build().ok()
-    };
+    // Only work for two or more threads comes here, so the global pool has as many.
+    let start = || ThreadPoolBuilder::new().num_threads(rayon::current_num_threads() - 1).build().ok();
     POOL.get_or_init(start).as_ref()
 }
 

@@ -83,9 +83,9 @@ struct Cnn {
     /// Winograd with a normalisation.
     winograd: Conv2d,
     norm1: BatchNorm,
-    /// Winograd with enough channels for several parts.
+    /// Winograd with a pooling, and channels for several panels.
     wide: Conv2d,
-    /// im2col, because of its few inputs, with many outputs.
+    /// The operator of a normalisation alone.
     norm2: BatchNorm,
     linear: Linear,
 }

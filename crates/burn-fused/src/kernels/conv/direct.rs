@@ -74,18 +74,18 @@ impl<const N: usize> ForwardPass<'_, '_, N> {
         }
         let mut output = Buffer::new(last.output_len(epilogue));
         let mut extremes = vec![Extremes::new(); blocks];
-        let mut pass = |layers_now: Range<usize>, grid: Option<Grid>, extremes: &mut [Extremes]| {
+        let mut pass = |now: Range<usize>, grid: Option<Grid>, extremes: &mut [Extremes]| {
             let [of_first, of_last] = argmax.each_mut().map(|argmax| pieces(argmax, blocks));
             let middle: &mut [f32] = middle.values_mut();
             let kept = if keep { blocks * planed } else { 0 };
             let results = pieces(&mut middle[..kept], blocks)
                 .zip(chunks(&mut output, lanes * output_len(last, epilogue)));
             let all = results.zip(of_first.zip(of_last)).zip(extremes).enumerate();
-            let time = shapes[layers_now.clone()].iter().map(|shape| shape.direct_time(lanes)).sum();
+            let time = shapes[now.clone()].iter().map(|shape| shape.direct_time(lanes)).sum();
             each(time, all, |(block, (((middle, output), (of_first, of_last)), extremes))| {
                 with_buffers(|buffers| {
-                    let (argmax, now) = ([of_first, of_last], layers_now.clone());
-                    let found = ForwardBlock {
+                    let (argmax, now) = ([of_first, of_last], now.clone());
+                    let of_block = ForwardBlock {
                         shapes,
                         epilogue,
                         input,
@@ -99,7 +99,7 @@ impl<const N: usize> ForwardPass<'_, '_, N> {
                         extremes,
                         buffers,
                     };
-                    level.run(found);
+                    level.run(of_block);
                 });
             });
         };

@@ -210,7 +210,7 @@ impl Kernel for BlockSums<'_> {
 struct Normalise<'a> {
     layout: Layout,
     epilogue: Epilogue,
-    /// Number of the images' planes, in units of all channels.
+    /// Index of these images: their first plane is this number times all channels.
     block: usize,
     /// The sums of these images, in lanes.
     sums: &'a [f32],

@@ -60,8 +60,6 @@ struct Labels {
 
 /// Number of scores in a block of rows. The poll callback is called between blocks.
 const BLOCK: usize = 1 << 14;
-/// Approximate time in nanoseconds for a score: an exponential, and several passes.
-const SCORE_TIME: usize = 1;
 
 impl Labels {
     fn from_targets(
@@ -99,7 +97,8 @@ impl Labels {
         let mut rows = std::mem::take(&mut self.rows);
         let (at_once, factor) = (self.rows_at_once(), (1.0 / self.normalizer) as f32);
         let size = at_once * self.classes;
-        let time = rows.len() * self.classes * SCORE_TIME;
+        // About a nanosecond for a score: an exponential, and several passes.
+        let time = rows.len() * self.classes;
         // If nothing else refers to the scores, the gradient overwrites them while they are in the cache.
         let is_gradient = backward && scores.is_unique();
         if is_gradient {

@@ -60,7 +60,7 @@ impl WeightGradient<'_> {
             let tiles = blocks.iter().map(Block::tiles).max().unwrap_or_default();
             let pixels = Pixels { groups: shape.inputs.div_ceil(lanes), tiles };
             let gradients = Panels { terms: tiles, vectors: panels.vectors };
-            let panels_at_once = ITEM.div_ceil(tiles * shape.inputs * PANEL / RATE);
+            let panels_at_once = ITEM.div_ceil((tiles * shape.inputs * PANEL / RATE).max(1));
             for (number, blocks) in blocks.chunks(at_once).enumerate() {
                 let time = time / shape.batch * blocks.iter().map(|block| block.images).sum::<usize>();
                 let factors = shared.input.take(blocks.len() * pixels.len() * lanes);
@@ -70,22 +70,15 @@ impl WeightGradient<'_> {
                     let (block, group) = (&blocks[at / pixels.groups], at % pixels.groups);
                     Transform::Input { pixels, block, source: input, group, target }
                 });
-                let panels_of = gradients.count();
-                let bias_of = of_bias.chunks_mut(bias.len()).flat_map(|bias| bias.chunks_mut(PANEL * lanes));
-                let panels_of = pieces(of_gradient, blocks.len() * panels_of).zip(bias_of).enumerate().map(
-                    |(at, (target, bias))| {
-                        let (block, panel) = (&blocks[at / panels_of], at % panels_of);
-                        Transform::Gradient {
-                            panels: gradients,
-                            block,
-                            source: gradient,
-                            panel,
-                            target,
-                            bias,
-                        }
-                    },
-                );
-                each(time / 4, groups.chain(panels_of), |transform| {
+                let count = gradients.count();
+                let of_bias_panels =
+                    of_bias.chunks_mut(bias.len()).flat_map(|bias| bias.chunks_mut(PANEL * lanes));
+                let of_panels = pieces(of_gradient, blocks.len() * count).zip(of_bias_panels).enumerate();
+                let of_panels = of_panels.map(|(at, (target, bias))| {
+                    let (block, panel) = (&blocks[at / count], at % count);
+                    Transform::Gradient { panels: gradients, block, source: gradient, panel, target, bias }
+                });
+                each(time / 4, groups.chain(of_panels), |transform| {
                     with_buffers(|[buffers, _]| level.run((transform, &mut buffers.part)));
                     poll.call();
                 });
