@@ -264,7 +264,7 @@ impl Kernel for StepsBack<'_> {
                 }
             }
             if time > 0 || of_state {
-                let (first, row_step) = (sequences.row(0, sequences.step(time)), sequences.stride());
+                let (first, row_step) = (sequences.row(0, sequences.step(time)), sequences.steps);
                 let [first, row_step] = [first, row_step].map(|rows| rows * GATES * width);
                 let scalars = Scalars { values: of_products, first, term_step: 1, row_step };
                 panel.multiply(simd, batch, scalars, &mut through_products);

@@ -300,7 +300,7 @@ impl<const G: usize> Kernel for StepsBack<'_, G> {
                 }
             }
             if time > 0 || of_state {
-                let (first, row_step) = (sequences.row(0, sequences.step(time)), sequences.stride());
+                let (first, row_step) = (sequences.row(0, sequences.step(time)), sequences.steps);
                 let [first, row_step] = [first, row_step].map(|rows| rows * G * width);
                 let scalars = Scalars { values: gates, first, term_step: 1, row_step };
                 panel.multiply(simd, batch, scalars, of_hidden);

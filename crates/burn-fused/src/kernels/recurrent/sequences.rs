@@ -1,7 +1,7 @@
 //! Sizes of a batch of sequences, and the layout of its rows.
 //!
-//! A row is one sequence at one step. Rows of gates and states are padded to whole vectors: a row has `width`
-//! values, and the first `hidden` values belong to units.
+//! A row is one sequence at one step. The rows of a sequence are contiguous. Rows of gates and states are padded
+//! to whole vectors: a row has `width` values, and the first `hidden` values belong to units.
 
 use crate::kernels::simd::MAX_LANES;
 use crate::runtime::memory::Buffer;
@@ -11,7 +11,7 @@ use crate::runtime::threads::threads_for;
 /// order, so they do not depend on the number of threads.
 pub const GROUP: usize = 4;
 
-/// Sizes, the order of steps in memory and in time, and the limit of states.
+/// Sizes, the order of steps in time, and the limit of states.
 #[derive(Debug, Clone, Copy)]
 pub struct Sequences {
     pub batch: usize,
@@ -20,28 +20,13 @@ pub struct Sequences {
     pub inputs: usize,
     /// Number of hidden units.
     pub hidden: usize,
-    pub order: Order,
+    /// Whether time runs from the last step to the first.
+    pub reverse: bool,
     /// Maximum magnitude of a hidden state of GRU, or of a cell of LSTM.
     pub clip: f32,
 }
 
-/// The order of rows in memory and of steps in time.
-#[derive(Debug, Clone, Copy)]
-pub struct Order {
-    /// Whether the steps of a sequence are contiguous in memory. If not, the sequences of a step are
-    /// contiguous.
-    pub batch_first: bool,
-    /// Whether time runs from the last step to the first.
-    pub reverse: bool,
-}
-
 impl Sequences {
-    /// The shape of the hidden states of all steps.
-    pub fn output_shape(self) -> [usize; 3] {
-        let Self { batch, steps, hidden, .. } = self;
-        if self.order.batch_first { [batch, steps, hidden] } else { [steps, batch, hidden] }
-    }
-
     /// Number of values in a padded row.
     pub fn width(self) -> usize {
         self.hidden.next_multiple_of(MAX_LANES)
@@ -55,12 +40,7 @@ impl Sequences {
     /// Returns the index of the row of a sequence at a step.
     #[inline(always)]
     pub fn row(self, sequence: usize, step: usize) -> usize {
-        if self.order.batch_first { sequence * self.steps + step } else { step * self.batch + sequence }
-    }
-
-    /// Number of rows from a sequence to the next one at the same step.
-    pub fn stride(self) -> usize {
-        if self.order.batch_first { self.steps } else { 1 }
+        sequence * self.steps + step
     }
 
     /// Approximate time in nanoseconds that `gates` gates take on one thread, in all steps.
@@ -69,13 +49,9 @@ impl Sequences {
     }
 
     /// Divides the sequences for the threads. Returns the number of sequences in a part: whole
-    /// [groups](GROUP). If the sequences of a step are contiguous in memory, there is one part.
+    /// [groups](GROUP).
     pub fn of_part(self, gates: usize) -> usize {
-        if self.order.batch_first {
-            self.batch.div_ceil(threads_for(self.time(gates))).next_multiple_of(GROUP)
-        } else {
-            self.batch
-        }
+        self.batch.div_ceil(threads_for(self.time(gates))).next_multiple_of(GROUP)
     }
 
     /// The same for `count` of the sequences, beginning with sequence `first`.
@@ -86,7 +62,7 @@ impl Sequences {
     /// Returns the step that is computed at `time`. `time` counts from 0, in the order of computation.
     #[inline(always)]
     pub fn step(self, time: usize) -> usize {
-        if self.order.reverse { self.steps - 1 - time } else { time }
+        if self.reverse { self.steps - 1 - time } else { time }
     }
 
     /// Copies states into padded rows. The padding is zero. If `state` is empty, all values are zero.

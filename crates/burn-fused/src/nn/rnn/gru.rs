@@ -3,10 +3,10 @@
 use burn::nn::Initializer;
 use burn::tensor::{Device, Tensor, s};
 
-use super::{ACTIVATIONS, CLIPS, GateController, WEIGHTS, last_states};
+use super::{ACTIVATIONS, CLIPS, GateController, WEIGHTS, last_states, swapped};
 use crate::nn::activation::{Activation, ActivationConfig};
 use crate::nn::convert::{config, module};
-use crate::ops::recurrent::{self, Order};
+use crate::ops::recurrent;
 use crate::runtime::fallback::any_unsupported;
 
 config! {
@@ -73,13 +73,13 @@ impl Gru {
     /// # Panics
     /// If shapes do not match.
     pub fn forward(&self, batched_input: Tensor<3>, state: Option<Tensor<2>>) -> Tensor<3> {
-        self.run(&batched_input, &state, Order { batch_first: true, reverse: false })
+        self.run(&batched_input, &state, false)
             .unwrap_or_else(|| burn::nn::Gru::from(self.clone()).forward(batched_input, state))
     }
 
-    /// Runs [`forward`](Self::forward) with the operator; `None` if the operator does not support this layer
-    /// or this input.
-    fn run(&self, input: &Tensor<3>, state: &Option<Tensor<2>>, order: Order) -> Option<Tensor<3>> {
+    /// Runs [`forward`](Self::forward) with the operator, in either direction of time; `None` if the operator
+    /// does not support this layer or this input.
+    fn run(&self, input: &Tensor<3>, state: &Option<Tensor<2>>, reverse: bool) -> Option<Tensor<3>> {
         let gate = matches!(self.gate_activation, Activation::Sigmoid(_));
         let tanh = matches!(self.hidden_activation, Activation::Tanh(_));
         let fits = self.update_gate.hidden_transform.weight.shape().dims() == [self.d_hidden; 2];
@@ -94,7 +94,7 @@ impl Gru {
             return None;
         }
         let gates = [&self.update_gate, &self.reset_gate, &self.new_gate].map(GateController::parameters);
-        recurrent::gru(input, state.clone(), gates, order, clip)
+        recurrent::gru(input, state.clone(), gates, reverse, clip)
     }
 }
 
@@ -158,16 +158,16 @@ impl BiGru {
     /// # Panics
     /// If shapes do not match.
     pub fn forward(&self, batched_input: Tensor<3>, state: Option<Tensor<3>>) -> (Tensor<3>, Tensor<3>) {
+        let input = swapped(batched_input.clone(), self.batch_first);
         let run = |layer: &Gru, reverse| {
             let state = state.clone().map(|state| state.slice(s![usize::from(reverse)]).squeeze_dim(0));
-            let order = Order { batch_first: self.batch_first, reverse };
-            let output = layer.run(&batched_input, &state, order)?;
-            Some((output.clone(), last_states(output, order)))
+            let output = layer.run(&input, &state, reverse)?;
+            Some((output.clone(), last_states(output, reverse)))
         };
         match run(&self.forward, false).zip(run(&self.reverse, true)) {
             Some(((forward, of_forward), (reverse, of_reverse))) => {
                 let states = Tensor::stack(vec![of_forward, of_reverse], 0);
-                (Tensor::cat(vec![forward, reverse], 2), states)
+                (swapped(Tensor::cat(vec![forward, reverse], 2), self.batch_first), states)
             }
             None => burn::nn::BiGru::from(self.clone()).forward(batched_input, state),
         }

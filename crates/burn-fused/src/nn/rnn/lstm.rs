@@ -4,10 +4,10 @@ use burn::module::Module;
 use burn::nn::{Initializer, LstmState};
 use burn::tensor::{Device, Tensor, s};
 
-use super::{ACTIVATIONS, CLIPS, GateController, WEIGHTS, last_states};
+use super::{ACTIVATIONS, CLIPS, GateController, WEIGHTS, last_states, swapped};
 use crate::nn::activation::{Activation, ActivationConfig};
 use crate::nn::convert::{config, converts, module, shown_as_burns};
-use crate::ops::recurrent::{self, Order};
+use crate::ops::recurrent;
 use crate::runtime::fallback::{any_unsupported, unsupported};
 
 config! {
@@ -103,9 +103,11 @@ impl Lstm {
         batched_input: Tensor<3>,
         state: Option<LstmState<2>>,
     ) -> (Tensor<3>, LstmState<2>) {
-        let order = Order { batch_first: self.batch_first, reverse: self.reverse };
-        self.run(&batched_input, &state, order)
-            .unwrap_or_else(|| burn::nn::Lstm::from(self.clone()).forward(batched_input, state))
+        let input = swapped(batched_input.clone(), self.batch_first);
+        match self.run(&input, &state, self.reverse) {
+            Some((output, state)) => (swapped(output, self.batch_first), state),
+            None => burn::nn::Lstm::from(self.clone()).forward(batched_input, state),
+        }
     }
 
     /// Does the same as [`forward`](Self::forward), but takes the input of one step at a time. The iterator
@@ -127,13 +129,13 @@ impl Lstm {
         burns.forward_iter(input_timestep_iter, state, batch_size, seq_length, device)
     }
 
-    /// Runs [`forward`](Self::forward) with the operator; `None` if the operator does not support this layer
-    /// or this input.
+    /// Runs [`forward`](Self::forward) with the operator, from and to `[batch, steps, ...]`; `None` if the
+    /// operator does not support this layer or this input.
     fn run(
         &self,
         input: &Tensor<3>,
         state: &Option<LstmState<2>>,
-        order: Order,
+        reverse: bool,
     ) -> Option<(Tensor<3>, LstmState<2>)> {
         let gate = matches!(self.gate_activation, Activation::Sigmoid(_));
         let tanh = |activation: &Activation| matches!(activation, Activation::Tanh(_));
@@ -151,8 +153,8 @@ impl Lstm {
         let gates = [&self.input_gate, &self.output_gate, &self.cell_gate].into_iter().chain(forget);
         let gates = gates.map(GateController::parameters).collect();
         let states = state.clone().map_or([None, None], |state| [Some(state.hidden), Some(state.cell)]);
-        let (output, cell) = recurrent::lstm(input, states, gates, order, clip)?;
-        let hidden = last_states(output.clone(), order);
+        let (output, cell) = recurrent::lstm(input, states, gates, reverse, clip)?;
+        let hidden = last_states(output.clone(), reverse);
         Some((output, LstmState { cell, hidden }))
     }
 }
@@ -227,10 +229,8 @@ impl BiLstm {
         let state_of =
             |direction: usize| state.clone().map(|state| state.slice(s![direction]).squeeze_dim(0));
         let states = [state_of(0), state_of(1)];
-        let run = |layer: &Lstm, reverse| {
-            let order = Order { batch_first: self.batch_first, reverse };
-            layer.run(&batched_input, &states[usize::from(reverse)], order)
-        };
+        let input = swapped(batched_input.clone(), self.batch_first);
+        let run = |layer: &Lstm, reverse| layer.run(&input, &states[usize::from(reverse)], reverse);
         // Burn's layer applies the options `batch_first` and `reverse` of its field `forward`, and ignores
         // both options of its field `reverse`.
         let unusual = !self.forward.batch_first || self.forward.reverse;
@@ -245,7 +245,7 @@ impl BiLstm {
         match both {
             Some(((forward, of_forward), (reverse, of_reverse))) => {
                 let states = LstmState::stack(vec![of_forward, of_reverse], 0);
-                (Tensor::cat(vec![forward, reverse], 2), states)
+                (swapped(Tensor::cat(vec![forward, reverse], 2), self.batch_first), states)
             }
             None => burn::nn::BiLstm::from(self.clone()).forward(batched_input, state),
         }

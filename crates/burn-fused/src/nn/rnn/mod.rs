@@ -68,14 +68,15 @@ impl GateController {
     }
 }
 
-/// Returns the hidden states of the step that is computed last, `[batch, d_hidden]`.
-fn last_states(output: Tensor<3>, order: recurrent::Order) -> Tensor<2> {
-    let [first, second, _] = output.dims();
-    let steps = if order.batch_first { second } else { first };
-    let last = if order.reverse { 0 } else { steps - 1 };
-    if order.batch_first {
-        output.slice(s![.., last, ..]).squeeze_dim(1)
-    } else {
-        output.slice(s![last, .., ..]).squeeze_dim(0)
-    }
+/// Swaps the axes of batch and steps unless `batch_first` is true. The operators take and return
+/// `[batch, steps, ...]`.
+fn swapped(tensor: Tensor<3>, batch_first: bool) -> Tensor<3> {
+    if batch_first { tensor } else { recurrent::swap(tensor) }
+}
+
+/// Returns the hidden states of the step that is computed last, `[batch, d_hidden]`. `output` has the hidden
+/// states of all steps, `[batch, steps, d_hidden]`.
+fn last_states(output: Tensor<3>, reverse: bool) -> Tensor<2> {
+    let last = if reverse { 0 } else { output.dims()[1] - 1 };
+    output.slice(s![.., last, ..]).squeeze_dim(1)
 }

@@ -8,7 +8,7 @@ use burn::tensor::Tensor;
 use super::parameters::{Gate, HIDDEN_BIAS, HIDDEN_WEIGHTS, INPUT_BIAS, Parameters, of_gates, tensors};
 use crate::kernels::recurrent::gru::{self, Forward, GATES};
 use crate::kernels::recurrent::repeated::{Repeated, of_input_weights, of_weights};
-use crate::kernels::recurrent::sequences::{Order, Sequences};
+use crate::kernels::recurrent::sequences::Sequences;
 use crate::kernels::simd::Level;
 use crate::ops::extension::{Backward, Saved, on_flex, unsupported_tensors};
 use crate::ops::flex_tensor::{contiguous, values};
@@ -18,8 +18,8 @@ use crate::runtime::memory::Buffer;
 /// each gate.
 const TENSORS: usize = 2 + 4 * GATES;
 
-/// Runs a GRU with sigmoid gates and tanh candidates. Returns the hidden states of all steps, with the axes
-/// in the order of `x`.
+/// Runs a GRU with sigmoid gates and tanh candidates. Returns the hidden states of all steps, `[batch,
+/// steps, hidden]`. `x` is `[batch, steps, inputs]`. With `reverse`, time runs from the last step to the first.
 ///
 /// `state` has the hidden states before the first step. `gates` are the update, reset and new gate. `clip` is
 /// the maximum magnitude of a hidden state.
@@ -29,11 +29,11 @@ pub(crate) fn gru(
     x: &Tensor<3>,
     state: Option<Tensor<2>>,
     gates: [Gate; GATES],
-    order: Order,
+    reverse: bool,
     clip: Option<f32>,
 ) -> Option<Tensor<3>> {
     let sizes = |tensors: [&FlexTensor; TENSORS]| {
-        let sequences = Sequences::from_tensors(tensors[0], tensors[2 + HIDDEN_WEIGHTS], order, clip)?;
+        let sequences = Sequences::from_tensors(tensors[0], tensors[2 + HIDDEN_WEIGHTS], reverse, clip)?;
         let gates = tensors[2..].chunks_exact(4).all(|gate| sequences.has_gate(gate));
         (sequences.has_state(tensors[1]) && gates).then_some(sequences)
     };
@@ -64,7 +64,7 @@ fn forward(
         output: &mut output,
     };
     forward.run(level);
-    let output = output.into_tensor(&sequences.output_shape());
+    let output = output.into_tensor(&[sequences.batch, sequences.steps, sequences.hidden]);
     let result = output.clone();
     let backward = Backward::new(move |gradient, of_input| {
         let (width, hidden) = (sequences.width(), values(&hidden));

@@ -15,7 +15,7 @@ use burn::tensor::Tensor;
 use super::parameters::{Gate, HIDDEN_BIAS, HIDDEN_WEIGHTS, INPUT_BIAS, Parameters, of_gates, tensors};
 use crate::kernels::recurrent::lstm::{self, FORGET, Forward};
 use crate::kernels::recurrent::repeated::{Repeated, of_input_weights, of_weights};
-use crate::kernels::recurrent::sequences::{Order, Sequences};
+use crate::kernels::recurrent::sequences::Sequences;
 use crate::kernels::simd::Level;
 use crate::ops::extension::{Backward, Saved, on_flex, unsupported_tensors};
 use crate::ops::flex_tensor::{contiguous, values};
@@ -25,8 +25,9 @@ use crate::runtime::memory::Buffer;
 /// parameters for each gate.
 const TENSORS: usize = 3 + 4 * 4;
 
-/// Runs an LSTM with sigmoid gates and tanh states. Returns the hidden states of all steps, with the axes in
-/// the order of `x`, and the last cells.
+/// Runs an LSTM with sigmoid gates and tanh states. Returns the hidden states of all steps, `[batch, steps,
+/// hidden]`, and the last cells. `x` is `[batch, steps, inputs]`. With `reverse`, time runs from the last step to
+/// the first.
 ///
 /// `states` has the hidden states and cells before the first step. `gates` are the input, output, cell and
 /// forget gate. Without a forget gate, the cell is multiplied by 1 minus the input gate. `clip` is the
@@ -37,20 +38,20 @@ pub(crate) fn lstm(
     x: &Tensor<3>,
     states: [Option<Tensor<2>>; 2],
     gates: Vec<Gate>,
-    order: Order,
+    reverse: bool,
     clip: Option<f32>,
 ) -> Option<(Tensor<3>, Tensor<2>)> {
     let run = if gates.len() > FORGET { run::<4> } else { run::<3> };
-    run(tensors(x, states, gates), order, clip)
+    run(tensors(x, states, gates), reverse, clip)
 }
 
 fn run<const G: usize>(
     tensors: [DispatchTensor; TENSORS],
-    order: Order,
+    reverse: bool,
     clip: Option<f32>,
 ) -> Option<(Tensor<3>, Tensor<2>)> {
     let sizes = |tensors: [&FlexTensor; TENSORS]| {
-        let sequences = Sequences::from_tensors(tensors[0], tensors[3 + HIDDEN_WEIGHTS], order, clip)?;
+        let sequences = Sequences::from_tensors(tensors[0], tensors[3 + HIDDEN_WEIGHTS], reverse, clip)?;
         let states = tensors[1..3].iter().all(|state| sequences.has_state(state));
         let gates = tensors[3..].chunks_exact(4).take(G).all(|gate| sequences.has_gate(gate));
         (states && gates).then_some(sequences)
@@ -109,7 +110,7 @@ fn forward<const G: usize>(
     };
     forward.run(level);
     let last_cells_of_steps = sequences.state(&last_cells);
-    let output = output.into_tensor(&sequences.output_shape());
+    let output = output.into_tensor(&[sequences.batch, sequences.steps, sequences.hidden]);
     let kept = Kept {
         level,
         sequences,

@@ -11,8 +11,9 @@ mod gru;
 mod lstm;
 mod parameters;
 mod sequences;
+mod swap;
 
-pub(crate) use crate::kernels::recurrent::sequences::Order;
 pub(crate) use gru::gru;
 pub(crate) use lstm::lstm;
 pub(crate) use parameters::Gate;
+pub(crate) use swap::swap;

@@ -4,23 +4,21 @@ use burn::backend::TensorMetadata;
 use burn::backend::flex::FlexTensor;
 use burn::tensor::DType;
 
-use crate::kernels::recurrent::sequences::{Order, Sequences};
+use crate::kernels::recurrent::sequences::Sequences;
 use crate::runtime::memory::Buffer;
 
 impl Sequences {
-    /// Reads the sizes from inputs `[batch, steps, inputs]`, or `[steps, batch, inputs]`, and hidden weights
-    /// `[hidden, hidden]`. Returns `None` if the inputs are not f32 or a size is 0.
+    /// Reads the sizes from inputs `[batch, steps, inputs]` and hidden weights `[hidden, hidden]`. Returns `None` if the inputs are not f32 or a size is 0.
     pub fn from_tensors(
         x: &FlexTensor,
         hidden: &FlexTensor,
-        order: Order,
+        reverse: bool,
         clip: Option<f32>,
     ) -> Option<Self> {
-        let [first, second, inputs] = x.shape().dims();
-        let (batch, steps) = if order.batch_first { (first, second) } else { (second, first) };
+        let [batch, steps, inputs] = x.shape().dims();
         let hidden = hidden.shape()[0];
         let any = x.dtype() == DType::F32 && batch * steps * inputs * hidden > 0;
-        any.then_some(Self { batch, steps, inputs, hidden, order, clip: clip.unwrap_or(f32::INFINITY) })
+        any.then_some(Self { batch, steps, inputs, hidden, reverse, clip: clip.unwrap_or(f32::INFINITY) })
     }
 
     /// Returns whether `parameters` fit a gate. They are the weights and bias of the input, then those of the
