@@ -3,6 +3,7 @@
 use burn::backend::flex::{FlexTensor, Layout};
 use burn::backend::{Flex, TensorMetadata};
 use burn::tensor::{Bytes, DType, Shape, Tensor};
+use bytemuck::Pod;
 
 use crate::runtime::memory::Buffer;
 
@@ -12,12 +13,23 @@ impl Buffer {
     /// # Panics
     /// If the buffer and the shape have different numbers of values.
     pub fn into_tensor(self, shape: &[usize]) -> FlexTensor {
+        self.into_tensor_of(DType::F32, shape)
+    }
+}
+
+impl<T: Pod + Send + Sync> Buffer<T> {
+    /// Returns a tensor of this type and shape that owns the buffer.
+    ///
+    /// # Panics
+    /// If the buffer and the shape have different numbers of values, or the type's values have another size.
+    pub fn into_tensor_of(self, dtype: DType, shape: &[usize]) -> FlexTensor {
+        assert_eq!(dtype.size(), size_of::<T>(), "size of {dtype:?}");
         let len = self.len();
         assert_eq!(len, shape.iter().product::<usize>(), "values of a tensor {shape:?}");
         // SAFETY: `from_controller` requires the number of initialised bytes. All memory of the buffer is
-        // initialised, and the buffer has `len` values of f32.
-        let bytes = unsafe { Bytes::from_controller(Box::new(self), len * size_of::<f32>()) };
-        FlexTensor::new(bytes, Layout::contiguous(Shape::from(shape.iter().copied())), DType::F32)
+        // initialised, and the buffer has `len` values of `T`.
+        let bytes = unsafe { Bytes::from_controller(Box::new(self), len * size_of::<T>()) };
+        FlexTensor::new(bytes, Layout::contiguous(Shape::from(shape.iter().copied())), dtype)
     }
 }
 

@@ -49,7 +49,7 @@ pub(crate) fn forward(
     images: &[u16],
     [weights, bias]: [&[f32]; 2],
     backward: bool,
-) -> (Vec<u16>, Vec<Vec<u8>>) {
+) -> (Buffer<u16>, Vec<Vec<u8>>) {
     let Convolution { level, shape, epilogue, .. } = conv;
     #[cfg(target_arch = "x86_64")]
     if conv.route == Route::Tiles {
@@ -59,7 +59,7 @@ pub(crate) fn forward(
     let weights = half.rounded(level, weights);
     let size = shape.input_len() / shape.batch;
     let mut buffer = Vec::new();
-    let mut output = vec![0; shape.output_len(epilogue)];
+    let mut output = Buffer::of_type(shape.output_len(epilogue));
     let (mut rest, mut argmax) = (&mut output[..], Vec::new());
     for (first, block) in blocks(conv) {
         let images = widened((half, level), images, size, [first, block.shape.batch], &mut buffer);
@@ -78,7 +78,7 @@ pub(crate) fn backward(
     back: Back<'_, u16>,
     argmax: &[Vec<u8>],
     poll: Poll,
-) -> Gradients<Vec<u16>> {
+) -> Gradients<Buffer<u16>> {
     let Convolution { level, shape, epilogue, .. } = conv;
     #[cfg(target_arch = "x86_64")]
     if conv.route == Route::Tiles {
@@ -87,7 +87,7 @@ pub(crate) fn backward(
     let weights = half.rounded(level, back.weights);
     let sizes = [shape.input_len(), shape.output_len(epilogue)].map(|len| len / shape.batch);
     let mut buffers = [const { Vec::new() }; 3];
-    let mut of_input = vec![0; if back.of_input { shape.input_len() } else { 0 }];
+    let mut of_input = Buffer::of_type(if back.of_input { shape.input_len() } else { 0 });
     let mut rest = &mut of_input[..];
     let mut of_weights = Buffer::zeroed(shape.weight_len());
     let mut of_bias = vec![0.0; shape.outputs];

@@ -12,6 +12,7 @@ use half::slice::HalfFloatSliceExt;
 
 use crate::kernels::matrix::Matrix;
 use crate::kernels::simd::{Level, kernel};
+use crate::runtime::memory::Buffer;
 
 pub use product::{Bf16Products, bf16_products, limit_bf16_products};
 pub(crate) use product::{Bits, add_product};
@@ -60,8 +61,8 @@ impl Half {
     }
 
     /// Returns the bits of the rounded values.
-    pub(crate) fn narrowed(self, level: Level, values: &[f32]) -> Vec<u16> {
-        let mut bits = vec![0; values.len()];
+    pub(crate) fn narrowed(self, level: Level, values: &[f32]) -> Buffer<u16> {
+        let mut bits = Buffer::of_type(values.len());
         self.narrow(level, values, &mut bits);
         bits
     }

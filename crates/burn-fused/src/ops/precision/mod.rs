@@ -15,9 +15,9 @@ mod tests;
 use std::borrow::Cow;
 
 use burn::backend::Flex;
-use burn::backend::flex::{FlexTensor, Layout};
+use burn::backend::flex::FlexTensor;
 use burn::backend::ops::FloatTensorOps;
-use burn::tensor::{Bytes, DType, Tensor, bf16, f16};
+use burn::tensor::{DType, Tensor, bf16, f16};
 
 use crate::kernels::half::{Bits, Half, add_product};
 use crate::kernels::simd::Level;
@@ -56,8 +56,8 @@ impl Half {
     }
 
     /// Returns a tensor of values that are given as bits.
-    pub(crate) fn tensor(self, bits: Vec<u16>, shape: &[usize]) -> FlexTensor {
-        FlexTensor::new(Bytes::from_elems(bits), Layout::contiguous(shape.to_vec().into()), self.dtype())
+    pub(crate) fn tensor(self, bits: Buffer<u16>, shape: &[usize]) -> FlexTensor {
+        bits.into_tensor_of(self.dtype(), shape)
     }
 }
 

@@ -9,11 +9,13 @@
 
 use std::alloc::Layout;
 use std::fmt;
+use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, PoisonError};
 
 use burn_std::{AccessError, AccessPolicy, AllocationController, AllocationProperty};
+use bytemuck::Pod;
 
 use super::counting_allocator::{add, allocations, recount, uncount};
 use super::scratch::Line;
@@ -26,21 +28,27 @@ const SMALLEST: usize = 256;
 /// Number of values that a thread copies at a time.
 const COPIED: usize = 1 << 15;
 
-/// f32 values for a tensor, aligned to the widest SIMD vector. Dropping the buffer returns its memory to the
-/// pool, or to the allocator if it is small.
-pub struct Buffer {
+/// Values for a tensor, aligned to the widest SIMD vector. Dropping the buffer returns its memory to the pool,
+/// or to the allocator if it is small.
+pub struct Buffer<T = f32> {
     lines: Box<[Line]>,
     len: usize,
+    values: PhantomData<T>,
+}
+
+impl<T: Pod> Buffer<T> {
+    /// Returns a buffer of `len` values. The values are zeros, or remain from an earlier use.
+    pub fn of_type(len: usize) -> Self {
+        let lines = (len * size_of::<T>()).div_ceil(size_of::<Line>());
+        let lines = if lines < SMALLEST { bytemuck::zeroed_slice_box(lines) } else { lock().take(lines) };
+        Self { lines, len, values: PhantomData }
+    }
 }
 
 impl Buffer {
     /// Returns a buffer of `len` values. The values are zeros, or remain from an earlier use.
     pub fn new(len: usize) -> Self {
-        let lines = len.div_ceil(16);
-        if lines < SMALLEST {
-            return Self { lines: bytemuck::zeroed_slice_box(lines), len };
-        }
-        Self { lines: lock().take(lines), len }
+        Self::of_type(len)
     }
 
     /// Returns a buffer of `len` zeros.
@@ -59,7 +67,7 @@ impl Buffer {
     }
 }
 
-impl Drop for Buffer {
+impl<T> Drop for Buffer<T> {
     fn drop(&mut self) {
         if self.lines.len() >= SMALLEST {
             lock().put(std::mem::take(&mut self.lines));
@@ -73,28 +81,28 @@ impl Clone for Buffer {
     }
 }
 
-impl Deref for Buffer {
-    type Target = [f32];
+impl<T: Pod> Deref for Buffer<T> {
+    type Target = [T];
 
-    fn deref(&self) -> &[f32] {
+    fn deref(&self) -> &[T] {
         &bytemuck::cast_slice(&self.lines)[..self.len]
     }
 }
 
-impl DerefMut for Buffer {
-    fn deref_mut(&mut self) -> &mut [f32] {
+impl<T: Pod> DerefMut for Buffer<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
         &mut bytemuck::cast_slice_mut(&mut self.lines)[..self.len]
     }
 }
 
-impl fmt::Debug for Buffer {
+impl<T> fmt::Debug for Buffer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Buffer of {} values", self.len)
     }
 }
 
 /// Lets a tensor own a buffer as its memory.
-impl AllocationController for Buffer {
+impl<T: Pod + Send + Sync> AllocationController for Buffer<T> {
     fn alloc_align(&self) -> usize {
         // This is not the alignment of the buffer, which is 64. A copy of `Bytes` is allocated with the
         // alignment returned here, and the allocator of such copies supports at most the alignment of `u128`.

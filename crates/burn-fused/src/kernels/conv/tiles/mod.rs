@@ -20,10 +20,10 @@ mod weight_gradient;
 
 use convolve::Convolve;
 use pack::Channels;
-use weight_gradient::WeightGradient;
+use weight_gradient::{Factors, WeightGradient};
 
 use super::plane::Plane;
-use super::scratch::{Buffers, Scratch, with_buffers};
+use super::scratch::{Buffers, Scratch, with_buffers, with_shared};
 use super::source::Source;
 use super::{Back, Gradients, Shape};
 use crate::kernels::epilogue::Epilogue;
@@ -31,6 +31,7 @@ use crate::kernels::half::amx::{BLOCK, TILE};
 use crate::kernels::simd::Level;
 use crate::runtime::memory::Buffer;
 use crate::runtime::poll::Poll;
+use crate::runtime::threads::{chunks, each, pieces, threads_for};
 
 /// The SIMD level of all processors with tiles.
 const LEVEL: Level = Level::Avx512;
@@ -38,9 +39,17 @@ const LEVEL: Level = Level::Avx512;
 /// Approximate number of pixels in a block. The values of a block stay in the cache.
 const PIXELS: usize = 1024;
 
-/// Splits a batch into blocks. Returns for each block the index of its first image, and its shape.
-fn blocks(shape: Shape) -> impl Iterator<Item = (usize, Shape)> {
-    shape.blocks((PIXELS / shape.pixels()).max(1))
+/// Number of multiplications in a nanosecond, for estimates of the time of a convolution.
+const RATE: usize = 512;
+
+/// Returns the number of images in a block.
+fn images_of_block(shape: Shape) -> usize {
+    (PIXELS / shape.pixels()).clamp(1, shape.batch)
+}
+
+/// Approximate time of a convolution on one thread in nanoseconds.
+fn time(shape: Shape) -> usize {
+    shape.batch * shape.pixels() * shape.weight_len() / RATE
 }
 
 /// Computes the output of `images`, `[batch, inputs, height, width]`. Also returns the argmax of the pooling,
@@ -54,24 +63,26 @@ pub fn forward(
     images: &[u16],
     [weights, bias]: [&[f32]; 2],
     backward: bool,
-) -> (Vec<u16>, Vec<u8>) {
-    let mut output = Vec::with_capacity(shape.output_len(epilogue));
+) -> (Buffer<u16>, Vec<u8>) {
+    let mut output = Buffer::of_type(shape.output_len(epilogue));
     let [height, width] = shape.output_size(epilogue);
     let keeps = backward && epilogue == Epilogue::ReluPool;
     let kept = if keeps { shape.outputs.next_multiple_of(TILE) * height * width } else { 0 };
     let mut argmax = vec![0; shape.batch * kept];
-    let mut rest = &mut argmax[..];
-    // The buffers: `wide` has 16 channels of an image in f32. `lanes` has 16 channels of each pixel in the
-    // lanes of a vector. `channels` has all channels of each pixel side by side.
-    with_buffers(
-        |[Buffers { input: wide, output: lanes, part: channels, sums }, Buffers { part: packed, .. }]| {
-            let packed = pack::weights(shape, weights, false, packed);
-            for (first, block) in blocks(shape) {
+    // Outputs do not depend on the blocks, so there may be a block for each thread.
+    let of_block = images_of_block(shape).min(shape.batch.div_ceil(threads_for(time(shape))));
+    let results = chunks(&mut output, of_block * shape.output_len(epilogue) / shape.batch)
+        .zip(chunks(&mut argmax, of_block * kept));
+    with_shared(|Buffers { part: packed, .. }| {
+        let packed = pack::weights(shape, weights, false, packed);
+        each(time(shape), shape.blocks(of_block).zip(results), |((first, block), (results, argmax))| {
+            // The buffers: `wide` has 16 channels of an image in f32. `lanes` has 16 channels of each pixel in
+            // the lanes of a vector. `channels` has all channels of each pixel side by side.
+            with_buffers(|[Buffers { input: wide, output: lanes, part: channels, sums }, _]| {
                 let flat = Flat::for_block(block);
                 let pixels = flat.channels(block.inputs, channels);
                 let source = Source::input(shape, images);
                 LEVEL.run(Channels { flat, first, source, lanes, wide, pixels, pairs: None });
-                let argmax = rest.split_off_mut(..block.batch * kept).expect("as long as its blocks");
                 LEVEL.run(Convolve {
                     flat,
                     inputs: block.inputs,
@@ -85,67 +96,89 @@ pub fn forward(
                     sums,
                     lanes,
                     wide,
-                    results: extended(&mut output, block.output_len(epilogue)),
+                    results,
                 });
-            }
-        },
-    );
+            });
+        });
+    });
     (output, argmax)
 }
 
 /// Computes the gradients from the gradient of the output. `poll` is called every few tens of
 /// microseconds.
 ///
+/// Threads share the blocks of images, and then the sums of the weights' gradient. They do so for as many
+/// blocks at a time as there are threads, so that buffers do not grow with the batch.
+///
 /// # Panics
 /// If AMX is not usable.
-pub fn backward(shape: Shape, epilogue: Epilogue, back: Back<'_, u16>, poll: Poll) -> Gradients<Vec<u16>> {
-    let mut found = back.of_input.then(|| Vec::with_capacity(shape.input_len()));
+pub fn backward(shape: Shape, epilogue: Epilogue, back: Back<'_, u16>, poll: Poll) -> Gradients<Buffer<u16>> {
+    let mut found = back.of_input.then(|| Buffer::of_type(shape.input_len()));
     let mut bias = vec![0.0; shape.outputs];
-    let mut weights = Buffer::zeroed(shape.weight_len());
-    with_buffers(|[one, two]| {
-        let Buffers { input: wide, output: lanes, part: channels, sums } = one;
+    let mut weights = Buffer::new(shape.weight_len());
+    let of_block = images_of_block(shape);
+    let blocks: Vec<(usize, Shape)> = shape.blocks(of_block).collect();
+    let largest = Flat::for_block(blocks[0].1);
+    let of_image = shape.input_len() / shape.batch;
+    with_shared(|Buffers { input: pixels, output: pairs, part: packed, sums }| {
+        let packed = pack::weights(shape, back.weights, true, packed);
+        let mut of_weights = WeightGradient::new(shape, sums);
+        let at_once = threads_for(2 * time(shape)).min(blocks.len());
         // For the gradient of the weights, `pixels` has the pixels of the input, with all pixels of a channel
         // side by side. `pairs` has pairs of neighbouring pixels of the output's gradient.
-        let Buffers { input: pixels, output: pairs, part: packed, sums: weight_sums } = two;
-        let packed = pack::weights(shape, back.weights, true, packed);
-        let mut of_weights = WeightGradient::new(shape, weight_sums);
-        for (first, block) in blocks(shape) {
-            let flat = Flat::for_block(block);
-            let rows = flat.channels(block.outputs, channels);
-            let pairs = flat.pairs(block.outputs, pairs);
-            let source = Source::gradient(shape, epilogue, back);
-            let of_pairs = Some((&mut *pairs, &mut bias[..]));
-            LEVEL.run(Channels { flat, first, source, lanes, wide, pixels: rows, pairs: of_pairs });
-            let images = &back.input[first * block.inputs * block.pixels()..][..block.input_len()];
-            of_weights.add(flat, images, pairs, pixels, poll);
-            let Some(found) = &mut found else { continue };
-            LEVEL.run(Convolve {
-                flat,
-                inputs: block.outputs,
-                outputs: block.inputs,
-                epilogue: Epilogue::Identity,
-                pixels: rows,
-                weights: packed,
-                bias: None,
-                argmax: &mut [],
-                poll,
-                sums,
-                lanes,
-                wide,
-                results: extended(found, block.input_len()),
+        let pixels = pixels.take::<u16>(at_once * largest.all() * padded(shape.inputs));
+        let pairs = pairs.take::<u32>(at_once * largest.len() / 2 * padded(shape.outputs));
+        let mut of_images = chunks(found.as_deref_mut().unwrap_or_default(), of_block * of_image);
+        for blocks in blocks.chunks(at_once) {
+            let time = time(Shape { batch: blocks.iter().map(|(_, block)| block.batch).sum(), ..shape });
+            let mut biases = vec![0.0; blocks.len() * shape.outputs];
+            let factors = pieces(pixels, at_once).zip(pieces(pairs, at_once));
+            let results = biases.chunks_exact_mut(shape.outputs).zip(of_images.by_ref());
+            let items = blocks.iter().zip(factors.zip(results));
+            each(time, items, |(&(first, block), ((pixels, pairs), (bias, of_images)))| {
+                with_buffers(|[Buffers { input: wide, output: lanes, part: channels, sums }, _]| {
+                    let flat = Flat::for_block(block);
+                    let rows = flat.channels(block.outputs, channels);
+                    let source = Source::gradient(shape, epilogue, back);
+                    let pairs = &mut pairs[..flat.len() / 2 * padded(block.outputs)];
+                    let of_pairs = Some((pairs, bias));
+                    LEVEL.run(Channels { flat, first, source, lanes, wide, pixels: rows, pairs: of_pairs });
+                    let images = &back.input[first * of_image..][..block.input_len()];
+                    weight_gradient::load(flat, block.inputs, images, pixels);
+                    if !back.of_input {
+                        return;
+                    }
+                    LEVEL.run(Convolve {
+                        flat,
+                        inputs: block.outputs,
+                        outputs: block.inputs,
+                        epilogue: Epilogue::Identity,
+                        pixels: rows,
+                        weights: packed,
+                        bias: None,
+                        argmax: &mut [],
+                        poll,
+                        sums,
+                        lanes,
+                        wide,
+                        results: of_images,
+                    });
+                });
             });
+            for biases in biases.chunks_exact(shape.outputs) {
+                bias.iter_mut().zip(biases).for_each(|(total, sum)| *total += sum);
+            }
+            let factors = pixels.chunks(pixels.len() / at_once).zip(pairs.chunks(pairs.len() / at_once));
+            let factors = blocks.iter().zip(factors).map(|(&(_, block), (pixels, pairs))| Factors {
+                flat: Flat::for_block(block),
+                pixels,
+                pairs,
+            });
+            of_weights.add(&factors.collect::<Vec<_>>(), time, poll);
         }
         of_weights.finish(&mut weights);
     });
     Gradients { input: found, weights, bias }
-}
-
-/// Appends `len` zeros to `values`, and returns the zeros. They are appended block by block, because a
-/// block's zeros are still in the cache when its results overwrite them.
-fn extended(values: &mut Vec<u16>, len: usize) -> &mut [u16] {
-    let start = values.len();
-    values.resize(start + len, 0);
-    &mut values[start..]
 }
 
 /// The layout of a block's pixels: row by row and image by image, with one zero after each row and a row of
@@ -212,11 +245,6 @@ impl Flat {
     /// Takes a buffer for `channels` channels of all positions, with the channels of a position side by side.
     pub fn channels(self, channels: usize, buffer: &mut Scratch) -> &mut [u16] {
         buffer.take(self.all() * padded(channels))
-    }
-
-    /// Takes a buffer for tiles of pairs of neighbouring positions, in `channels` channels.
-    pub fn pairs(self, channels: usize, buffer: &mut Scratch) -> &mut [u32] {
-        buffer.take(self.len() / 2 * padded(channels))
     }
 }
 

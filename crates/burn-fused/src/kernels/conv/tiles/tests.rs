@@ -13,7 +13,7 @@ fn numbers(count: usize, by: usize) -> Vec<f32> {
     (0..count).map(|at| (at * by % 127) as f32 / 64.0 - 1.0).collect()
 }
 
-fn bits(values: &[f32]) -> Vec<u16> {
+fn bits(values: &[f32]) -> Buffer<u16> {
     Half::Bf16.narrowed(LEVEL, values)
 }
 
@@ -38,6 +38,8 @@ fn tiles_give_the_convolutions_of_f32() {
         ([1, 16, 16, 3, 4], Epilogue::Identity),
         ([3, 33, 17, 5, 2], Epilogue::Relu),
         ([2, 16, 40, 6, 7], Epilogue::ReluPool),
+        // This shape takes four blocks, of which the last is smaller.
+        ([7, 16, 33, 20, 24], Epilogue::ReluPool),
         // This shape takes two blocks.
         ([2, 17, 16, 25, 40], Epilogue::ReluPool),
         // This shape has more steps than a pass, more positions than are computed between two polls, and two
@@ -61,7 +63,8 @@ fn tiles_give_the_convolutions_of_f32() {
         };
         let expected = conv.backward(back, Poll::nothing());
         let images = bits(&images);
-        let (found_output, found, polls) = testing::run_where_needed(|| {
+        let gradient = bits(&gradient);
+        let run = || {
             let (output, argmax) = forward(shape, epilogue, &images, [&weights, &bias], true);
             let back = Back {
                 normed: None,
@@ -69,12 +72,23 @@ fn tiles_give_the_convolutions_of_f32() {
                 weights: &weights,
                 output: &output,
                 argmax: &argmax,
-                gradient: &bits(&gradient),
+                gradient: &gradient,
                 of_input: true,
             };
             let (found, polls) = counted(|poll| backward(shape, epilogue, back, poll));
-            (output, found, polls)
-        });
+            assert!(polls > 0);
+            (output, found)
+        };
+        let on = |threads: usize| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads");
+            pool.install(|| testing::run_where_needed(run))
+        };
+        let (found_output, found) = on(1);
+        let (other_output, other) = on(3);
+        assert!(other_output[..] == found_output[..], "output on three threads");
+        assert!(other.input.as_deref() == found.input.as_deref(), "images on three threads");
+        assert!(other.weights[..] == found.weights[..], "weights on three threads");
+        assert!(other.bias == found.bias, "bias on three threads");
         let wide = |bits: &[u16]| -> Vec<f32> {
             bits.iter().map(|&bits| f32::from_bits(u32::from(bits) << 16)).collect()
         };
@@ -84,6 +98,5 @@ fn tiles_give_the_convolutions_of_f32() {
         close(&wide(&found.input.expect("requested")), &of_images, rounding, "images");
         close(&found.weights, &expected.weights, 1e-5, "weights");
         close(&found.bias, &expected.bias, 1e-5, "bias");
-        assert!(polls > 0);
     }
 }

@@ -7,6 +7,7 @@ use super::super::scratch::Scratch;
 use super::{Flat, padded};
 use crate::kernels::half::amx::{BLOCK, Operands, TILE, WORDS, tiles};
 use crate::runtime::poll::Poll;
+use crate::runtime::threads::{each, threads_for};
 
 /// Maximum number of steps in a pass. A pass goes over all taps. A step multiplies 32 pixels by their
 /// gradients ([`Operands::steps`]). The values of both factors stay in the L1 cache during a pass.
@@ -15,8 +16,17 @@ const PASS: usize = 8;
 /// taps, these steps take some tens of microseconds.
 const GROUP: usize = 14 * PASS;
 
-/// The sums over all blocks that were added so far, `[taps, inputs, outputs]`. The numbers of channels are
-/// padded.
+/// The factors of a block's part of the gradient.
+pub struct Factors<'a> {
+    pub flat: Flat,
+    /// The block's input, as [`load`] stores it.
+    pub pixels: &'a [u16],
+    /// The gradient of its output, as [`super::pack::Channels`] stores it.
+    pub pairs: &'a [u32],
+}
+
+/// The sums over all blocks that were added so far, `[inputs / 32, outputs / 32, taps, 32, 32]`. The numbers of
+/// channels are padded.
 pub struct WeightGradient<'a> {
     inputs: usize,
     outputs: usize,
@@ -32,29 +42,32 @@ impl<'a> WeightGradient<'a> {
         Self { inputs, outputs, sums }
     }
 
-    /// Adds a block's part of the gradient of the weights. `images` are the block's input, and `pairs` has
-    /// the gradient of its output. `pixels` is scratch. `poll` is called every few tens of microseconds.
-    pub fn add(&mut self, flat: Flat, images: &[u16], pairs: &[u32], pixels: &mut Scratch, poll: Poll) {
-        let [inputs, outputs] = [self.inputs, self.outputs].map(padded);
-        let pixels = pixels.take::<u16>(inputs * flat.all());
-        self.load(flat, images, pixels);
-        let steps: Vec<usize> = (0..flat.len()).step_by(BLOCK).collect();
-        for input in (0..inputs).step_by(BLOCK) {
-            for output in (0..outputs).step_by(BLOCK) {
-                let stride = outputs / TILE * WORDS;
+    /// Adds the parts of some blocks, which take `time` nanoseconds on one thread. Threads share the sums.
+    /// `poll` is called every few tens of microseconds.
+    pub fn add(&mut self, blocks: &[Factors<'_>], time: usize, poll: Poll) {
+        let outputs = padded(self.outputs);
+        // With few channels, an item has the three taps of a row of the kernel.
+        let few = self.sums.len() / (9 * BLOCK * BLOCK) < threads_for(time);
+        let taps = if few { 3 } else { 9 };
+        let stride = outputs / TILE * WORDS;
+        each(time, self.sums.chunks_exact_mut(taps * BLOCK * BLOCK).enumerate(), |(item, sums)| {
+            let (at, tap) = (item * taps / 9, item * taps % 9);
+            let [input, output] = [at / (outputs / BLOCK), at % (outputs / BLOCK)].map(|at| at * BLOCK);
+            for &Factors { flat, pixels, pairs } in blocks {
+                let steps: Vec<usize> = (0..flat.len()).step_by(BLOCK).collect();
                 for (group, steps) in steps.chunks(GROUP).enumerate() {
                     let tiles = tiles().expect("tiles are available");
                     for (pass, steps) in steps.chunks(PASS).enumerate() {
                         let first = group * GROUP + pass * PASS;
-                        for tap in 0..9 {
+                        for (tap, sums) in (tap..).zip(sums.chunks_exact_mut(BLOCK * BLOCK)) {
                             tiles.add_products(Operands {
                                 left: &pixels[input * flat.all() + flat.tap(tap)..],
                                 left_strides: [flat.all(), TILE * flat.all()],
                                 steps,
                                 right: &pairs[first * stride + output / TILE * WORDS..],
                                 right_stride: stride,
-                                sums: &mut self.sums[(tap * inputs + input) * outputs + output..],
-                                sums_strides: [outputs, TILE * outputs, TILE],
+                                sums,
+                                sums_strides: [BLOCK, TILE * BLOCK, TILE],
                             });
                         }
                     }
@@ -62,42 +75,44 @@ impl<'a> WeightGradient<'a> {
                     poll.call();
                 }
             }
-        }
-    }
-
-    /// Copies images to the flat layout, one channel after the other.
-    fn load(&self, flat: Flat, values: &[u16], pixels: &mut [u16]) {
-        let [height, width] = flat.size();
-        for (channel, row) in pixels.chunks_exact_mut(flat.all()).enumerate() {
-            if channel >= self.inputs {
-                row.fill(0);
-                continue;
-            }
-            row[..flat.front()].fill(0);
-            let (images, end) = row[flat.front()..].split_at_mut(flat.images * flat.period());
-            end.fill(0);
-            for (image, target) in images.chunks_exact_mut(flat.period()).enumerate() {
-                let plane = &values[(image * self.inputs + channel) * height * width..][..height * width];
-                let (rows, after) = target.split_at_mut(height * (width + 1));
-                after.fill(0);
-                for (from, to) in plane.chunks_exact(width).zip(rows.chunks_exact_mut(width + 1)) {
-                    copy_row(from, &mut to[..width]);
-                    to[width] = 0;
-                }
-            }
-        }
+        });
     }
 
     /// Stores the sums as `[outputs, inputs, 3, 3]`.
     pub fn finish(self, weights: &mut [f32]) {
-        let [inputs, outputs] = [self.inputs, self.outputs].map(padded);
+        let outputs = padded(self.outputs);
         let (weights, _) = weights.as_chunks_mut::<9>();
         // In this order of the loops, neighbouring sums are read one after the other, and the cache lines of
         // the weights stay in the cache until the next input writes to them.
         for input in 0..self.inputs {
             for output in 0..self.outputs {
-                weights[output * self.inputs + input] =
-                    std::array::from_fn(|tap| self.sums[(tap * inputs + input) * outputs + output]);
+                let at = input / BLOCK * (outputs / BLOCK) + output / BLOCK;
+                let sums = &self.sums[9 * at * BLOCK * BLOCK + input % BLOCK * BLOCK + output % BLOCK..];
+                weights[output * self.inputs + input] = std::array::from_fn(|tap| sums[tap * BLOCK * BLOCK]);
+            }
+        }
+    }
+}
+
+/// Copies images of `inputs` channels to the flat layout, one channel after the other, and adds channels of zeros
+/// up to a multiple of [`BLOCK`].
+pub fn load(flat: Flat, inputs: usize, values: &[u16], pixels: &mut [u16]) {
+    let [height, width] = flat.size();
+    for (channel, row) in pixels[..padded(inputs) * flat.all()].chunks_exact_mut(flat.all()).enumerate() {
+        if channel >= inputs {
+            row.fill(0);
+            continue;
+        }
+        row[..flat.front()].fill(0);
+        let (images, end) = row[flat.front()..].split_at_mut(flat.images * flat.period());
+        end.fill(0);
+        for (image, target) in images.chunks_exact_mut(flat.period()).enumerate() {
+            let plane = &values[(image * inputs + channel) * height * width..][..height * width];
+            let (rows, after) = target.split_at_mut(height * (width + 1));
+            after.fill(0);
+            for (from, to) in plane.chunks_exact(width).zip(rows.chunks_exact_mut(width + 1)) {
+                copy_row(from, &mut to[..width]);
+                to[width] = 0;
             }
         }
     }

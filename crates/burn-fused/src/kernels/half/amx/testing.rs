@@ -5,7 +5,7 @@
 //! computes it, and continues after it. Source: Intel's Architecture Instruction Set Extensions Programming
 //! Reference, chapter 3.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::mem::MaybeUninit;
 use std::ptr::null_mut;
 use std::sync::Mutex;
@@ -24,17 +24,19 @@ struct State {
     shapes: [(usize, usize); 8],
 }
 
-static STATE: Mutex<State> = Mutex::new(State { tiles: [[0; TILE]; 8], shapes: [(0, 0); 8] });
 /// Number of tile products that were emulated.
 static PRODUCTS: AtomicUsize = AtomicUsize::new(0);
 /// Locked during an emulation, so that only one runs at a time.
 static RUNNING: Mutex<()> = Mutex::new(());
 
 thread_local! {
+    static STATE: RefCell<State> =
+        const { RefCell::new(State { tiles: [[0; TILE]; 8], shapes: [(0, 0); 8] }) };
     static IN_THIS_THREAD: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this thread is inside [`run_where_needed`] and the instructions are emulated.
+/// Whether the instructions are emulated on this thread: it is inside [`run_where_needed`], or belongs to a pool
+/// with a thread that is.
 pub fn is_running() -> bool {
     IN_THIS_THREAD.get()
 }
@@ -47,11 +49,19 @@ pub fn run_where_needed<T>(job: impl FnOnce() -> T) -> T {
     if super::is_available() {
         return job();
     }
-    IN_THIS_THREAD.set(true);
+    set_running(true);
     let (result, multiplied) = run(job);
-    IN_THIS_THREAD.set(false);
+    set_running(false);
     assert!(multiplied, "the job multiplied no tiles while AMX was emulated");
     result
+}
+
+/// Sets whether the instructions are emulated on this thread and on the others of its pool.
+fn set_running(is_running: bool) {
+    if rayon::current_thread_index().is_some() {
+        rayon::broadcast(|_| IN_THIS_THREAD.set(is_running));
+    }
+    IN_THIS_THREAD.set(is_running);
 }
 
 /// Runs `job` with the instructions emulated. Returns its result, and whether tiles were multiplied.
@@ -74,15 +84,15 @@ fn run<T>(job: impl FnOnce() -> T) -> (T, bool) {
 }
 
 /// Executes the instruction that raised SIGILL, and continues after it. Aborts the process if it is not an
-/// AMX instruction. The handler allocates nothing, and takes only the lock of `STATE`, without waiting for
-/// it.
+/// AMX instruction. The handler allocates nothing, and uses only the state of its
+/// thread.
 extern "C" fn on_illegal(_signal: c_int, _info: *mut siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel passes the registers in `context`, and RIP is the address of the instruction that
     // raised the signal.
     unsafe {
         let registers = &mut (*context.cast::<ucontext_t>()).uc_mcontext.gregs;
         let at = registers[REG_RIP as usize] as *const u8;
-        match STATE.try_lock().ok().and_then(|mut state| state.execute(at, registers)) {
+        match STATE.with(|state| state.try_borrow_mut().ok()?.execute(at, registers)) {
             Some(length) => registers[REG_RIP as usize] += length as greg_t,
             None => libc::abort(),
         }
