@@ -82,15 +82,12 @@
 //! # Threads
 //!
 //! Operators divide their work among threads if an estimate from their sizes says that this pays: if each
-//! thread has at least 10 µs of work. [`use_threads`] makes the calling thread a member of a pool of its own.
+//! thread has at least 5 µs of work. [`use_threads`] makes the calling thread a member of a pool of its own.
 //! A thread sleeps after 200 µs without work.
 //!
 //! **Training has the same bits on any number of threads**, at the same SIMD level. Operators cut their work
 //! by sizes alone, and add the sums of parts in the order of the parts. This applies to the operators of this
 //! crate; Burn's own operators make no such promise.
-//!
-//! Convolutions on AMX tiles run on one thread, as do the steps of an LSTM or GRU whose inputs are
-//! `[steps, batch, d_input]` (`batch_first: false`).
 //!
 //! Each thread has buffers of its own, for a block of images at a time. The thread that runs a pass also has
 //! buffers that grow with the number of threads: up to two transformed blocks for each thread, for gradients of

@@ -15,7 +15,7 @@ use rayon::{Scope, ThreadPool, ThreadPoolBuilder};
 /// takes about 1 µs, and to wake a thread that sleeps takes about 20 µs. Measured on two cores.
 ///
 /// Unit tests share almost all work, so that they test how it is divided.
-const SHARE: usize = if cfg!(test) { 1 } else { 10_000 };
+const SHARE: usize = if cfg!(test) { 1 } else { 5_000 };
 
 /// The time in which a thread stays awake after its work. The work of a training step that remains on one
 /// thread between two operators takes less.

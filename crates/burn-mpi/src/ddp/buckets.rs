@@ -538,7 +538,7 @@ const PART: usize = 1 << 15;
 /// Calls `copy` for parts of both slices. If this thread belongs to a rayon pool, as after
 /// `burn_fused::use_threads`, the threads of the pool share the parts of a large gradient.
 fn on_threads(slots: &mut [f32], gradient: &[f32], copy: impl Fn(&mut [f32], &[f32]) + Sync) {
-    let shares = slots.len() >= 4 * PART && rayon::current_thread_index().is_some();
+    let shares = slots.len() >= 2 * PART && rayon::current_thread_index().is_some();
     if shares && rayon::current_num_threads() > 1 {
         let parts = slots.par_chunks_mut(PART).zip(gradient.par_chunks(PART));
         parts.for_each(|(slots, gradient)| copy(slots, gradient));
