@@ -153,20 +153,29 @@ pub fn own_columns(rows: &[Row<'_>]) -> Vec<String> {
 /// Returns the section's title, followed by what all rows have in common.
 fn title(section: &Section, rows: &[Row<'_>]) -> String {
     let varied = varied(rows);
-    let common: Vec<String> =
-        ["model", "epochs", "train_batch_size", "train_samples", "target_accuracy", "device", "mpi"]
-            .into_iter()
-            .filter(|name| !varied.iter().any(|v| v == name) && rows[0].settings.contains_key(*name))
-            .map(|name| match name {
-                "model" | "mpi" => rows[0].setting(name).to_owned(),
-                "train_batch_size" => format!("batch {} a rank", rows[0].setting(name)),
-                "epochs" => format!("epochs {}{}", rows[0].setting(name), trained(rows)),
-                "target_accuracy" => {
-                    format!("target accuracy {}%", rows[0].setting(name).trim_end_matches(".0"))
-                }
-                _ => format!("{} {}", name.replace('_', " "), rows[0].setting(name)),
-            })
-            .collect();
+    let common: Vec<String> = [
+        "model",
+        "epochs",
+        "train_batch_size",
+        "train_samples",
+        "target_accuracy",
+        "device",
+        "threads",
+        "mpi",
+    ]
+    .into_iter()
+    .filter(|name| !varied.iter().any(|v| v == name) && rows[0].settings.contains_key(*name))
+    .filter(|name| *name != "threads" || rows[0].setting(name) != "1")
+    .map(|name| match name {
+        "model" | "mpi" => rows[0].setting(name).to_owned(),
+        "train_batch_size" => format!("batch {} a rank", rows[0].setting(name)),
+        "epochs" => format!("epochs {}{}", rows[0].setting(name), trained(rows)),
+        "target_accuracy" => {
+            format!("target accuracy {}%", rows[0].setting(name).trim_end_matches(".0"))
+        }
+        _ => format!("{} {}", name.replace('_', " "), rows[0].setting(name)),
+    })
+    .collect();
     format!("{}: {}", section.title, common.join(", "))
 }
 

@@ -297,3 +297,13 @@ fn the_title_has_the_epochs_that_were_trained_where_a_run_ended_early() {
         assert!(of(trained).contains(expected), "{}", of(trained));
     }
 }
+
+#[test]
+fn the_title_has_the_threads_unless_each_rank_has_one() {
+    let title = |threads: &str| {
+        let section = section(vec![run((1, 1), &["--threads", threads], 8.0)]);
+        summary(&section, &group(&section.runs), "1x1").markdown()
+    };
+    assert!(title("3").contains(", threads 3, "), "{}", title("3"));
+    assert!(!title("1").contains("threads"), "{}", title("1"));
+}

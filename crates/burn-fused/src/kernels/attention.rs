@@ -185,10 +185,11 @@ kernel! {
     }
 }
 
-/// Whether all values are finite.
-pub fn all_finite(level: Level, values: &[f32]) -> bool {
+/// Whether all values of these slices are finite.
+pub fn all_finite(level: Level, slices: &[&[f32]]) -> bool {
     let finite = AtomicBool::new(true);
-    each(values.len() / 16, values.chunks(1 << 14), |part| {
+    let len: usize = slices.iter().map(|values| values.len()).sum();
+    each(len / 16, slices.iter().flat_map(|values| values.chunks(1 << 14)), |part| {
         if !are_finite(level, part) {
             finite.store(false, Ordering::Relaxed);
         }

@@ -254,7 +254,7 @@ impl Setup {
     /// Returns false without masks, and if a number in `values` is not finite: 0 times this number is NaN,
     /// which the output must show.
     fn skips(&self, values: &[&[f32]]) -> bool {
-        !self.masks.is_empty() && values.iter().all(|values| all_finite(self.level, values))
+        !self.masks.is_empty() && all_finite(self.level, values)
     }
 
     /// Returns the length of a packed row of a head.

@@ -1,6 +1,10 @@
 //! Operations on gradients before the update: penalties, norms and scaling.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::PART;
 use crate::kernels::simd::{Level, kernel};
+use crate::runtime::threads::each;
 
 /// Adds to `gradients` the gradients of two penalties of `weights`: `l1 * sum |w|` and `l2 * sum w^2`. The
 /// gradient of `|w|` at 0 is 0, as in PyTorch.
@@ -9,18 +13,29 @@ use crate::kernels::simd::{Level, kernel};
 /// If the slices differ in length.
 pub fn add_penalties(l1: f32, l2: f32, weights: &[f32], gradients: &mut [f32]) {
     assert_eq!(weights.len(), gradients.len(), "weights and their gradients");
-    penalise(Level::current(), l1, l2, weights, gradients);
+    let level = Level::current();
+    let parts = weights.chunks(PART).zip(gradients.chunks_mut(PART));
+    each(weights.len() / 8, parts, |(weights, gradients)| penalise(level, l1, l2, weights, gradients));
 }
 
 /// Returns the sum of the squares of `values`, in f64. The order of additions does not depend on the SIMD
-/// level, so processes that sum the same values get the same bits.
+/// level or the threads, so processes that sum the same values get the same bits.
 pub fn square_sum(values: &[f32]) -> f64 {
-    sixteen_sums(Level::current(), values)
+    let (level, mut sums) = (Level::current(), vec![0.0; values.len().div_ceil(PART)]);
+    let parts = values.chunks(PART).zip(&mut sums);
+    each(values.len() / 8, parts, |(values, sum)| *sum = sixteen_sums(level, values));
+    sums.into_iter().fold(0.0, |total, sum| total + sum)
 }
 
 /// Multiplies `values` by `factor`. Returns whether all values were finite before.
 pub fn scale(values: &mut [f32], factor: f32) -> bool {
-    scaled(Level::current(), values, factor)
+    let (level, finite) = (Level::current(), AtomicBool::new(true));
+    each(values.len() / 8, values.chunks_mut(PART), |values| {
+        if !scaled(level, values, factor) {
+            finite.store(false, Ordering::Relaxed);
+        }
+    });
+    finite.into_inner()
 }
 
 kernel! {

@@ -133,7 +133,7 @@ pub fn update<const M: usize>(
     share(Level::current(), rule, weights, gradients, moments);
 }
 
-/// Number of weights in an item for a thread.
+/// Number of values in an item for a thread.
 const PART: usize = 1 << 14;
 
 /// Updates the weights on the threads of operators.

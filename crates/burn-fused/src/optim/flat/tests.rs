@@ -213,17 +213,21 @@ fn penalties_are_the_slopes_of_what_they_add_to_the_loss() {
 }
 
 #[test]
-fn sums_of_squares_have_the_same_bits_at_every_level() {
-    let values: Vec<f32> = (0..1003).map(|i| ((i * 7919) % 1000) as f32 / 300.0 - 1.7).collect();
-    let sums: Vec<f64> = Level::available()
-        .map(|level| {
+fn sums_of_squares_have_the_same_bits_at_every_level_and_on_any_threads() {
+    let values: Vec<f32> = (0..100_003).map(|i| ((i * 7919) % 1000) as f32 / 300.0 - 1.7).collect();
+    let sum = |level: Level, threads: usize| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads");
+        pool.install(|| {
             let _held = level.hold();
             square_sum(&values)
         })
-        .collect();
+    };
+    let sums: Vec<f64> =
+        Level::available().flat_map(|level| [1, 2, 3].map(|threads| sum(level, threads))).collect();
     assert!(sums.iter().all(|sum| sum.to_bits() == sums[0].to_bits()), "{sums:?}");
     let plain: f64 = values.iter().map(|&x| f64::from(x).powi(2)).sum();
     assert!((sums[0] - plain).abs() < 1e-9 * plain, "{} for {plain}", sums[0]);
+    assert_eq!(square_sum(&[]).to_bits(), 0);
 }
 
 #[test]
