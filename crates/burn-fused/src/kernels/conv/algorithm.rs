@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 pub enum Algorithm {
     /// Winograd F(4x4, 3x3) if it is faster for the shape of a convolution, and im2col + GEMM otherwise. The
     /// largest error of Winograd is 1e-6 to 3e-6 of the largest result. This is two to six times the error of
-    /// im2col + GEMM. Winograd runs on one thread.
+    /// im2col + GEMM..
     Winograd,
     /// im2col + GEMM.
     Gemm,

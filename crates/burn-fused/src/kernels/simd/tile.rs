@@ -1,7 +1,7 @@
 //! The inner tile of matrix products: rows of scalars times up to four vectors.
 //!
 //! The sums of a tile stay in registers while the loop runs over all terms: up to 12 rows by one or two
-//! vectors, or up to 6 rows by three or four vectors. For each term, the loop reads the vectors of the term,
+//! vectors, or up to 6 rows by two to four vectors. For each term, the loop reads the vectors of the term,
 //! and one scalar for each row.
 
 use super::lanes::{Lanes, Scalars, add_products, load, store};
@@ -41,9 +41,12 @@ pub(crate) fn multiply_rows<S: Lanes, const N: usize>(
         let scalars = Scalars { first: scalars.first + row * scalars.row_step, ..scalars };
         let first = target.first + row * target.row_step;
         let target = Target { values: &mut *target.values, first, ..target };
-        // The registers hold `N` sums for each row, the `N` vectors of a term, and one scalar.
+        // The registers hold `N` sums for each row, the `N` vectors of a term, and one scalar. Unless scalars of
+        // rows are side by side, each row also needs an address, and there are no registers for 12 addresses.
+        let near = scalars.row_step == 1;
         row += match (rows - row, N, S::REGISTER_COUNT >= 32) {
-            (12.., 1, _) | (12.., 2, true) => tile::<S, 12, N>(simd, terms, scalars, vectors, target),
+            (12.., 1, _) => tile::<S, 12, N>(simd, terms, scalars, vectors, target),
+            (12.., 2, true) if near => tile::<S, 12, N>(simd, terms, scalars, vectors, target),
             (6.., ..=2, _) | (6.., _, true) => tile::<S, 6, N>(simd, terms, scalars, vectors, target),
             (4.., ..=2, _) | (4.., _, true) => tile::<S, 4, N>(simd, terms, scalars, vectors, target),
             (2.., ..) => tile::<S, 2, N>(simd, terms, scalars, vectors, target),
