@@ -213,13 +213,16 @@ mod tests {
     }
 
     /// Returns output and gradients, except the gradient of the convolution's bias. Normalisation subtracts
-    /// this bias again, so its gradient is 0 except for rounding.
+    /// this bias again, so its gradient is 0 except for rounding. Unless `of_input` is set, the gradient of `x`
+    /// is not computed.
     fn of_block<M: Module>(
         module: &M,
-        x: &Tensor<4>,
+        (x, of_input): (&Tensor<4>, bool),
         forward: impl Fn(&M, Tensor<4>) -> Tensor<4>,
     ) -> Vec<Part> {
-        let parts = results(module, std::slice::from_ref(x), |module, x| forward(module, x[0].clone()));
+        let tracked = if of_input { std::slice::from_ref(x) } else { &[] };
+        let parts =
+            results(module, tracked, |module, tracked| forward(module, tracked.first().unwrap_or(x).clone()));
         let is_bias = |(name, _): &Part| name == "gradient of conv.bias";
         let bias = parts.iter().find(|part| is_bias(part)).map(|(_, values)| values.clone());
         assert!(bias.unwrap_or_default().iter().all(|x| x.abs() < 1e-3), "{parts:?}");
@@ -230,11 +233,12 @@ mod tests {
     fn a_normalised_convolution_is_that_of_burns_layers() {
         let epilogues = [Epilogue::Identity, Epilogue::Relu, Epilogue::ReluPool];
         for device in autodiff_devices() {
-            // First, direct convolution, with lanes that have no image. Then Winograd, with lanes that have
-            // no channel, and with blocks that are parts of an image. Last, sizes that the operator does not
-            // support.
+            // First, direct convolution, with lanes that have no image. The first two use the moments of patches.
+            // Then Winograd, with lanes that have no channel, and with blocks that are parts of an image. Last,
+            // sizes that the operator does not support.
             for (channels, [batch, height, width]) in [
                 ([1, 32], [29, 9, 7]),
+                ([3, 29], [14, 5, 6]),
                 ([3, 5], [14, 8, 8]),
                 ([2, 4], [12, 2, 3]),
                 ([1, 2], [12, 3, 1100]),
@@ -251,11 +255,13 @@ mod tests {
                 {
                     let _held = level.hold();
                     let (ours, burns) = blocks(channels, channels[0] != 3, &device);
-                    let expected = of_block(&burns, &x, |burns, x| burns.forward(x, epilogue));
-                    let found =
-                        of_block(&ours, &x, |ours, x| ours.conv.forward_norm(x, &ours.norm, epilogue));
                     let context = format!("{channels:?}, {:?}, {epilogue:?} at {level}", x.dims());
-                    assert_close(&found, &expected, &context);
+                    for x in [(&x, true), (&x, false)] {
+                        let expected = of_block(&burns, x, |burns, x| burns.forward(x, epilogue));
+                        let found =
+                            of_block(&ours, x, |ours, x| ours.conv.forward_norm(x, &ours.norm, epilogue));
+                        assert_close(&found, &expected, &context);
+                    }
                     let running = [
                         [&ours.norm.running_mean, &burns.norm.running_mean],
                         [&ours.norm.running_var, &burns.norm.running_var],
@@ -308,10 +314,37 @@ mod tests {
         }
     }
 
+    /// The pixels of photographs are 0 to 255, and smooth.
+    #[test]
+    fn patches_of_images_far_from_zero_have_exact_moments() {
+        let device = Device::flex().autodiff();
+        let norm = BatchNorm::from(nn::BatchNormConfig::new(18).with_momentum(1.0).init(&device));
+        let conv = blocks([2, 18], true, &device).0.conv;
+        let x = random([16, 2, 20, 22], 3, &device) * 0.01 + 200.0;
+        let weights = conv.weight.val();
+        let even = weights.clone() - weights.mean_dims(&[2, 3]);
+        let conv = Conv2d { weight: Param::from_tensor(even.detach()), ..conv };
+        let output = conv.forward_norm(x.clone(), &norm, Epilogue::Identity);
+        let values = |x: Tensor<1>| x.into_data().try_into_vec::<f32>().expect("f32");
+        let sums = values(conv.forward(x).swap_dims(0, 1).flatten(0, 3));
+        let (found, output) = (norm.running_var.value_sync(), values(output.swap_dims(0, 1).flatten(0, 3)));
+        let parts = sums.chunks(16 * 20 * 22).zip(output.chunks(16 * 20 * 22)).zip(values(found));
+        for ((sums, output), found) in parts {
+            let mean = |values: &[f32], term: &dyn Fn(f64) -> f64| {
+                values.iter().map(|&x| term(f64::from(x))).sum::<f64>() / values.len() as f64
+            };
+            let center = mean(sums, &|x| x);
+            let expected = mean(sums, &|x| (x - center).powi(2));
+            assert!((f64::from(found) / expected - 1.0).abs() < 1e-4, "{found}, not {expected}");
+            let moments = [mean(output, &|x| x), mean(output, &|x| x * x)];
+            assert!(moments[0].abs() < 1e-4 && (moments[1] - 1.0).abs() < 1e-3, "{moments:?}");
+        }
+    }
+
     #[test]
     fn a_normalised_convolution_passes_nan_on_and_computes_16_bits_apart() {
         let device = Device::flex().autodiff();
-        for channels in [[2, 4], [16, 28]] {
+        for channels in [[1, 20], [2, 4], [16, 28]] {
             let (ours, _) = blocks(channels, true, &device);
             let x = random([12, channels[0], 8, 8], 3, &device);
             let forward = |x: Tensor<4>| ours.conv.forward_norm(x, &ours.norm, Epilogue::ReluPool);

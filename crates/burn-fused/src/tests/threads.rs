@@ -113,6 +113,9 @@ fn convolutions_give_the_same_bits() {
 
 #[derive(Module, Debug)]
 struct Direct {
+    patches: Conv2d,
+    first_norm: BatchNorm,
+    first_linear: Linear,
     first: Conv2d,
     second: Conv2d,
     third: Conv2d,
@@ -125,6 +128,9 @@ struct Direct {
 fn direct_convolutions_and_16_bit_images_give_the_same_bits() {
     let device = Device::flex().autodiff();
     let model = |device: &Device| Direct {
+        patches: conv([1, 10], device),
+        first_norm: BatchNormConfig::new(10).init(device),
+        first_linear: LinearConfig::new(10 * 96, 10).init(device),
         first: conv([1, 3], device),
         second: conv([3, 8], device),
         third: conv([8, 7], device),
@@ -137,7 +143,9 @@ fn direct_convolutions_and_16_bit_images_give_the_same_bits() {
         let x = conv_relu_pool_twice(images.clone(), &model.first, &model.second);
         let x = model.third.forward_norm(x, &model.norm, Epilogue::Relu);
         let x = precision::autocast(x, DType::BF16, |x| conv_relu_pool(x, &model.half));
-        cross_entropy(model.linear.forward(x.flatten(1, 3)))
+        let loss = cross_entropy(model.linear.forward(x.flatten(1, 3)));
+        let x = model.patches.forward_norm(images.clone(), &model.first_norm, Epilogue::ReluPool);
+        loss + cross_entropy(model.first_linear.forward(x.flatten(1, 3)))
     });
 }
 

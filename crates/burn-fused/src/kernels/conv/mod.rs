@@ -15,6 +15,7 @@ mod epilogue;
 mod im2col;
 pub(crate) mod mixed;
 mod norm;
+mod patches;
 mod plane;
 mod scratch;
 mod source;
@@ -26,7 +27,7 @@ mod winograd;
 
 pub use algorithm::Algorithm;
 pub use direct::{BackwardPass, Between, ForwardPass, Parameters, pair_fits};
-pub use norm::{Means, NormForward, Normed};
+pub use norm::{NormBackward, NormForward, Normed};
 
 use crate::kernels::epilogue::Epilogue;
 use crate::kernels::half::{Bf16Products, bf16_products};

@@ -3,16 +3,18 @@
 //!
 //! The results of the convolution, before the normalisation, are called sums. Forward computes the sums, then
 //! the mean and variance of each channel, and then the output. Until backward has read the sums, they stay in
-//! the SIMD lanes in which they were computed. They are never rearranged as images.
+//! the SIMD lanes in which they were computed. They are never rearranged as images. With few input channels,
+//! [`patches`] replaces the sums.
 
 use super::blocks::{gather, load_input, total};
 use super::correlation::Correlation;
 use super::epilogue::finish;
+use super::patches::{self, Patches};
 use super::plane::Plane;
 use super::scratch::{Buffers, Scratch, with_buffers};
 use super::source::{Planes, Source};
 use super::winograd::Convolve;
-use super::{Convolution, Route, Shape};
+use super::{Back, Convolution, Gradients, Route, Shape};
 use crate::kernels::epilogue::Epilogue;
 use crate::kernels::norm::{Moments, level_and_slope};
 use crate::kernels::simd::{Kernel, Lanes, Level, MAX_LANES, kernel, load};
@@ -91,17 +93,23 @@ impl Layout {
 /// What forward saves for backward.
 #[derive(Debug)]
 pub struct SavedNorm {
-    /// Sums of the convolution, bias included.
-    sums: Buffer,
     pub moments: Moments,
-    /// Argmax of the pooling, as bytes. Empty without pooling, or if no backward follows.
-    argmax: Buffer,
+    known: Known,
+}
+
+#[derive(Debug)]
+enum Known {
+    /// The sums of the convolution, bias included, and the argmax of the pooling. The argmax is empty without
+    /// pooling, or if no backward follows.
+    Sums(Buffer, Buffer<u8>),
+    /// The moments of the patches, and the argmax.
+    Patches(Patches, Vec<u8>),
 }
 
 impl SavedNorm {
-    /// The argmax of the pooling.
-    pub fn argmax(&self) -> &[u8] {
-        bytemuck::cast_slice(&self.argmax)
+    /// Whether backward reads the output.
+    pub fn needs_output(&self, epilogue: Epilogue) -> bool {
+        matches!(self.known, Known::Patches(..)) && epilogue == Epilogue::Relu
     }
 }
 
@@ -123,11 +131,17 @@ impl NormForward<'_> {
     pub fn run(self) -> (Buffer, SavedNorm) {
         let Self { conv: Convolution { level, shape, epilogue, .. }, parameters, epsilon, backward, .. } =
             self;
+        if patches::suits(self.conv) {
+            let (patches, [weights, bias]) = (Patches::new(level, shape, self.input), self.layer);
+            let moments = patches.moments(weights, bias, epsilon);
+            let [weights, bias] = patches::scaled(self.layer, parameters, &moments);
+            let (output, argmax) = self.conv.forward(self.input, [&weights, &bias], backward);
+            return (output, SavedNorm { moments, known: Known::Patches(patches, argmax) });
+        }
         let (layout, lanes) = (Layout::for_convolution(self.conv), level.lanes());
         let (groups, plane) = (layout.groups(lanes), layout.plane.len * lanes);
         let planes = layout.planes_of_batch(lanes);
-        let mut sums = Buffer::new(planes * plane);
-        self.convolve(layout, &mut sums);
+        let sums = sums_of_convolution(self.conv, layout, self.input, self.layer);
         let moments = moments(level, layout, &sums, epsilon);
         let affine = affines(layout, lanes, parameters, &moments);
 
@@ -135,12 +149,12 @@ impl NormForward<'_> {
         let (pixels, keeps) = (height * width, backward && epilogue == Epilogue::ReluPool);
         let mut output = Buffer::new(shape.output_len(epilogue));
         let kept = if keeps { planes * pixels * lanes } else { 0 };
-        let mut argmax = Buffer::new(kept.div_ceil(4));
+        let mut argmax = Buffer::of_type(kept);
         // An item has all channels of as many images as there are in a vector.
         let count = planes / groups;
         let images = if layout.by_image { lanes } else { 1 };
         let of_images = chunks(&mut output, images * shape.outputs * pixels);
-        let bytes = pieces(&mut bytemuck::cast_slice_mut(&mut argmax)[..kept], count);
+        let bytes = pieces(&mut argmax, count);
         let items = sums.chunks(groups * plane).zip(of_images.zip(bytes)).enumerate();
         each(planes * layout.plane.len * VALUE_TIME, items, |(block, (sums, (output, argmax)))| {
             with_buffers(|[buffers, _]| {
@@ -148,34 +162,41 @@ impl NormForward<'_> {
                 level.run(Normalise { layout, epilogue, block, sums, affine, output, argmax, scratch });
             });
         });
-        (output, SavedNorm { sums, moments, argmax })
+        (output, SavedNorm { moments, known: Known::Sums(sums, argmax) })
     }
+}
 
-    /// Computes the convolution and stores its sums.
-    fn convolve(&self, layout: Layout, sums: &mut [f32]) {
-        let (Convolution { level, shape, .. }, [weights, bias]) = (self.conv, self.layer);
-        if !layout.by_image {
-            let convolve = Convolve {
-                level,
-                shape,
-                epilogue: Epilogue::Identity,
-                source: Source::input(shape, self.input),
-                weights,
-                flipped: false,
-                bias: Some(bias),
-                keeps_argmax: false,
-                sums: Some(sums),
-                poll: Poll::nothing(),
-            };
-            convolve.run();
-            return;
-        }
-        let (lanes, (input, layer)) = (level.lanes(), (self.input, self.layer));
-        let items = sums.chunks_mut(shape.outputs * layout.plane.len * lanes).enumerate();
-        each(shape.direct_time(lanes), items, |(block, sums)| {
-            with_buffers(|[buffers, _]| level.run(BlockSums { shape, layer, input, block, sums, buffers }));
-        });
+/// Computes the sums of a convolution.
+fn sums_of_convolution(
+    conv: Convolution,
+    layout: Layout,
+    input: &[f32],
+    layer @ [weights, bias]: [&[f32]; 2],
+) -> Buffer {
+    let Convolution { level, shape, .. } = conv;
+    let lanes = level.lanes();
+    let mut sums = Buffer::new(layout.planes_of_batch(lanes) * layout.plane.len * lanes);
+    if !layout.by_image {
+        let convolve = Convolve {
+            level,
+            shape,
+            epilogue: Epilogue::Identity,
+            source: Source::input(shape, input),
+            weights,
+            flipped: false,
+            bias: Some(bias),
+            keeps_argmax: false,
+            sums: Some(&mut sums),
+            poll: Poll::nothing(),
+        };
+        convolve.run();
+        return sums;
     }
+    let items = sums.chunks_mut(shape.outputs * layout.plane.len * lanes).enumerate();
+    each(shape.direct_time(lanes), items, |(block, sums)| {
+        with_buffers(|[buffers, _]| level.run(BlockSums { shape, layer, input, block, sums, buffers }));
+    });
+    sums
 }
 
 /// Approximate time in nanoseconds to normalise a vector of values.
@@ -467,25 +488,51 @@ fn relu_back<S: Lanes>(simd: S, affine: [S::f32s; 3], x: S::f32s, gradient: S::f
     simd.select_f32s(passes(simd, apply(simd, affine, x)), gradient, simd.splat_f32s(0.0))
 }
 
-/// First half of backward: computes [`level_and_slope`] of each channel's gradients. Threads share the
-/// planes.
-pub struct Means<'a> {
+/// The backward pass of a convolution, its batch normalisation and the epilogue. Threads share the planes.
+pub struct NormBackward<'a> {
     pub conv: Convolution,
+    pub input: &'a [f32],
+    /// Weights and biases.
+    pub layer: [&'a [f32]; 2],
+    /// Scale and shift of each channel.
     pub parameters: [&'a [f32]; 2],
     pub saved: &'a SavedNorm,
+    /// The output. Empty unless [`SavedNorm::needs_output`].
+    pub output: &'a [f32],
     /// Gradient of the output.
     pub gradient: &'a [f32],
-    /// The poll callback. It is called after each plane.
+    /// Whether the gradient of the input is requested.
+    pub of_input: bool,
+    /// The poll callback. It is called at short intervals.
     pub poll: Poll,
 }
 
-impl<'a> Means<'a> {
-    /// Returns the [`Normed`] with which the convolution's backward computes the gradient of the sums. Also
-    /// returns the gradients of the scales and of the shifts.
-    pub fn run(self) -> (Normed<'a>, [Vec<f32>; 2]) {
-        let Self { conv: Convolution { level, shape, epilogue, .. }, saved, gradient, poll, .. } = self;
-        let (layout, lanes) = (Layout::for_convolution(self.conv), level.lanes());
-        let SavedNorm { sums, moments, .. } = saved;
+impl NormBackward<'_> {
+    /// Returns the gradients of the convolution, and those of scale and shift.
+    pub fn run(self) -> (Gradients, [Vec<f32>; 2]) {
+        match &self.saved.known {
+            Known::Patches(patches, argmax) if !self.of_input => {
+                let (Self { conv, layer: [weights, _], parameters: [scale, _], .. }, normed) = (&self, None);
+                let found = conv.backward(self.back(argmax, normed), self.poll);
+                patches.gradients(weights, scale, &self.saved.moments, found)
+            }
+            Known::Patches(_, argmax) => {
+                let layout = Layout::for_convolution(self.conv);
+                let sums = sums_of_convolution(self.conv, layout, self.input, self.layer);
+                self.with_sums(layout, &sums, argmax)
+            }
+            Known::Sums(sums, argmax) => self.with_sums(Layout::for_convolution(self.conv), sums, argmax),
+        }
+    }
+
+    fn back<'b>(&'b self, argmax: &'b [u8], normed: Option<&'b Normed<'b>>) -> Back<'b> {
+        let Self { input, layer: [weights, _], output, gradient, of_input, .. } = *self;
+        Back { input, weights, output, argmax, gradient, normed, of_input }
+    }
+
+    fn with_sums(&self, layout: Layout, sums: &[f32], argmax: &[u8]) -> (Gradients, [Vec<f32>; 2]) {
+        let Self { conv: Convolution { level, shape, epilogue, .. }, saved, gradient, poll, .. } = *self;
+        let (lanes, moments) = (level.lanes(), &saved.moments);
         let affine = affines(layout, lanes, self.parameters, moments);
         let planes = layout.planes_of_batch(lanes);
         let mut found = vec![[0.0; 2]; planes * lanes];
@@ -498,7 +545,8 @@ impl<'a> Means<'a> {
                     level.run(PlaneGradients {
                         layout,
                         epilogue,
-                        saved,
+                        sums,
+                        argmax,
                         gradient,
                         affine,
                         vector,
@@ -518,8 +566,8 @@ impl<'a> Means<'a> {
             of_shift.push(gradients as f32);
         }
         let back = Numbers::from_fn(layout, lanes, |channel| backs[channel]);
-        let relu = epilogue == Epilogue::Relu;
-        (Normed { layout, sums, affine, relu, back }, [of_scale, of_shift])
+        let normed = Normed { layout, sums, affine, relu: epilogue == Epilogue::Relu, back };
+        (self.conv.backward(self.back(argmax, Some(&normed)), poll), [of_scale, of_shift])
     }
 }
 
@@ -527,7 +575,8 @@ impl<'a> Means<'a> {
 struct PlaneGradients<'a> {
     layout: Layout,
     epilogue: Epilogue,
-    saved: &'a SavedNorm,
+    sums: &'a [f32],
+    argmax: &'a [u8],
     gradient: &'a [f32],
     affine: &'a Numbers<3>,
     vector: usize,
@@ -540,7 +589,7 @@ impl Kernel for PlaneGradients<'_> {
 
     #[inline(always)]
     fn run<S: Lanes>(self, simd: S) {
-        let Self { layout, epilogue, saved, gradient, affine, vector, found, scratch } = self;
+        let Self { layout, epilogue, sums, argmax, gradient, affine, vector, found, scratch } = self;
         let (plane, relu, pools) = (layout.plane, epilogue == Epilogue::Relu, epilogue == Epilogue::ReluPool);
         let size = epilogue.size(plane.size);
         let pixels = size[0] * size[1];
@@ -549,9 +598,9 @@ impl Kernel for PlaneGradients<'_> {
         let (lanes, maxima) = scratch.take::<S::f32s>(2 * summed.len).split_at_mut(summed.len);
         let Planes { first, step, count, .. } = layout.planes::<S>(vector);
         summed.load(simd, lanes, [count, step * pixels], &gradient[first * pixels..], None);
-        let values: &[S::f32s] = &bytemuck::cast_slice(&saved.sums)[vector * plane.len..][..plane.len];
+        let values: &[S::f32s] = &bytemuck::cast_slice(sums)[vector * plane.len..][..plane.len];
         if pools {
-            let argmax = &saved.argmax()[vector * pixels * S::F32_LANES..];
+            let argmax = &argmax[vector * pixels * S::F32_LANES..];
             gather(simd, plane, size, argmax, values, lanes, maxima);
         }
         let rows = summed.rows(if pools { maxima } else { values }).zip(summed.rows(lanes));

@@ -3,7 +3,7 @@
 //!
 //! The sums (the outputs of the convolution) stay in the order of SIMD lanes in which they are computed,
 //! until backward has used them. Two separate operators would copy the sums to and from the order of images
-//! several times.
+//! several times. A first layer, whose input has few channels, does not store its sums at all.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use burn::tensor::{DType, Tensor};
 
 use super::operator::{parameters, shape_of};
 use super::{Algorithm, ConvLayer};
-use crate::kernels::conv::{Back, Convolution, Means, NormForward, Route, Shape};
+use crate::kernels::conv::{Convolution, NormBackward, NormForward, Route, Shape};
 use crate::kernels::epilogue::Epilogue;
 use crate::kernels::norm::Moments;
 use crate::kernels::simd::{Level, MAX_LANES};
@@ -82,16 +82,22 @@ fn forward(
     let [height, width] = shape.output_size(epilogue);
     let output = output.into_tensor(&[shape.batch, shape.outputs, height, width]);
     let (moments, saved) = (saved.moments.clone(), Arc::new(saved));
+    let kept = saved.needs_output(epilogue).then(|| output.clone());
     let backward = Backward::new(move |gradient, of_input| {
         let Shape { batch, inputs, outputs, height, width } = shape;
-        let ([input, weights, _, scale, shift], gradient) =
-            (tensors.each_ref().map(values), values(&gradient));
-        let poll = Poll::current();
-        let means = Means { conv, parameters: [scale, shift], saved: &saved, gradient, poll };
-        let (normed, of_parameters) = means.run();
-        let (argmax, normed) = (saved.argmax(), Some(&normed));
-        let back = Back { input, weights, output: &[], argmax, gradient, normed, of_input };
-        let found = conv.backward(back, poll);
+        let [input, weights, bias, scale, shift] = tensors.each_ref().map(values);
+        let pass = NormBackward {
+            conv,
+            input,
+            layer: [weights, bias],
+            parameters: [scale, shift],
+            saved: &saved,
+            output: kept.as_ref().map_or(&[], values),
+            gradient: values(&gradient),
+            of_input,
+            poll: Poll::current(),
+        };
+        let (found, of_parameters) = pass.run();
         let [of_scale, of_shift] = of_parameters.map(|values| Some(tensor(values, &[outputs])));
         [
             found.input.map(|found| found.into_tensor(&[batch, inputs, height, width])),
