@@ -5,7 +5,7 @@ use burn::backend::Flex;
 use burn::backend::flex::FlexTensor;
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
-use burn::tensor::{DType, Tensor};
+use burn::tensor::{DType, Gradients, Tensor};
 
 use super::hook::Taken;
 use crate::CommError;
@@ -14,14 +14,14 @@ use crate::CommError;
 /// is not in `taken`, this part is the whole gradient. If autodiff added to the gradient after a bucket took
 /// it, this part is the increase. In all other cases, `add` is not called.
 pub(crate) fn collect<M: Module>(
-    gradients: &GradientsParams,
+    gradients: &Gradients,
     module: &M,
     taken: &[Option<Taken>],
     add: &mut dyn FnMut(usize, &[f32]),
 ) {
     let taken = |param: usize| taken.get(param).and_then(Option::as_ref);
     let skip = |param: usize| taken(param).is_some_and(|taken| !taken.changed_after_take);
-    each(gradients, module, &skip, &mut |param, values| match (values, taken(param)) {
+    let take = &mut |param: usize, values: Option<&[f32]>| match (values, taken(param)) {
         (Some(values), None) => add(param, values),
         (Some(values), Some(taken)) => {
             let grown =
@@ -29,7 +29,8 @@ pub(crate) fn collect<M: Module>(
             add(param, &grown);
         }
         (None, _) => {}
-    });
+    };
+    module.visit(&mut Collector { source: Source::Backward(gradients), skip: &skip, take, next: 0 });
 }
 
 /// Calls `take` with the index in visit order and the gradient of each parameter of `module`. The gradient is
@@ -40,11 +41,17 @@ pub(crate) fn each<M: Module>(
     skip: &dyn Fn(usize) -> bool,
     take: &mut dyn FnMut(usize, Option<&[f32]>),
 ) {
-    module.visit(&mut Collector { gradients, skip, take, next: 0 });
+    module.visit(&mut Collector { source: Source::Params(gradients), skip, take, next: 0 });
+}
+
+/// The gradients of a backward, as autodiff returns them or as Burn's optimizers take them.
+enum Source<'a> {
+    Backward(&'a Gradients),
+    Params(&'a GradientsParams),
 }
 
 struct Collector<'a> {
-    gradients: &'a GradientsParams,
+    source: Source<'a>,
     skip: &'a dyn Fn(usize) -> bool,
     take: &'a mut dyn FnMut(usize, Option<&[f32]>),
     next: usize,
@@ -58,8 +65,11 @@ impl ModuleVisitor for Collector<'_> {
             return;
         }
         // A frozen clone of a parameter has its id, and no gradient.
-        let gradient = param.is_require_grad().then(|| self.gradients.get::<D>(param.id)).flatten();
-        match gradient {
+        let gradient = || match self.source {
+            Source::Backward(gradients) => param.val().grad(gradients),
+            Source::Params(gradients) => gradients.get::<D>(param.id),
+        };
+        match param.is_require_grad().then(gradient).flatten() {
             Some(gradient) => read(gradient, &mut |values| (self.take)(index, Some(values))),
             None => (self.take)(index, None),
         }

@@ -190,7 +190,6 @@ impl GradientSync {
             return Ok(());
         }
         let (gradients, taken) = self.hooked_backward(loss, module, which)?;
-        let gradients = GradientsParams::from_grads(gradients, module);
         let buckets = self.buckets()?;
         collect(&gradients, module, &taken, &mut |param, values| buckets.add(param, values));
         buckets.notify(SyncEvent::CollectEnd);
