@@ -201,11 +201,11 @@ def time_example(row, options, modules, threads):
     program = row.program(options.examples)
     output, _ = run_job(row.ranks, [program, *row.options(options.text, options.data, options.steps), "--modules", modules,
                                     "--threads", threads], threads=threads)
-    found = re.search(r"^([\d.]+) ms per step.* ([\d.]+) ms (?:of them )?on one thread", output, re.MULTILINE)
+    found = re.search(r"^([\d.]+) ms per step(?:.* ([\d.]+) ms (?:of them )?on one thread)?", output, re.MULTILINE)
     parameters = re.search(r"^(\d+) parameters", output, re.MULTILINE)
     if not found or not parameters:
         raise CannotCompare(f"{program} printed no time:\n{output}")
-    return {"parameters": int(parameters[1]), "ms_per_step": float(found[1]), "ms_alone": float(found[2])}
+    return {"parameters": int(parameters[1]), "ms_per_step": float(found[1]), "ms_alone": float(found[2] or found[1])}
 
 
 def compare(options):

@@ -335,10 +335,9 @@ pub fn train<N: Network>(
             timed.sort();
             1e3 * timed[timed.len() / 2].as_secs_f64()
         });
-        println!(
-            "{step:.2} ms per step, {update:.2} ms of them to update parameters, {alone:.2} ms on one thread; \
-             medians"
-        );
+        // Burn's operators have threads of their own, which `shared_time` does not know.
+        let alone = if options.stock { String::new() } else { format!(", {alone:.2} ms on one thread") };
+        println!("{step:.2} ms per step, {update:.2} ms of them to update parameters{alone}; medians");
         println!("peak memory of this rank: {}", peak_memory());
     }
     Ok(model)

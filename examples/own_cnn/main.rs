@@ -211,10 +211,10 @@ fn train<N: Network>(world: &World, options: &Options) -> Result<(), Box<dyn Err
             1e3 * timed[timed.len() / 2].as_secs_f64()
         });
         println!("accuracy {accuracy:.4}");
-        println!(
-            "{step:.2} ms per step, {alone:.2} ms of them on one thread; medians of {} steps",
-            times.len()
-        );
+        // Burn's operators have threads of their own, which `shared_time` does not know.
+        let alone =
+            if options.stock { String::new() } else { format!(", {alone:.2} ms of them on one thread") };
+        println!("{step:.2} ms per step{alone}; medians of {} steps", times.len());
     }
     Ok(())
 }

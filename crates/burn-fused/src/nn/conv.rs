@@ -314,31 +314,73 @@ mod tests {
         }
     }
 
-    /// The pixels of photographs are 0 to 255, and smooth.
+    /// A filter of differences gives small values in smooth images, of which the squares are large.
     #[test]
-    fn patches_of_images_far_from_zero_have_exact_moments() {
+    fn patches_of_smooth_images_have_exact_moments() {
         let device = Device::flex().autodiff();
-        let norm = BatchNorm::from(nn::BatchNormConfig::new(18).with_momentum(1.0).init(&device));
-        let conv = blocks([2, 18], true, &device).0.conv;
-        let x = random([16, 2, 20, 22], 3, &device) * 0.01 + 200.0;
-        let weights = conv.weight.val();
-        let even = weights.clone() - weights.mean_dims(&[2, 3]);
-        let conv = Conv2d { weight: Param::from_tensor(even.detach()), ..conv };
-        let output = conv.forward_norm(x.clone(), &norm, Epilogue::Identity);
-        let values = |x: Tensor<1>| x.into_data().try_into_vec::<f32>().expect("f32");
-        let sums = values(conv.forward(x).swap_dims(0, 1).flatten(0, 3));
-        let (found, output) = (norm.running_var.value_sync(), values(output.swap_dims(0, 1).flatten(0, 3)));
-        let parts = sums.chunks(16 * 20 * 22).zip(output.chunks(16 * 20 * 22)).zip(values(found));
-        for ((sums, output), found) in parts {
-            let mean = |values: &[f32], term: &dyn Fn(f64) -> f64| {
-                values.iter().map(|&x| term(f64::from(x))).sum::<f64>() / values.len() as f64
+        let conv = Conv2dConfig::new([1, 9], [3, 3]).with_padding(ONE).with_bias(false).init(&device);
+        let filter = [0.0, 1.0, 0.0, 1.0, -4.0, 1.0, 0.0, 1.0, 0.0];
+        let weight = Tensor::<1>::from_data(filter.repeat(9).as_slice(), &device).reshape([9, 1, 3, 3]);
+        let conv = Conv2d { weight: Param::from_tensor(weight), ..conv };
+        let bump = |at: f64, size: usize| (at / size as f64 * std::f64::consts::PI).sin().powi(2);
+        for (size, scale) in [(96, 1.0), (96, 1.0 / 255.0), (1, 1.0), (1, 1e4), (2, 1e20), (3, 1e-22)] {
+            let pixels: Vec<f32> = (0..12 * size * size)
+                .map(|at| {
+                    let (image, y, x) = (at / size / size, at / size % size, at % size);
+                    let value = 200.0 * bump(y as f64 + 1.0, size + 1) * bump(x as f64 + 0.5, size + 1);
+                    ((value + image as f64 / 10.0).round() * scale) as f32
+                })
+                .collect();
+            let config = nn::BatchNormConfig::new(9).with_momentum(1.0).with_epsilon(1e-300);
+            let norm = BatchNorm::from(config.init(&device));
+            let weight = conv.weight.val();
+            let conv = if !(1e-10..1e10).contains(&scale) {
+                Conv2d { weight: Param::from_tensor((weight / scale).detach()), ..conv.clone() }
+            } else {
+                conv.clone()
             };
-            let center = mean(sums, &|x| x);
-            let expected = mean(sums, &|x| (x - center).powi(2));
-            assert!((f64::from(found) / expected - 1.0).abs() < 1e-4, "{found}, not {expected}");
-            let moments = [mean(output, &|x| x), mean(output, &|x| x * x)];
-            assert!(moments[0].abs() < 1e-4 && (moments[1] - 1.0).abs() < 1e-3, "{moments:?}");
+            let taps = conv.weight.val().into_data().try_into_vec::<f32>().expect("f32");
+            let pixel = |image: usize, y: usize, x: usize| {
+                let inside = (1..=size).contains(&y) && (1..=size).contains(&x);
+                if inside { f64::from(pixels[(image * size + y - 1) * size + x - 1]) } else { 0.0 }
+            };
+            let sums: Vec<f64> = (0..12 * size * size)
+                .map(|at| {
+                    let (image, y, x) = (at / size / size, at / size % size, at % size);
+                    let term = |tap: usize| f64::from(taps[tap]) * pixel(image, y + tap / 3, x + tap % 3);
+                    (0..9).map(term).sum()
+                })
+                .collect();
+            let mean = sums.iter().sum::<f64>() / sums.len() as f64;
+            let expected = sums.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / sums.len() as f64;
+            let x = TensorData::new(pixels.clone(), [12, 1, size, size]);
+            let output = conv.forward_norm(Tensor::from_data(x, &device), &norm, Epilogue::Identity);
+            for found in norm.running_var.value_sync().into_data().iter::<f64>() {
+                assert!((found / expected - 1.0).abs() < 1e-5, "{size}, {scale}: {found}, not {expected}");
+            }
+            let output = output.into_data().try_into_vec::<f32>().expect("f32");
+            for (at, &found) in output.iter().enumerate() {
+                let place = at / (9 * size * size) * size * size + at % (size * size);
+                let value = (sums[place] - mean) / expected.sqrt();
+                let close = (f64::from(found) - value).abs() < 1e-3;
+                assert!(close, "{size}, {scale}: {found} at {at}, not {value}");
+            }
         }
+    }
+
+    #[test]
+    fn relu_passes_the_same_gradients_whether_or_not_the_input_has_one() {
+        let device = Device::flex().autodiff();
+        let (ours, _) = blocks([1, 20], true, &device);
+        let x = random([29, 1, 9, 7], 3, &device) + 1000.0;
+        let of_shift = |of_input: bool| {
+            let found = of_block(&ours, (&x, of_input), |ours, x| {
+                ours.conv.forward_norm(x, &ours.norm, Epilogue::Relu)
+            });
+            found.into_iter().find(|(name, _)| name == "gradient of norm.beta").expect("there is one").1
+        };
+        let pairs = of_shift(true).into_iter().zip(of_shift(false));
+        pairs.for_each(|(with, without)| assert!((with - without).abs() < 1e-3, "{with}, {without}"));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use super::scratch::{Buffers, Scratch, with_buffers};
 use super::source::{Planes, Source};
 use super::winograd::Convolve;
 use super::{Back, Convolution, Gradients, Route, Shape};
-use crate::kernels::epilogue::Epilogue;
+use crate::kernels::epilogue::{self, Epilogue};
 use crate::kernels::norm::{Moments, level_and_slope};
 use crate::kernels::simd::{Kernel, Lanes, Level, MAX_LANES, kernel, load};
 use crate::kernels::squares::passes;
@@ -519,7 +519,16 @@ impl NormBackward<'_> {
             Known::Patches(_, argmax) => {
                 let layout = Layout::for_convolution(self.conv);
                 let sums = sums_of_convolution(self.conv, layout, self.input, self.layer);
-                self.with_sums(layout, &sums, argmax)
+                if self.conv.epilogue != Epilogue::Relu {
+                    return self.with_sums(layout, &sums, argmax);
+                }
+                // ReLU passed the outputs of other weights, which may differ in rounding.
+                let mut gradient = Buffer::copy_of(self.gradient);
+                for (gradient, &output) in gradient.iter_mut().zip(self.output) {
+                    *gradient = if epilogue::passes(output) { *gradient } else { 0.0 };
+                }
+                let conv = Convolution { epilogue: Epilogue::Identity, ..self.conv };
+                NormBackward { conv, gradient: &gradient, ..self }.with_sums(layout, &sums, argmax)
             }
             Known::Sums(sums, argmax) => self.with_sums(Layout::for_convolution(self.conv), sums, argmax),
         }

@@ -6,10 +6,8 @@
 //! than to store the convolution's sums and to read them again for the moments, for the output and in backward.
 //! The output is then a direct convolution with scaled weights.
 
-use super::blocks::{images_of, load_input};
-use super::correlation::weight_gradient;
 use super::plane::Plane;
-use super::scratch::{Buffers, with_buffers};
+use super::scratch::{Scratch, with_buffers};
 use super::{Convolution, Gradients, RATE, Route, Shape};
 use crate::kernels::norm::Moments;
 use crate::kernels::simd::{Kernel, Lanes, Level};
@@ -23,14 +21,12 @@ pub fn suits(Convolution { route, shape, .. }: Convolution) -> bool {
     route == Route::Direct && 9 * shape.inputs <= shape.outputs
 }
 
-/// Sums over all patches of a batch. To lose no precision if values are far from zero, `centers` are subtracted
-/// from the values, and from the zeros around an image.
+/// Sums over all patches of a batch, in f64. The variance of smooth images is a small difference of large sums.
+/// The products of two values of f32 are exact in f64.
 #[derive(Debug)]
 pub struct Patches {
     /// Number of patches.
     count: f64,
-    /// About the mean of each input channel.
-    centers: Vec<f64>,
     /// Sums of the values.
     sums: Vec<f64>,
     /// Sums of the products of two values, a row for each value.
@@ -40,25 +36,27 @@ pub struct Patches {
 impl Patches {
     /// Sums the patches of `input`. Threads share blocks of images.
     pub fn new(level: Level, shape: Shape, input: &[f32]) -> Self {
-        let (size, lanes) = (9 * shape.inputs, level.lanes());
-        // The mean of the first image.
-        let center = |plane: &[f32]| plane.iter().map(|&x| f64::from(x)).sum::<f64>() / plane.len() as f64;
-        let planes = input.chunks_exact(shape.pixels()).take(shape.inputs);
-        let centers: Vec<f64> = planes.map(|plane| f64::from(center(plane) as f32)).collect();
-        let blocks = shape.batch.div_ceil(lanes);
-        let mut found = vec![0.0; blocks * (size + 1) * size];
-        let time = blocks * shape.pixels() * (size + 1) * size / RATE;
-        each(time, found.chunks_exact_mut((size + 1) * size).enumerate(), |(block, found)| {
+        let size = 9 * shape.inputs;
+        // There is one image in each lane of a vector of f64.
+        let images = input.chunks(level.lanes() / 2 * shape.inputs * shape.pixels());
+        let mut found = vec![0.0; images.len() * (size + 1) * size];
+        let time = images.len() * shape.pixels() * (size + 1) * size / RATE / 2;
+        each(time, images.zip(found.chunks_exact_mut((size + 1) * size)), |(images, found)| {
             with_buffers(|[buffers, _]| {
-                level.run(SumBlock { shape, input, block, centers: &centers, found, buffers });
+                level.run(SumBlock { shape, images, found, scratch: &mut buffers.input })
             });
         });
-        let mut totals = vec![0.0; (size + 1) * size];
-        for found in found.chunks_exact(totals.len()) {
-            totals.iter_mut().zip(found).for_each(|(total, sum)| *total += sum);
+        let mut products = vec![0.0; (size + 1) * size];
+        for found in found.chunks_exact(products.len()) {
+            products.iter_mut().zip(found).for_each(|(total, sum)| *total += sum);
         }
-        let sums = totals.split_off(size * size);
-        Self { count: (shape.batch * shape.pixels()) as f64, centers, sums, products: totals }
+        let sums = products.split_off(size * size);
+        for row in 0..size {
+            for column in 0..row {
+                products[row * size + column] = products[column * size + row];
+            }
+        }
+        Self { count: (shape.batch * shape.pixels()) as f64, sums, products }
     }
 
     /// Number of values in a patch.
@@ -66,7 +64,7 @@ impl Patches {
         self.sums.len()
     }
 
-    /// Returns the mean over the patches of the sum of `weights` times values, without the centers.
+    /// Returns the mean over the patches of the sum of `weights` times values.
     fn mean(&self, weights: &[f32]) -> f64 {
         dot(weights, &self.sums) / self.count
     }
@@ -75,14 +73,12 @@ impl Patches {
     pub fn moments(&self, weights: &[f32], bias: &[f32], epsilon: f64) -> Moments {
         let mut moments = Moments::default();
         for (weights, &bias) in weights.chunks_exact(self.size()).zip(bias) {
-            let of_centers = weights.chunks_exact(9).zip(&self.centers);
-            let of_centers = of_centers.map(|(taps, center)| center * sum(taps)).sum::<f64>();
-            let mean = self.mean(weights);
+            let (mean, bias) = (self.mean(weights), f64::from(bias));
             let square = self.products_with(weights).zip(weights).map(|(sum, &w)| sum * f64::from(w));
             let variance = square.sum::<f64>() / self.count - mean * mean;
-            // Rounding may make a small variance negative. NaN stays NaN.
-            let variance = variance.clamp(0.0, f64::INFINITY);
-            moments.push((f64::from(bias) + of_centers + mean) as f32, variance, epsilon);
+            // Rounding may make a small variance negative. NaN stays NaN, also that of the bias.
+            let variance = variance.clamp(0.0, f64::INFINITY) + 0.0 * bias;
+            moments.push((bias + mean) as f32, variance, epsilon);
         }
         moments
     }
@@ -93,8 +89,8 @@ impl Patches {
     }
 
     /// Returns the gradients of the weights, and those of scale and shift. `found` are the gradients of the
-    /// weights and biases of the convolution that computes normalised sums. The gradients of the biases are zero,
-    /// because the normalisation subtracts the mean.
+    /// weights and biases of the convolution that computes normalised sums. The gradients of the biases are zero
+    /// or NaN, because the normalisation subtracts the mean.
     pub fn gradients(
         &self,
         weights: &[f32],
@@ -104,28 +100,25 @@ impl Patches {
     ) -> (Gradients, [Vec<f32>; 2]) {
         let size = self.size();
         let mut of_weights = Buffer::new(weights.len());
-        let (mut of_scale, mut of_shift) = (Vec::new(), Vec::new());
+        let [mut of_bias, mut of_scale, mut of_shift] = [const { Vec::new() }; 3];
         let rows = weights.chunks_exact(size).zip(found.weights.chunks_exact(size));
         for (channel, (weights, gradients)) in rows.enumerate() {
-            let [inverse, scale, of_bias] =
+            let [inverse, scale, gradient] =
                 [moments.inverse[channel], scale[channel], found.bias[channel]].map(f64::from);
-            let centers = self.centers.iter().flat_map(|&center| [center; 9]);
-            let gradients: Vec<f64> =
-                gradients.iter().zip(centers).map(|(&g, center)| f64::from(g) - center * of_bias).collect();
             let mean = self.mean(weights);
-            let slope = inverse * (dot(weights, &gradients) - mean * of_bias);
-            let target = of_weights[channel * size..][..size].iter_mut().zip(&gradients);
-            for ((target, gradient), (sum, product)) in
-                target.zip(self.sums.iter().zip(self.products_with(weights)))
-            {
+            let products = gradients.iter().zip(weights).map(|(&g, &w)| f64::from(g) * f64::from(w));
+            let slope = inverse * (products.sum::<f64>() - mean * gradient);
+            let target = &mut of_weights[channel * size..][..size];
+            let values = self.sums.iter().zip(self.products_with(weights));
+            for ((target, &g), (sum, product)) in target.iter_mut().zip(gradients).zip(values) {
                 let flat = slope * inverse * (product - mean * sum);
-                *target = (scale * inverse * (gradient - (of_bias * sum + flat) / self.count)) as f32;
+                *target = (scale * inverse * (f64::from(g) - (gradient * sum + flat) / self.count)) as f32;
             }
+            of_bias.push(0.0 * target.iter().sum::<f32>());
             of_scale.push(slope as f32);
-            of_shift.push(of_bias as f32);
+            of_shift.push(gradient as f32);
         }
-        let bias = vec![0.0; of_scale.len()];
-        (Gradients { input: None, weights: of_weights, bias }, [of_scale, of_shift])
+        (Gradients { input: None, weights: of_weights, bias: of_bias }, [of_scale, of_shift])
     }
 }
 
@@ -141,10 +134,6 @@ pub fn scaled([weights, bias]: [&[f32]; 2], [scale, shift]: [&[f32]; 2], moments
     [scaled, shifted]
 }
 
-fn sum(values: &[f32]) -> f64 {
-    values.iter().map(|&x| f64::from(x)).sum()
-}
-
 fn dot(weights: &[f32], values: &[f64]) -> f64 {
     weights.iter().zip(values).map(|(&weight, value)| f64::from(weight) * value).sum()
 }
@@ -152,12 +141,11 @@ fn dot(weights: &[f32], values: &[f64]) -> f64 {
 /// Sums the patches of a block of images.
 struct SumBlock<'a> {
     shape: Shape,
-    input: &'a [f32],
-    block: usize,
-    centers: &'a [f64],
-    /// Receives the products, and then the sums.
+    images: &'a [f32],
+    /// Receives the products of two values, of which the first is not after the second, and then the sums of the
+    /// values.
     found: &'a mut [f64],
-    buffers: &'a mut Buffers,
+    scratch: &'a mut Scratch,
 }
 
 impl Kernel for SumBlock<'_> {
@@ -165,38 +153,84 @@ impl Kernel for SumBlock<'_> {
 
     #[inline(always)]
     fn run<S: Lanes>(self, simd: S) {
-        let Self { shape, input, block, centers, found, buffers } = self;
-        let plane = Plane::bordered(shape.height, shape.width);
-        let (inputs, size) = (shape.inputs, 9 * shape.inputs);
-        // Before the first plane and after the last one is room for a plane that is shifted by a tap.
-        let lanes = buffers.input.take::<S::f32s>(inputs * plane.len + 2 * plane.first);
-        let values = &mut lanes[plane.first..][..inputs * plane.len];
-        load_input(simd, shape, plane, input, block, values);
-        let (_, images) = images_of::<S>(shape.batch, block);
-        let inside = simd.mask_between_m32s(0, images as u32).mask();
-        for (plane, &center) in values.chunks_exact_mut(plane.len).zip(centers) {
-            let center = simd.splat_f32s(center as f32);
-            for value in plane {
-                *value = simd.select_f32s(inside, simd.sub_f32s(*value, center), simd.splat_f32s(0.0));
+        let Self { shape, images, found, scratch } = self;
+        let (size, plane) = (9 * shape.inputs, Plane::bordered(shape.height, shape.width));
+        let values = scratch.take::<S::f64s>(shape.inputs * plane.len);
+        values.fill(simd.splat_f64s(0.0));
+        let numbers: &mut [f64] = bytemuck::cast_slice_mut(values);
+        for (at, image) in images.chunks_exact(shape.pixels()).enumerate() {
+            let (lane, channel) = (at / shape.inputs, at % shape.inputs);
+            let rows = numbers[(channel * plane.len + plane.first) * S::F64_LANES..]
+                .chunks_mut(plane.stride * S::F64_LANES);
+            for (row, target) in image.chunks_exact(shape.width).zip(rows) {
+                for (&value, target) in row.iter().zip(target[lane..].iter_mut().step_by(S::F64_LANES)) {
+                    *target = f64::from(value);
+                }
             }
         }
-        let ones = buffers.output.take::<S::f32s>(plane.len);
-        ones.fill(simd.splat_f32s(1.0));
-        let sums = buffers.sums.take::<S::f32s>((size + 1) * size);
-        sums.fill(simd.splat_f32s(0.0));
-        let values = &lanes[plane.first..][..inputs * plane.len];
-        for (at, sums) in sums.chunks_exact_mut(size).enumerate() {
-            let (channel, tap) = (at / 9, at % 9);
-            let factor = if at < size {
-                &lanes[channel * plane.len + tap / 3 * plane.stride + tap % 3..][..plane.len]
-            } else {
-                &*ones
-            };
-            weight_gradient(simd, plane, [inputs, 1], values, factor, sums);
+        let planes: &[S::f64s] = values;
+        for second in 0..shape.inputs {
+            let right = &planes[second * plane.len..][..plane.len];
+            for first in 0..9 * (second + 1) {
+                let (channel, tap) = (first / 9, first % 9);
+                let left = (&planes[channel * plane.len..][..plane.len], tap);
+                let target = &mut found[first * size + 9 * second..][..9];
+                // The taps of the same channel from `tap` on.
+                match if channel == second { tap } else { 0 } {
+                    0 => multiply::<S, 9>(simd, plane, left, right, target),
+                    1 | 2 => multiply::<S, 8>(simd, plane, left, right, target),
+                    3 | 4 => multiply::<S, 6>(simd, plane, left, right, target),
+                    5 | 6 => multiply::<S, 4>(simd, plane, left, right, target),
+                    _ => multiply::<S, 2>(simd, plane, left, right, target),
+                }
+            }
+            for tap in 0..9 {
+                let mut sum = simd.splat_f64s(0.0);
+                for row in rows(plane, right, tap) {
+                    for &values in row {
+                        sum = simd.add_f64s(sum, values);
+                    }
+                }
+                found[size * size + 9 * second + tap] = simd.reduce_sum_f64s(sum);
+            }
         }
-        let sums: &[f32] = bytemuck::cast_slice(sums);
-        for (found, lanes) in found.iter_mut().zip(sums.chunks_exact(S::F32_LANES)) {
-            *found = lanes.iter().map(|&lane| f64::from(lane)).sum();
+    }
+}
+
+/// Returns the rows of a plane as a tap reads them.
+#[inline(always)]
+fn rows<V>(plane: Plane, values: &[V], tap: usize) -> impl Iterator<Item = &[V]> {
+    let [height, width] = plane.size;
+    values[tap / 3 * plane.stride + tap % 3..].chunks(plane.stride).take(height).map(move |row| &row[..width])
+}
+
+/// Stores in the last `N` values of `target` the sums of the products of what one tap reads in a plane and of what
+/// each of the last `N` taps reads in another plane.
+#[inline(always)]
+#[allow(clippy::needless_range_loop, reason = "the index names a register")]
+fn multiply<S: Lanes, const N: usize>(
+    simd: S,
+    plane: Plane,
+    (left, tap): (&[S::f64s], usize),
+    right: &[S::f64s],
+    target: &mut [f64],
+) {
+    let [height, width] = plane.size;
+    let mut sums = [simd.splat_f64s(0.0); N];
+    for y in 0..height {
+        let left = &left[(y + tap / 3) * plane.stride + tap % 3..][..width];
+        let mut taps = [left; N];
+        for at in 0..N {
+            let tap = 9 - N + at;
+            taps[at] = &right[(y + tap / 3) * plane.stride + tap % 3..][..width];
         }
+        for x in 0..width {
+            for at in 0..N {
+                sums[at] = simd.add_f64s(sums[at], simd.mul_f64s(left[x], taps[at][x]));
+            }
+        }
+    }
+    for at in 0..N {
+        target[9 - N + at] = simd.reduce_sum_f64s(sums[at]);
     }
 }
