@@ -90,9 +90,9 @@
 //! crate; Burn's own operators make no such promise.
 //!
 //! Each thread has buffers of its own, for a block of images at a time. The thread that runs a pass also has
-//! buffers that grow with the number of threads: up to two transformed blocks for each thread, for gradients of
-//! weights by Winograd. None of them grows with the batch. [`memory::counting_allocator`] counts them like all
-//! memory.
+//! buffers that grow with the number of threads: up to two transformed blocks for each thread, for gradients
+//! of weights by Winograd. None of them grows with the batch. [`memory::counting_allocator`] counts them like
+//! all memory.
 //!
 //! [`shared_time`] tells how much of a program's time threads have shared.
 //!

@@ -213,8 +213,8 @@ mod tests {
     }
 
     /// Returns output and gradients, except the gradient of the convolution's bias. Normalisation subtracts
-    /// this bias again, so its gradient is 0 except for rounding. Unless `of_input` is set, the gradient of `x`
-    /// is not computed.
+    /// this bias again, so its gradient is 0 except for rounding. Unless `of_input` is set, the gradient of
+    /// `x` is not computed.
     fn of_block<M: Module>(
         module: &M,
         (x, of_input): (&Tensor<4>, bool),
@@ -233,9 +233,9 @@ mod tests {
     fn a_normalised_convolution_is_that_of_burns_layers() {
         let epilogues = [Epilogue::Identity, Epilogue::Relu, Epilogue::ReluPool];
         for device in autodiff_devices() {
-            // First, direct convolution, with lanes that have no image. The first two use the moments of patches.
-            // Then Winograd, with lanes that have no channel, and with blocks that are parts of an image. Last,
-            // sizes that the operator does not support.
+            // First, direct convolution, with lanes that have no image. The first two use the moments of
+            // patches. Then Winograd, with lanes that have no channel, and with blocks that are parts of an
+            // image. Last, sizes that the operator does not support.
             for (channels, [batch, height, width]) in [
                 ([1, 32], [29, 9, 7]),
                 ([3, 29], [14, 5, 6]),

@@ -59,13 +59,13 @@ pub enum ThreadsError {
 }
 
 /// Makes operators that this thread calls run on `threads` threads: this one and `threads - 1` new ones. 0
-/// stands for one thread for each core, or for the value of the variable `RAYON_NUM_THREADS`. Returns the number
-/// of threads.
+/// stands for one thread for each core, or for the value of the variable `RAYON_NUM_THREADS`. Returns the
+/// number of threads.
 ///
 /// Call it once, at the start of a program: the new threads live as long as the process. The threads are a
-/// rayon pool, to which this thread belongs from then on, and which Burn's operators also use. A job that this
-/// thread passes to `rayon::spawn` runs on the new threads, or when this thread waits for the pool. Other threads
-/// of the program are not affected.
+/// rayon pool, to which this thread belongs from then on, and which Burn's operators also use. A job that
+/// this thread passes to `rayon::spawn` runs on the new threads, or when this thread waits for the pool.
+/// Other threads of the program are not affected.
 ///
 /// Without this call, a thread that belongs to no rayon pool computes together with threads of the library's
 /// own, as many in all as rayon's global pool has. A thread of a pool computes with the threads of its pool.

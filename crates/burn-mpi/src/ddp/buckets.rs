@@ -90,7 +90,8 @@ pub(crate) struct Step {
     full: usize,
     /// Number of buckets started. Buckets start in the order of the plan.
     pub(super) started: usize,
-    /// Number of buckets of which this rank has its chunk of the sums. Only if the optimizer state is sharded.
+    /// Number of buckets of which this rank has its chunk of the sums. Only if the optimizer state is
+    /// sharded.
     pub(super) scattered: usize,
     /// Whether each parameter has a gradient in this step.
     written: Vec<bool>,

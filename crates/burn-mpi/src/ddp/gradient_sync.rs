@@ -34,8 +34,8 @@ use crate::{ArrivalOrder, Collective, CommError, MissingGradient, ParamLayout, S
 pub enum MicroBatch {
     /// More calls follow in this step: the gradients are not sent yet.
     More,
-    /// The last or the only call of the step: buckets are reduced during this call. If no call of a step is the
-    /// last, they are reduced in [`finish`](GradientSync::finish), without overlap.
+    /// The last or the only call of the step: buckets are reduced during this call. If no call of a step is
+    /// the last, they are reduced in [`finish`](GradientSync::finish), without overlap.
     Last,
 }
 
@@ -490,8 +490,8 @@ impl GradientSync {
 
     /// Returns `module` with its float buffers averaged over ranks. A buffer is a tensor that gets no
     /// gradients. The running statistics of batch norm, for example, differ between ranks. A `running_var`
-    /// beside a `running_mean` becomes the variance over the samples of all ranks, if ranks have equally many.
-    /// All ranks must call it with the same module.
+    /// beside a `running_mean` becomes the variance over the samples of all ranks, if ranks have equally
+    /// many. All ranks must call it with the same module.
     ///
     /// # Errors
     /// If the transport fails.

@@ -1,10 +1,10 @@
 //! Batch normalisation of a direct convolution, from the moments of its patches.
 //!
-//! A patch is the 3x3 neighbourhood of a pixel in all input channels. The sums of the convolution are linear in
-//! patches. Their mean and variance therefore follow from the sums of the patches' values and of the products of
-//! two values, and so do the gradients. With few input channels, there are few of these sums. They take less time
-//! than to store the convolution's sums and to read them again for the moments, for the output and in backward.
-//! The output is then a direct convolution with scaled weights.
+//! A patch is the 3x3 neighbourhood of a pixel in all input channels. The sums of the convolution are linear
+//! in patches. Their mean and variance therefore follow from the sums of the patches' values and of the
+//! products of two values, and so do the gradients. With few input channels, there are few of these sums.
+//! They take less time than to store the convolution's sums and to read them again for the moments, for the
+//! output and in backward. The output is then a direct convolution with scaled weights.
 
 use super::plane::Plane;
 use super::scratch::{Scratch, with_buffers};
@@ -14,15 +14,15 @@ use crate::kernels::simd::{Kernel, Lanes, Level};
 use crate::runtime::memory::Buffer;
 use crate::runtime::threads::each;
 
-/// Returns whether this way suits a convolution: to multiply the values of a patch in pairs takes at most as many
-/// multiplications as the convolution. The input then has one to three channels, so it is probably the first layer
-/// of a network, whose input needs no gradient.
+/// Returns whether this way suits a convolution: to multiply the values of a patch in pairs takes at most as
+/// many multiplications as the convolution. The input then has one to three channels, so it is probably the
+/// first layer of a network, whose input needs no gradient.
 pub fn suits(Convolution { route, shape, .. }: Convolution) -> bool {
     route == Route::Direct && 9 * shape.inputs <= shape.outputs
 }
 
-/// Sums over all patches of a batch, in f64. The variance of smooth images is a small difference of large sums.
-/// The products of two values of f32 are exact in f64.
+/// Sums over all patches of a batch, in f64. The variance of smooth images is a small difference of large
+/// sums. The products of two values of f32 are exact in f64.
 #[derive(Debug)]
 pub struct Patches {
     /// Number of patches.
@@ -89,8 +89,8 @@ impl Patches {
     }
 
     /// Returns the gradients of the weights, and those of scale and shift. `found` are the gradients of the
-    /// weights and biases of the convolution that computes normalised sums. The gradients of the biases are zero
-    /// or NaN, because the normalisation subtracts the mean.
+    /// weights and biases of the convolution that computes normalised sums. The gradients of the biases are
+    /// zero or NaN, because the normalisation subtracts the mean.
     pub fn gradients(
         &self,
         weights: &[f32],
@@ -142,8 +142,8 @@ fn dot(weights: &[f32], values: &[f64]) -> f64 {
 struct SumBlock<'a> {
     shape: Shape,
     images: &'a [f32],
-    /// Receives the products of two values, of which the first is not after the second, and then the sums of the
-    /// values.
+    /// Receives the products of two values, of which the first is not after the second, and then the sums of
+    /// the values.
     found: &'a mut [f64],
     scratch: &'a mut Scratch,
 }
@@ -204,8 +204,8 @@ fn rows<V>(plane: Plane, values: &[V], tap: usize) -> impl Iterator<Item = &[V]>
     values[tap / 3 * plane.stride + tap % 3..].chunks(plane.stride).take(height).map(move |row| &row[..width])
 }
 
-/// Stores in the last `N` values of `target` the sums of the products of what one tap reads in a plane and of what
-/// each of the last `N` taps reads in another plane.
+/// Stores in the last `N` values of `target` the sums of the products of what one tap reads in a plane and of
+/// what each of the last `N` taps reads in another plane.
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "the index names a register")]
 fn multiply<S: Lanes, const N: usize>(

@@ -1,7 +1,7 @@
 //! Sizes of a batch of sequences, and the layout of its rows.
 //!
-//! A row is one sequence at one step. The rows of a sequence are contiguous. Rows of gates and states are padded
-//! to whole vectors: a row has `width` values, and the first `hidden` values belong to units.
+//! A row is one sequence at one step. The rows of a sequence are contiguous. Rows of gates and states are
+//! padded to whole vectors: a row has `width` values, and the first `hidden` values belong to units.
 
 use crate::kernels::simd::MAX_LANES;
 use crate::runtime::memory::Buffer;

@@ -41,8 +41,9 @@ pub(crate) fn multiply_rows<S: Lanes, const N: usize>(
         let scalars = Scalars { first: scalars.first + row * scalars.row_step, ..scalars };
         let first = target.first + row * target.row_step;
         let target = Target { values: &mut *target.values, first, ..target };
-        // The registers hold `N` sums for each row, the `N` vectors of a term, and one scalar. Unless scalars of
-        // rows are side by side, each row also needs an address, and there are no registers for 12 addresses.
+        // The registers hold `N` sums for each row, the `N` vectors of a term, and one scalar. Unless scalars
+        // of rows are side by side, each row also needs an address, and there are no registers for 12
+        // addresses.
         let near = scalars.row_step == 1;
         row += match (rows - row, N, S::REGISTER_COUNT >= 32) {
             (12.., 1, _) => tile::<S, 12, N>(simd, terms, scalars, vectors, target),

@@ -18,8 +18,8 @@ use crate::runtime::memory::Buffer;
 /// each gate.
 const TENSORS: usize = 2 + 4 * GATES;
 
-/// Runs a GRU with sigmoid gates and tanh candidates. Returns the hidden states of all steps, `[batch,
-/// steps, hidden]`. `x` is `[batch, steps, inputs]`. With `reverse`, time runs from the last step to the first.
+/// Runs a GRU with sigmoid gates and tanh candidates. Returns the hidden states of all steps, `[batch, steps,
+/// hidden]`. `x` is `[batch, steps, inputs]`. With `reverse`, time runs from the last step to the first.
 ///
 /// `state` has the hidden states before the first step. `gates` are the update, reset and new gate. `clip` is
 /// the maximum magnitude of a hidden state.

@@ -26,8 +26,8 @@ use crate::runtime::memory::Buffer;
 const TENSORS: usize = 3 + 4 * 4;
 
 /// Runs an LSTM with sigmoid gates and tanh states. Returns the hidden states of all steps, `[batch, steps,
-/// hidden]`, and the last cells. `x` is `[batch, steps, inputs]`. With `reverse`, time runs from the last step to
-/// the first.
+/// hidden]`, and the last cells. `x` is `[batch, steps, inputs]`. With `reverse`, time runs from the last
+/// step to the first.
 ///
 /// `states` has the hidden states and cells before the first step. `gates` are the input, output, cell and
 /// forget gate. Without a forget gate, the cell is multiplied by 1 minus the input gate. `clip` is the

@@ -8,7 +8,8 @@ use crate::kernels::recurrent::sequences::Sequences;
 use crate::runtime::memory::Buffer;
 
 impl Sequences {
-    /// Reads the sizes from inputs `[batch, steps, inputs]` and hidden weights `[hidden, hidden]`. Returns `None` if the inputs are not f32 or a size is 0.
+    /// Reads the sizes from inputs `[batch, steps, inputs]` and hidden weights `[hidden, hidden]`. Returns
+    /// `None` if the inputs are not f32 or a size is 0.
     pub fn from_tensors(
         x: &FlexTensor,
         hidden: &FlexTensor,

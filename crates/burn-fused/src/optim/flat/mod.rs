@@ -6,8 +6,8 @@
 //!
 //! The method `rule` of an optimizer's options ([`AdamOptions`], [`SgdOptions`], [`RmspropOptions`]) returns
 //! the rule of a step, and [`update`] applies the rule to one parameter. [`LambOptions::update`] updates a
-//! parameter by LAMB. Moments start at zero. Before the update, [`add_penalties`] adds the gradients of penalties, and [`square_sum`] and [`scale`] clip gradients
-//! by their norm.
+//! parameter by LAMB. Moments start at zero. Before the update, [`add_penalties`] adds the gradients of
+//! penalties, and [`square_sum`] and [`scale`] clip gradients by their norm.
 //!
 //! ```
 //! use burn_fused::optim::flat::{self, AdamOptions};

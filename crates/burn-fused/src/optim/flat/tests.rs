@@ -72,8 +72,8 @@ fn adam_follows_its_definition_with_the_same_bits_at_every_level() {
     }
 }
 
-/// Returns the weights after `steps` steps of LAMB, computed in f64 from algorithm 2 of the paper. The gradient
-/// of a weight `w` is `2w + 0.3`.
+/// Returns the weights after `steps` steps of LAMB, computed in f64 from algorithm 2 of the paper. The
+/// gradient of a weight `w` is `2w + 0.3`.
 fn lamb_in_f64(options: LambOptions, start: &[f32], steps: i32) -> Vec<f64> {
     let LambOptions { lr, beta_1, beta_2, epsilon, weight_decay } = options;
     let mut weights: Vec<f64> = start.iter().map(|&w| f64::from(w)).collect();

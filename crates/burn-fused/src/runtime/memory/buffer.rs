@@ -28,8 +28,8 @@ const SMALLEST: usize = 256;
 /// Number of values that a thread copies at a time.
 const COPIED: usize = 1 << 15;
 
-/// Values for a tensor, aligned to the widest SIMD vector. Dropping the buffer returns its memory to the pool,
-/// or to the allocator if it is small.
+/// Values for a tensor, aligned to the widest SIMD vector. Dropping the buffer returns its memory to the
+/// pool, or to the allocator if it is small.
 pub struct Buffer<T = f32> {
     lines: Box<[Line]>,
     len: usize,

@@ -76,8 +76,8 @@ pub fn forward(
     with_shared(|Buffers { part: packed, .. }| {
         let packed = pack::weights(shape, weights, false, packed);
         each(time(shape), shape.blocks(of_block).zip(results), |((first, block), (results, argmax))| {
-            // The buffers: `wide` has 16 channels of an image in f32. `lanes` has 16 channels of each pixel in
-            // the lanes of a vector. `channels` has all channels of each pixel side by side.
+            // The buffers: `wide` has 16 channels of an image in f32. `lanes` has 16 channels of each pixel
+            // in the lanes of a vector. `channels` has all channels of each pixel side by side.
             with_buffers(|[Buffers { input: wide, output: lanes, part: channels, sums }, _]| {
                 let flat = Flat::for_block(block);
                 let pixels = flat.channels(block.inputs, channels);

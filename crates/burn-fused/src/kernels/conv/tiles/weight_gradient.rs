@@ -25,8 +25,8 @@ pub struct Factors<'a> {
     pub pairs: &'a [u32],
 }
 
-/// The sums over all blocks that were added so far, `[inputs / 32, outputs / 32, taps, 32, 32]`. The numbers of
-/// channels are padded.
+/// The sums over all blocks that were added so far, `[inputs / 32, outputs / 32, taps, 32, 32]`. The numbers
+/// of channels are padded.
 pub struct WeightGradient<'a> {
     inputs: usize,
     outputs: usize,
@@ -94,8 +94,8 @@ impl<'a> WeightGradient<'a> {
     }
 }
 
-/// Copies images of `inputs` channels to the flat layout, one channel after the other, and adds channels of zeros
-/// up to a multiple of [`BLOCK`].
+/// Copies images of `inputs` channels to the flat layout, one channel after the other, and adds channels of
+/// zeros up to a multiple of [`BLOCK`].
 pub fn load(flat: Flat, inputs: usize, values: &[u16], pixels: &mut [u16]) {
     let [height, width] = flat.size();
     for (channel, row) in pixels[..padded(inputs) * flat.all()].chunks_exact_mut(flat.all()).enumerate() {

@@ -35,8 +35,8 @@ thread_local! {
     static IN_THIS_THREAD: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether the instructions are emulated on this thread: it is inside [`run_where_needed`], or belongs to a pool
-/// with a thread that is.
+/// Whether the instructions are emulated on this thread: it is inside [`run_where_needed`], or belongs to a
+/// pool with a thread that is.
 pub fn is_running() -> bool {
     IN_THIS_THREAD.get()
 }
