@@ -91,8 +91,8 @@
 //!
 //! Each thread has buffers of its own, for a block of images at a time. The thread that runs a pass also has
 //! buffers that grow with the number of threads: up to two transformed blocks for each thread, for gradients
-//! of weights by Winograd. None of them grows with the batch. [`memory::counting_allocator`] counts them like
-//! all memory.
+//! of weights by Winograd and on AMX tiles. None of them grows with the batch. [`memory::counting_allocator`]
+//! counts them like all memory.
 //!
 //! [`shared_time`] tells how much of a program's time threads have shared.
 //!

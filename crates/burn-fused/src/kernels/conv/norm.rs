@@ -97,12 +97,13 @@ pub struct SavedNorm {
     known: Known,
 }
 
+/// What forward saves besides the moments.
 #[derive(Debug)]
 enum Known {
     /// The sums of the convolution, bias included, and the argmax of the pooling. The argmax is empty without
     /// pooling, or if no backward follows.
     Sums(Buffer, Buffer<u8>),
-    /// The moments of the patches, and the argmax.
+    /// The sums over the patches of the input, and the argmax.
     Patches(Patches, Vec<u8>),
 }
 
@@ -512,8 +513,8 @@ impl NormBackward<'_> {
     pub fn run(self) -> (Gradients, [Vec<f32>; 2]) {
         match &self.saved.known {
             Known::Patches(patches, argmax) if !self.of_input => {
-                let (Self { conv, layer: [weights, _], parameters: [scale, _], .. }, normed) = (&self, None);
-                let found = conv.backward(self.back(argmax, normed), self.poll);
+                let ([weights, _], [scale, _]) = (self.layer, self.parameters);
+                let found = self.conv.backward(self.back(argmax, None), self.poll);
                 patches.gradients(weights, scale, &self.saved.moments, found)
             }
             Known::Patches(_, argmax) => {
@@ -539,6 +540,7 @@ impl NormBackward<'_> {
         Back { input, weights, output, argmax, gradient, normed, of_input }
     }
 
+    /// Does the work of [`run`](Self::run) with the sums of the convolution.
     fn with_sums(&self, layout: Layout, sums: &[f32], argmax: &[u8]) -> (Gradients, [Vec<f32>; 2]) {
         let Self { conv: Convolution { level, shape, epilogue, .. }, saved, gradient, poll, .. } = *self;
         let (lanes, moments) = (level.lanes(), &saved.moments);
