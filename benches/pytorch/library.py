@@ -197,7 +197,7 @@ def time_pytorch(row, options, way):
 
 def time_example(row, options, modules, threads):
     """Runs the example of a row with this kind of modules; returns its number of parameters, its time per step, and the
-    part of this time on one thread."""
+    part of this time on one thread (None with Burn's modules)."""
     program = row.program(options.examples)
     output, _ = run_job(row.ranks, [program, *row.options(options.text, options.data, options.steps), "--modules", modules,
                                     "--threads", threads], threads=threads)
@@ -205,7 +205,7 @@ def time_example(row, options, modules, threads):
     parameters = re.search(r"^(\d+) parameters", output, re.MULTILINE)
     if not found or not parameters:
         raise CannotCompare(f"{program} printed no time:\n{output}")
-    return {"parameters": int(parameters[1]), "ms_per_step": float(found[1]), "ms_alone": float(found[2] or found[1])}
+    return {"parameters": int(parameters[1]), "ms_per_step": float(found[1]), "ms_alone": found[2] and float(found[2])}
 
 
 def compare(options):

@@ -14,7 +14,7 @@ use crate::CommError;
 /// is not in `taken`, this part is the whole gradient. If autodiff added to the gradient after a bucket took
 /// it, this part is the increase. In all other cases, `add` is not called.
 pub(crate) fn collect<M: Module>(
-    gradients: &Gradients,
+    mut gradients: Gradients,
     module: &M,
     taken: &[Option<Taken>],
     add: &mut dyn FnMut(usize, &[f32]),
@@ -30,7 +30,7 @@ pub(crate) fn collect<M: Module>(
         }
         (None, _) => {}
     };
-    module.visit(&mut Collector { source: Source::Backward(gradients), skip: &skip, take, next: 0 });
+    module.visit(&mut Collector { source: Source::Backward(&mut gradients), skip: &skip, take, next: 0 });
 }
 
 /// Calls `take` with the index in visit order and the gradient of each parameter of `module`. The gradient is
@@ -46,7 +46,9 @@ pub(crate) fn each<M: Module>(
 
 /// The gradients of a backward, as autodiff returns them or as Burn's optimizers take them.
 enum Source<'a> {
-    Backward(&'a Gradients),
+    /// Each gradient is removed when it is read, as by `GradientsParams::from_grads`. If two parameters with
+    /// different ids are one tensor, only the first has its gradient.
+    Backward(&'a mut Gradients),
     Params(&'a GradientsParams),
 }
 
@@ -65,8 +67,8 @@ impl ModuleVisitor for Collector<'_> {
             return;
         }
         // A frozen clone of a parameter has its id, and no gradient.
-        let gradient = || match self.source {
-            Source::Backward(gradients) => param.val().grad(gradients),
+        let gradient = || match &mut self.source {
+            Source::Backward(gradients) => param.val().grad_remove(gradients),
             Source::Params(gradients) => gradients.get::<D>(param.id),
         };
         match param.is_require_grad().then(gradient).flatten() {

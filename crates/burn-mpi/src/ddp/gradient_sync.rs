@@ -191,7 +191,7 @@ impl GradientSync {
         }
         let (gradients, taken) = self.hooked_backward(loss, module, which)?;
         let buckets = self.buckets()?;
-        collect(&gradients, module, &taken, &mut |param, values| buckets.add(param, values));
+        collect(gradients, module, &taken, &mut |param, values| buckets.add(param, values));
         buckets.notify(SyncEvent::CollectEnd);
         self.end_backward(which)
     }

@@ -13,6 +13,7 @@ mod correlation;
 mod direct;
 mod epilogue;
 mod im2col;
+mod layout;
 pub(crate) mod mixed;
 mod norm;
 mod patches;

@@ -9,9 +9,8 @@ use crate::ops::flex_tensor::{contiguous, values};
 use crate::runtime::memory::Buffer;
 use crate::runtime::threads::each;
 
-/// Returns `[second, first, values]` for `x`, `[first, second, values]`. Unlike Burn's operator, this
-/// operator moves the rows at once, and on several threads: the recurrent layers would read the result of
-/// Burn's operator value by value.
+/// Returns `[second, first, values]` for `x`, `[first, second, values]`. This operator copies whole rows, on
+/// several threads. Burn's operator returns a view, which the recurrent layers would copy value by value.
 pub(crate) fn swap(x: Tensor<3>) -> Tensor<3> {
     let sizes = |[x]: [&FlexTensor; 1]| (x.dtype() == DType::F32).then(|| x.shape().dims());
     match on_flex([x.into_dispatch()], sizes, forward) {

@@ -84,8 +84,7 @@ fn run<T>(job: impl FnOnce() -> T) -> (T, bool) {
 }
 
 /// Executes the instruction that raised SIGILL, and continues after it. Aborts the process if it is not an
-/// AMX instruction. The handler allocates nothing, and uses only the state of its
-/// thread.
+/// AMX instruction. The handler allocates nothing, and uses only the state of its thread.
 extern "C" fn on_illegal(_signal: c_int, _info: *mut siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel passes the registers in `context`, and RIP is the address of the instruction that
     // raised the signal.
