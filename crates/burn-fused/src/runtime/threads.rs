@@ -134,16 +134,16 @@ pub(crate) fn each<T: Send>(time: usize, items: impl Iterator<Item = T> + Send, 
     if threads <= 1 {
         return items.for_each(run);
     }
-    let (items, began) = (Mutex::new(items), Instant::now());
+    let (shares, began) = (Shares::new(items.collect(), threads), Instant::now());
+    let (caller, finished) = (rayon::current_thread_index(), AtomicUsize::new(0));
     let work = || {
         let _inside = Inside::new();
-        loop {
-            let item = items.lock().unwrap_or_else(PoisonError::into_inner).next();
-            let Some(item) = item else { return };
+        // A caller outside of a pool is the first thread.
+        let thread = rayon::current_thread_index().map_or(0, |index| index + usize::from(caller.is_none()));
+        while let Some(item) = shares.next(thread) {
             run(item);
         }
     };
-    let (caller, finished) = (rayon::current_thread_index(), AtomicUsize::new(0));
     let help = || {
         work();
         finished.fetch_add(1, Ordering::Release);
@@ -170,6 +170,31 @@ pub(crate) fn each<T: Send>(time: usize, items: impl Iterator<Item = T> + Send, 
         work();
     }
     SHARED.set(SHARED.get() + began.elapsed());
+}
+
+/// Items that several threads share. Each thread begins with its own share, of consecutive items, so that it
+/// often computes with what it wrote in an earlier operator, which is still in the caches of its core. Then
+/// it takes the last items of the other shares.
+struct Shares<T>(Vec<Mutex<std::vec::IntoIter<T>>>);
+
+impl<T> Shares<T> {
+    fn new(mut items: Vec<T>, threads: usize) -> Self {
+        let (count, mut shares) = (items.len(), Vec::with_capacity(threads));
+        for thread in (0..threads).rev() {
+            shares.push(Mutex::new(items.split_off(thread * count / threads).into_iter()));
+        }
+        shares.reverse();
+        Self(shares)
+    }
+
+    /// Returns the next item of the thread with this index in its pool.
+    fn next(&self, thread: usize) -> Option<T> {
+        let own = thread % self.0.len();
+        let lock = |share: usize| self.0[share].lock().unwrap_or_else(PoisonError::into_inner);
+        let first = lock(own).next();
+        let others = (own + 1..self.0.len()).chain(0..own);
+        first.or_else(|| others.into_iter().find_map(|share| lock(share).next_back()))
+    }
 }
 
 /// Starts `count` jobs that call `help`.
@@ -283,6 +308,21 @@ mod tests {
                 on(threads, || each(LONG, values.iter_mut(), |value| *value += 1));
                 assert!(values.iter().all(|&value| value == 1), "{count} items on {threads} threads");
             }
+        }
+    }
+
+    #[test]
+    fn a_thread_begins_with_its_own_items_and_then_helps_from_the_end() {
+        for (threads, own, expected) in [
+            (2, 0, [0, 1, 2, 6, 5, 4, 3]),
+            (2, 1, [3, 4, 5, 6, 2, 1, 0]),
+            (3, 1, [2, 3, 6, 5, 4, 1, 0]),
+            // A thread that has no share of its own begins with that of another.
+            (2, 3, [3, 4, 5, 6, 2, 1, 0]),
+        ] {
+            let shares = Shares::new((0..7).collect(), threads);
+            let found: Vec<i32> = std::iter::from_fn(|| shares.next(own)).collect();
+            assert_eq!(found, expected, "{threads} threads, thread {own}");
         }
     }
 
