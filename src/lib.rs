@@ -24,8 +24,9 @@
 //! 1. [`data::Shard`] returns the step's samples as bytes.
 //! 2. [`data::Normalizer`] converts the bytes to f32 values, and [`model::inputs`] makes a batch of them.
 //! 3. [`model::Network`] computes class scores, and [`burn_fused::loss`] the loss.
-//! 4. Backward computes gradients. Each gradient is copied into a bucket, a buffer of gradients.
-//!    [`burn_mpi::GradientSync`] sums the buckets over all ranks with a [`burn_mpi::Collective`].
+//! 4. Backward computes gradients. If there are several ranks, each gradient is copied into a bucket, a buffer
+//!    of gradients, and [`burn_mpi::GradientSync`] sums the buckets over all ranks with a
+//!    [`burn_mpi::Collective`].
 //! 5. [`train::Optimizer`] reads the averages from the buckets and computes new weights, which
 //!    [`train::Learner`] writes into the network.
 

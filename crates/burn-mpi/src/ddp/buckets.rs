@@ -1,6 +1,7 @@
 //! Gradient buckets: each bucket is a buffer of several gradients. Backward fills it, one all-reduce sums it
 //! over all ranks, and the optimizer reads it in place. With [`SyncOptions::shard`], a reduce-scatter sums it
-//! instead, and each rank has the sums of its chunk.
+//! instead, and each rank has the sums of its chunk. With one rank, each gradient has a bucket of its own,
+//! which takes the gradient's memory instead of a copy.
 //!
 //! A parameter is sealed once its gradient is final, that is, once backward no longer changes it in this
 //! step. When all parameters of a bucket are sealed, the bucket is full, and its all-reduce starts while
@@ -49,7 +50,7 @@ pub struct Signals {
 }
 
 /// Calls a function with each of a rank's gradients, as [`each`](super::collector::each) does.
-type OwnGradients = Box<dyn Fn(&mut dyn FnMut(usize, Option<&[f32]>))>;
+type OwnGradients = Box<dyn Fn(&mut dyn FnMut(usize, Option<FlexTensor>))>;
 
 /// All buckets of one rank.
 pub(crate) struct Buckets {
@@ -174,7 +175,13 @@ impl Buckets {
     /// several ranks and several buckets. The last bucket always waits for the end, because it carries the
     /// signals.
     pub fn can_overlap(&self) -> bool {
-        self.options.overlap && self.collective.world_size() > 1 && self.plan.buckets().len() > 1
+        self.options.overlap && !self.is_alone() && self.plan.buckets().len() > 1
+    }
+
+    /// Returns whether there is one rank, which sends nothing.
+    #[inline]
+    pub(super) fn is_alone(&self) -> bool {
+        self.collective.world_size() == 1
     }
 
     /// Begins a step.
@@ -185,6 +192,7 @@ impl Buckets {
             flags.resize(self.uses.len(), false);
         }
         self.step = Step { written, sealed, ..Step::default() };
+        self.buffers.release();
         if self.is_scattered() {
             self.buffers = self.new_buffers(&self.plan);
         }
@@ -227,6 +235,23 @@ impl Buckets {
         self.step.weight = weight;
         self.step.share += f64::from(weight);
         self.step.backwards += 1;
+    }
+
+    /// Adds `gradient`, a contiguous f32 tensor, as [`add`](Self::add) does. With one rank, a gradient that is
+    /// neither scaled nor summed becomes the memory of its bucket.
+    pub fn add_tensor(&mut self, param: usize, gradient: &FlexTensor) {
+        let values = values_in(gradient);
+        if self.is_alone()
+            && self.step.weight == 1.0
+            && !self.step.written[param]
+            && self.length(param) == values.len()
+            && let Some((bucket, _)) = self.plan.place(param)
+            && self.buffers.adopt(bucket, gradient)
+        {
+            self.step.written[param] = true;
+        } else {
+            self.add(param, values);
+        }
     }
 
     /// Adds `gradient`, scaled, to the gradient of `param` in its bucket. A gradient that comes after its
@@ -345,7 +370,7 @@ impl Buckets {
         }
         if !averaged.is_empty() && with_backward > 0.0 {
             // Values that a bucket has rounded are summed again as f32.
-            let sums = if self.collective.world_size() == 1 || wire == WireType::F32 {
+            let sums = if self.is_alone() || wire == WireType::F32 {
                 &sums[CONTROL..]
             } else {
                 &self.sum(tail.split_off(CONTROL))?
@@ -426,15 +451,16 @@ impl Buckets {
     /// backward has ended: another rank may have started these buckets during its backward, and MPI does not
     /// match a non-blocking collective with a blocking one.
     fn reduce(&mut self, tail: &[f32]) -> Result<Vec<f32>, CommError> {
+        if self.is_alone() {
+            return Ok(tail.to_vec());
+        }
         let last = self.plan.buckets().len() - 1;
         let start = self.plan.buckets()[last].len;
         let range = start..start + tail.len();
         if let Some(slots) = self.buffers.slots(last, range.clone()) {
             slots.copy_from_slice(tail);
         }
-        if self.collective.world_size() > 1 {
-            self.reduce_whole(last)?;
-        }
+        self.reduce_whole(last)?;
         Ok(self.buffers.values(last, range).unwrap_or(tail).to_vec())
     }
 
@@ -469,7 +495,7 @@ impl Buckets {
 
     /// Sums `values` over ranks. Sends f32, even if gradients are sent in a 16-bit type.
     fn sum(&mut self, values: Vec<f32>) -> Result<Vec<f32>, CommError> {
-        if self.collective.world_size() == 1 {
+        if self.is_alone() {
             return Ok(values);
         }
         let mut wire = Wire::F32(values);
@@ -531,6 +557,11 @@ impl Buckets {
         self.times.copy += self.clock.now() - began;
         result
     }
+}
+
+/// Returns the values of a contiguous f32 tensor.
+pub(super) fn values_in(gradient: &FlexTensor) -> &[f32] {
+    gradient.as_slice().unwrap_or_default()
 }
 
 /// Number of values that a thread copies at a time.

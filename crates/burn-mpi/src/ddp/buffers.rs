@@ -126,13 +126,16 @@ enum Memory {
     Own(Vec<f32>),
     /// Gradient tensors are views of this memory, until the next step.
     Shared(Arc<Bytes>),
+    /// The memory of the gradient that backward has computed, until the next step. The gradient is the only
+    /// one of its bucket.
+    Gradient(Arc<Bytes>),
 }
 
 impl Memory {
     fn values(&self) -> &[f32] {
         match self {
             Self::Own(values) => values,
-            Self::Shared(bytes) => bytemuck::cast_slice(bytes),
+            Self::Shared(bytes) | Self::Gradient(bytes) => bytemuck::cast_slice(bytes),
         }
     }
 
@@ -140,7 +143,7 @@ impl Memory {
     fn into_own(self) -> Vec<f32> {
         let bytes = match self {
             Self::Own(values) => return values,
-            Self::Shared(bytes) => Arc::try_unwrap(bytes),
+            Self::Shared(bytes) | Self::Gradient(bytes) => Arc::try_unwrap(bytes),
         };
         let copy = |bytes: &[u8]| bytemuck::cast_slice(bytes).to_vec();
         bytes.map_or_else(
@@ -149,13 +152,18 @@ impl Memory {
         )
     }
 
-    fn own(&mut self) -> &mut Vec<f32> {
-        if let Self::Shared(_) = self {
-            *self = Self::Own(std::mem::replace(self, Self::Own(Vec::new())).into_own());
+    /// Returns the values, mutable. If tensors are still views of the memory, it is copied first.
+    fn slots(&mut self) -> &mut [f32] {
+        if let Self::Shared(bytes) | Self::Gradient(bytes) = self
+            && Arc::get_mut(bytes).is_none()
+        {
+            *self = Self::Own(self.values().to_vec());
         }
         match self {
             Self::Own(values) => values,
-            Self::Shared(_) => unreachable!("it has become an own buffer"),
+            Self::Shared(bytes) | Self::Gradient(bytes) => {
+                bytemuck::cast_slice_mut(Arc::get_mut(bytes).expect("memory without views"))
+            }
         }
     }
 
@@ -164,7 +172,7 @@ impl Memory {
             *self = Self::Shared(Arc::new(Bytes::from_elems(std::mem::take(values))));
         }
         match self {
-            Self::Shared(bytes) => bytes.clone(),
+            Self::Shared(bytes) | Self::Gradient(bytes) => bytes.clone(),
             Self::Own(_) => unreachable!("it has become a shared one"),
         }
     }
@@ -173,7 +181,8 @@ impl Memory {
 /// A buffer for each bucket of a plan.
 ///
 /// If the optimizer state is sharded, a bucket has memory for all its values only while it is filled, reduced
-/// or gathered. In between, it has this rank's chunk, or no memory.
+/// or gathered. In between, it has this rank's chunk, or no memory. With one rank, a bucket has one gradient,
+/// and its memory is that of the gradient if possible.
 pub(super) struct Buffers {
     /// For each bucket, the index of the first value in its f32 buffer. It is above 0 while a buffer has only
     /// this rank's chunk.
@@ -205,6 +214,26 @@ impl Buffers {
         Self { starts: vec![0; count], wide, narrow: vec![const { None }; count] }
     }
 
+    /// Makes `gradient`, a contiguous f32 tensor, the values of a bucket, without a copy. Returns `false` if
+    /// the memory of `gradient` has other values too.
+    pub fn adopt(&mut self, bucket: usize, gradient: &FlexTensor) -> bool {
+        let is_whole =
+            gradient.as_slice::<f32>().is_some_and(|values| size_of_val(values) == gradient.bytes().len());
+        if is_whole {
+            self.wide[bucket] = Some(Memory::Gradient(gradient.data_arc()));
+        }
+        is_whole
+    }
+
+    /// Releases the memory of gradients that buckets have adopted.
+    pub fn release(&mut self) {
+        for memory in self.wide.iter_mut().flatten() {
+            if let Memory::Gradient(_) = memory {
+                *memory = Memory::Own(Vec::new());
+            }
+        }
+    }
+
     /// Returns whether a bucket has no memory, and is not in flight either.
     pub fn has_no_memory(&self, bucket: usize) -> bool {
         self.wide[bucket].as_ref().is_some_and(|memory| memory.values().is_empty())
@@ -226,14 +255,14 @@ impl Buffers {
     /// memory is copied first.
     pub fn slots(&mut self, bucket: usize, range: Range<usize>) -> Option<&mut [f32]> {
         let range = self.within(bucket, range)?;
-        self.wide[bucket].as_mut()?.own().get_mut(range)
+        self.wide[bucket].as_mut()?.slots().get_mut(range)
     }
 
     /// Returns the f32 buffer of each bucket with the index of its first value, mutable; `None` for a bucket
     /// in flight.
     pub fn all_slots(&mut self) -> impl Iterator<Item = Option<(usize, &mut [f32])>> {
         let starts = self.starts.iter().copied();
-        starts.zip(&mut self.wide).map(|(start, memory)| Some((start, &mut memory.as_mut()?.own()[..])))
+        starts.zip(&mut self.wide).map(|(start, memory)| Some((start, memory.as_mut()?.slots())))
     }
 
     /// Returns the values in `range` of a bucket as a flex tensor that shares the bucket's memory; `None` in
@@ -272,7 +301,7 @@ impl Buffers {
         match (wire, &mut self.wide[bucket]) {
             (Wire::F32(values), memory) => *memory = Some(Memory::Own(values)),
             (narrow, Some(wide)) => {
-                narrow.widen(wide.own());
+                narrow.widen(wide.slots());
                 self.narrow[bucket] = Some(narrow);
             }
             _ => unreachable!("a bucket comes back as it left"),
@@ -317,14 +346,14 @@ mod tests {
         let address = memory.values().as_ptr();
         let tensor = FlexTensor::from_arc(memory.shared(), Layout::contiguous(vec![3].into()), DType::F32);
         assert_eq!((memory.values(), memory.values().as_ptr()), (&[1.0, 2.0, 3.0][..], address));
-        memory.own()[0] = 7.0;
+        memory.slots()[0] = 7.0;
         assert_eq!(
             (tensor.as_slice::<f32>(), memory.values()),
             (Some(&[1.0, 2.0, 3.0][..]), &[7.0, 2.0, 3.0][..])
         );
         let address = memory.values().as_ptr();
         drop((tensor, memory.shared()));
-        memory.own()[1] = 8.0;
+        memory.slots()[1] = 8.0;
         assert_eq!((memory.values(), memory.values().as_ptr()), (&[7.0, 8.0, 3.0][..], address));
     }
 }

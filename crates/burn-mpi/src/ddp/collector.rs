@@ -5,8 +5,9 @@ use burn::backend::Flex;
 use burn::backend::flex::FlexTensor;
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
-use burn::tensor::{DType, Gradients, Tensor};
+use burn::tensor::{DType, Gradients, Tensor, TensorData};
 
+use super::buckets::values_in;
 use super::hook::Taken;
 use crate::CommError;
 
@@ -17,29 +18,31 @@ pub(crate) fn collect<M: Module>(
     mut gradients: Gradients,
     module: &M,
     taken: &[Option<Taken>],
-    add: &mut dyn FnMut(usize, &[f32]),
+    add: &mut dyn FnMut(usize, FlexTensor),
 ) {
     let taken = |param: usize| taken.get(param).and_then(Option::as_ref);
     let skip = |param: usize| taken(param).is_some_and(|taken| !taken.changed_after_take);
-    let take = &mut |param: usize, values: Option<&[f32]>| match (values, taken(param)) {
-        (Some(values), None) => add(param, values),
-        (Some(values), Some(taken)) => {
-            let grown =
-                values.iter().zip(&*taken.values()).map(|(all, taken)| all - taken).collect::<Vec<_>>();
-            add(param, &grown);
+    let take = &mut |param: usize, gradient: Option<FlexTensor>| match (gradient, taken(param)) {
+        (Some(gradient), None) => add(param, gradient),
+        (Some(gradient), Some(taken)) => {
+            let grown: Vec<f32> =
+                values_in(&gradient).iter().zip(&*taken.values()).map(|(all, taken)| all - taken).collect();
+            let length = grown.len();
+            add(param, FlexTensor::from_data(TensorData::new(grown, [length])));
         }
         (None, _) => {}
     };
     module.visit(&mut Collector { source: Source::Backward(&mut gradients), skip: &skip, take, next: 0 });
 }
 
-/// Calls `take` with the index in visit order and the gradient of each parameter of `module`. The gradient is
-/// `None` if the parameter has no gradient. Leaves out parameters for which `skip` returns true.
+/// Calls `take` with the index in visit order and the gradient of each parameter of `module`, as
+/// [`to_flex`] returns it. The gradient is `None` if the parameter has no gradient. Leaves out parameters for
+/// which `skip` returns true.
 pub(crate) fn each<M: Module>(
     gradients: &GradientsParams,
     module: &M,
     skip: &dyn Fn(usize) -> bool,
-    take: &mut dyn FnMut(usize, Option<&[f32]>),
+    take: &mut dyn FnMut(usize, Option<FlexTensor>),
 ) {
     module.visit(&mut Collector { source: Source::Params(gradients), skip, take, next: 0 });
 }
@@ -55,7 +58,7 @@ enum Source<'a> {
 struct Collector<'a> {
     source: Source<'a>,
     skip: &'a dyn Fn(usize) -> bool,
-    take: &'a mut dyn FnMut(usize, Option<&[f32]>),
+    take: &'a mut dyn FnMut(usize, Option<FlexTensor>),
     next: usize,
 }
 
@@ -71,23 +74,19 @@ impl ModuleVisitor for Collector<'_> {
             Source::Backward(gradients) => param.val().grad_remove(gradients),
             Source::Params(gradients) => gradients.get::<D>(param.id),
         };
-        match param.is_require_grad().then(gradient).flatten() {
-            Some(gradient) => read(gradient, &mut |values| (self.take)(index, Some(values))),
-            None => (self.take)(index, None),
-        }
+        let gradient = param.is_require_grad().then(gradient).flatten();
+        (self.take)(index, gradient.map(to_flex));
     }
 }
 
-/// Passes the values of a tensor, such as a gradient, to `values`. If the tensor is on the flex backend, its
-/// memory is read in place.
-pub(super) fn read<const D: usize>(gradient: Tensor<D>, values: &mut dyn FnMut(&[f32])) {
-    if let Ok(primitive) = gradient.clone().try_into_primitive::<Flex>()
-        && let Some(slice) = primitive.as_slice::<f32>()
+/// Returns `tensor` as a contiguous f32 tensor on flex. If it is one already, the result shares its memory.
+pub(super) fn to_flex<const D: usize>(tensor: Tensor<D>) -> FlexTensor {
+    if let Ok(primitive) = tensor.clone().try_into_primitive::<Flex>()
+        && primitive.as_slice::<f32>().is_some()
     {
-        return values(slice);
+        return primitive;
     }
-    let data = gradient.into_data().convert_dtype(DType::F32);
-    values(data.as_slice::<f32>().unwrap_or_default());
+    FlexTensor::from_data(tensor.into_data().convert_dtype(DType::F32))
 }
 
 /// Returns the gradients of `module`'s parameters as Burn's optimizers take them. For each trainable

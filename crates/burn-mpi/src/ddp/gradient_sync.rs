@@ -18,7 +18,7 @@ use burn::tensor::{Gradients, Tensor};
 
 use crate::compress::powersgd::LowRank;
 use crate::ddp::arrival::Probe;
-use crate::ddp::buckets::{Buckets, Signals};
+use crate::ddp::buckets::{Buckets, Signals, values_in};
 use crate::ddp::buffers::{BucketPlan, CONTROL};
 use crate::ddp::collector::{collect, each};
 use crate::ddp::compressed::Compressor;
@@ -191,7 +191,7 @@ impl GradientSync {
         }
         let (gradients, taken) = self.hooked_backward(loss, module, which)?;
         let buckets = self.buckets()?;
-        collect(gradients, module, &taken, &mut |param, values| buckets.add(param, values));
+        collect(gradients, module, &taken, &mut |param, gradient| buckets.add_tensor(param, &gradient));
         buckets.notify(SyncEvent::CollectEnd);
         self.end_backward(which)
     }
@@ -457,13 +457,13 @@ impl GradientSync {
         taken: &[Option<Taken>],
     ) -> Result<(), CommError> {
         let buckets = self.buckets()?;
-        each(gradients, module, &|_| false, &mut |param, values| match (
+        each(gradients, module, &|_| false, &mut |param, gradient| match (
             taken.get(param).and_then(Option::as_ref),
-            values,
+            gradient,
         ) {
-            (Some(taken), Some(values)) if taken.has_bits_of(values) => {}
-            (Some(_), values) => buckets.replace(param, values),
-            (None, Some(values)) => buckets.add(param, values),
+            (Some(taken), Some(gradient)) if taken.has_bits_of(values_in(&gradient)) => {}
+            (Some(_), gradient) => buckets.replace(param, gradient.as_ref().map(values_in)),
+            (None, Some(gradient)) => buckets.add_tensor(param, &gradient),
             (None, None) => {}
         });
         self.end_backward(MicroBatch::Last)
@@ -513,7 +513,9 @@ impl GradientSync {
     pub fn report(&self) -> SyncReport {
         let layout = self.layout.specs();
         let bytes_of_value = self.options.wire.bytes();
-        let buckets = self.buckets.as_ref().map_or(&[][..], |buckets| buckets.plan.buckets());
+        // With one rank, each gradient has a bucket of its own; reported are the buckets of several ranks.
+        let plan = self.buckets.as_ref().map(|_| self.plan_for(self.world.size().max(2)));
+        let buckets = plan.as_ref().map_or(&[][..], BucketPlan::buckets);
         let overlap = if self.world.size() == 1 {
             Overlap::Inactive(NoOverlap::OneRank)
         } else if !self.options.overlap {
@@ -580,7 +582,11 @@ impl GradientSync {
     }
 
     fn plan(&self) -> BucketPlan {
-        plan_of(&self.layout, self.arrival.as_ref(), &self.options, self.carried, self.world.size())
+        self.plan_for(self.world.size())
+    }
+
+    fn plan_for(&self, ranks: usize) -> BucketPlan {
+        plan_of(&self.layout, self.arrival.as_ref(), &self.options, self.carried, ranks)
     }
 
     /// Returns the order in which gradients become final, as learned in the first step or set by
@@ -632,7 +638,8 @@ const WITH_SHARES: &str = "SyncOptions::shard and a compression cannot be combin
 pub(super) const PANICKED: CommError =
     CommError::Interrupted("an earlier backward of this GradientSync panicked; make another GradientSync");
 
-/// Returns the bucket plan of a module with `layout`, with room for `carried` values.
+/// Returns the bucket plan of a module with `layout`, with room for `carried` values. With one rank, nothing
+/// is sent: each gradient has a bucket of its own, so that the bucket can have the gradient's memory.
 fn plan_of(
     layout: &ParamLayout,
     arrival: Option<&ArrivalOrder>,
@@ -642,9 +649,13 @@ fn plan_of(
 ) -> BucketPlan {
     let lengths: Vec<usize> = layout.specs().iter().map(|spec| spec.range.len()).collect();
     let order = arrival.map_or_else(|| arrival::unknown(layout), |arrival| arrival.order.clone());
-    // A sharded bucket carries no other values, so its chunks do not depend on their number.
-    let tail = if options.shard { 0 } else { CONTROL + carried };
-    BucketPlan::new(&lengths, &order, bucket_limits(layout.trainable(), options), tail, world_size)
+    let (limits, tail) = match world_size {
+        1 => ((0, 0), 0),
+        // A sharded bucket carries no other values, so its chunks do not depend on their number.
+        _ if options.shard => (bucket_limits(layout.trainable(), options), 0),
+        _ => (bucket_limits(layout.trainable(), options), CONTROL + carried),
+    };
+    BucketPlan::new(&lengths, &order, limits, tail, world_size)
 }
 
 /// Checks that all ranks average the same module in the same way.

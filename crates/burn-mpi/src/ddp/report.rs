@@ -12,7 +12,7 @@ use crate::ddp::options::WireType;
 pub struct CommTimes {
     /// Copying gradients into buckets, and converting them for sending and after receiving. With
     /// [`SyncOptions::shard`](crate::SyncOptions::shard), also copying updated parameters into and out of
-    /// buckets.
+    /// buckets. One rank copies a gradient only to scale it or to add it to another micro-batch's.
     pub copy: Duration,
     /// Compressing and decompressing gradients, during backward and after it, with the conversion of what is
     /// sent.
@@ -89,7 +89,7 @@ pub struct BucketReport {
 pub struct SyncReport {
     /// Number of steps finished.
     pub steps: usize,
-    /// The buckets, in the order in which they start.
+    /// The buckets, in the order in which they start. With one rank, these are the buckets of several ranks.
     pub buckets: Vec<BucketReport>,
     /// The type in which gradients are sent.
     pub wire: WireType,

@@ -6,8 +6,9 @@ use burn::optim::{LearningRate, Optimizer, RecordState, StateSink};
 use burn::tensor::{Bytes, DType, Device, Tensor, TensorData};
 
 use crate::ddp::buckets::Buckets;
+use crate::ddp::buckets::values_in;
 use crate::ddp::buffers::{BucketPlan, Part};
-use crate::ddp::collector::read;
+use crate::ddp::collector::to_flex;
 use crate::ddp::gradient_sync::{GradientSync, PANICKED};
 use crate::ddp::optimizer_state::ids_of;
 use crate::{CommError, tensors};
@@ -169,7 +170,7 @@ impl<O: Optimizer> ShardedOptimizer<O> {
             *state = new;
             buckets.copying(|buckets| {
                 let slots = buckets.part_mut(part).ok_or(PANICKED)?;
-                read(value, &mut |values| slots.copy_from_slice(values));
+                slots.copy_from_slice(values_in(&to_flex(value)));
                 Ok::<_, CommError>(())
             })?;
         }
@@ -180,9 +181,10 @@ impl<O: Optimizer> ShardedOptimizer<O> {
 /// Gathers the parameters that are `updated` into `module`, one bucket after the other.
 fn gather<M: Module>(module: M, updated: &[bool], sync: &mut GradientSync) -> Result<M, CommError> {
     let mut module = Some(module);
-    sync.reduced()?.gather(&mut |buckets, bucket| {
-        let is_taken =
-            |param: usize| updated[param] && buckets.plan.place(param).is_some_and(|place| place.0 == bucket);
+    sync.reduced()?.gather(&mut |buckets, gathered| {
+        let is_taken = |param: usize| {
+            updated[param] && buckets.plan.place(param).is_some_and(|(bucket, _)| gathered.contains(&bucket))
+        };
         let values = |param| buckets.gradient(param).filter(|_| is_taken(param));
         module = module.take().map(|module| tensors::overwrite(module, &values));
     })?;

@@ -89,8 +89,8 @@ impl GradientSync {
         });
         let specs = self.layout.specs();
         let buckets = self.buckets.as_deref_mut().ok_or(PANICKED)?;
-        let gathered = buckets.gather(&mut |buckets, bucket| {
-            for &param in &buckets.plan.buckets()[bucket].params {
+        let gathered = buckets.gather(&mut |buckets, gathered| {
+            for &param in buckets.plan.buckets()[gathered].iter().flat_map(|bucket| &bucket.params) {
                 if let Some(values) = buckets.gradient(param).filter(|_| !buckets.absent[param]) {
                     params[specs[param].range.clone()].copy_from_slice(values);
                 }

@@ -1,6 +1,8 @@
 //! What a rank updates: its chunk of each bucket if [`SyncOptions::shard`](crate::SyncOptions::shard) is set,
 //! otherwise all values. A part is what the chunk of a bucket has of one parameter.
 
+use std::ops::Range;
+
 use burn::backend::flex::FlexTensor;
 
 use super::Buckets;
@@ -46,10 +48,10 @@ impl Buckets {
         self.set_parts();
     }
 
-    /// Returns buffers for the buckets of `plan`. If the optimizer state is sharded, a bucket gets memory only
-    /// when it needs it.
+    /// Returns buffers for the buckets of `plan`. If the optimizer state is sharded, or there is one rank, a
+    /// bucket gets memory only when it needs it.
     pub(super) fn new_buffers(&self, plan: &BucketPlan) -> Buffers {
-        if self.is_scattered() {
+        if self.is_scattered() || self.is_alone() {
             Buffers::empty(plan.buckets().len())
         } else {
             Buffers::allocated(plan, self.options.wire)
@@ -59,7 +61,7 @@ impl Buckets {
     /// Gives memory to a bucket that has none.
     #[inline]
     pub(super) fn allocate(&mut self, bucket: usize) {
-        if self.is_scattered() && self.buffers.has_no_memory(bucket) {
+        if self.buffers.has_no_memory(bucket) {
             let memory = self.collective.buffer(Element::F32, self.plan.buckets()[bucket].padded);
             self.buffers.unpack(bucket, memory, 0);
         }
@@ -189,25 +191,25 @@ impl Buckets {
 
     /// Gathers all ranks' chunks of every bucket, and calls `take` with the index of each bucket while it has
     /// all values. Afterwards, buckets have no values until the next step. If this rank has whole buckets
-    /// anyway, only calls `take`.
-    pub fn gather(&mut self, take: &mut dyn FnMut(&Self, usize)) -> Result<(), CommError> {
+    /// anyway, only calls `take`, once, with all buckets.
+    pub fn gather(&mut self, take: &mut dyn FnMut(&Self, Range<usize>)) -> Result<(), CommError> {
         let count = self.plan.buckets().len();
+        if !self.is_scattered() {
+            self.copying(|this| take(this, 0..count));
+            return Ok(());
+        }
         let mut started = 0;
         for bucket in 0..count {
-            while self.is_scattered() && started < count.min(bucket + AFTER_BACKWARD) {
+            while started < count.min(bucket + AFTER_BACKWARD) {
                 self.start_gather(started)?;
                 started += 1;
             }
-            if self.is_scattered() {
-                let began = self.clock.now();
-                let wire = self.wait(bucket)?;
-                self.buffers.unpack(bucket, wire, 0);
-                self.times.exposed += self.clock.now() - began;
-            }
-            self.copying(|this| take(this, bucket));
-            if self.is_scattered() {
-                self.recycle(bucket);
-            }
+            let began = self.clock.now();
+            let wire = self.wait(bucket)?;
+            self.buffers.unpack(bucket, wire, 0);
+            self.times.exposed += self.clock.now() - began;
+            self.copying(|this| take(this, bucket..bucket + 1));
+            self.recycle(bucket);
         }
         Ok(())
     }
@@ -223,7 +225,7 @@ impl Buckets {
     /// Returns whether this rank has only a chunk of each bucket after the buckets are reduced.
     #[inline]
     pub(super) fn is_scattered(&self) -> bool {
-        self.options.shard && self.collective.world_size() > 1
+        self.options.shard && !self.is_alone()
     }
 }
 

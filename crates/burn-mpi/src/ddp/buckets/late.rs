@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Buckets, flag};
+use super::{Buckets, flag, values_in};
 use crate::CommError;
 use crate::ddp::buffers::Part;
 
@@ -43,8 +43,8 @@ impl Buckets {
         let mut gradients = BTreeMap::new();
         if let Some(each) = self.step.own.take() {
             each(&mut |param, values| {
-                let scaled =
-                    values.map(|values| values.iter().map(|value| value * self.step.weight).collect());
+                let scaled = values
+                    .map(|values| values_in(&values).iter().map(|value| value * self.step.weight).collect());
                 gradients.extend(scaled.map(|scaled| (param, scaled)));
             });
         }
