@@ -3,7 +3,8 @@
 //! Gradients and checkpoints need only a module's float parameters ([`ParamLayout`](crate::ParamLayout)).
 //! Broadcasts and comparisons between ranks include every tensor, byte by byte.
 
-use burn::backend::Flex;
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Autodiff, Flex};
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId, Parameter};
 use burn::tensor::kind::Basic;
 use burn::tensor::{Bool, DType, Int, Tensor, TensorData};
@@ -176,24 +177,23 @@ impl ModuleMapper for Overwriter<'_> {
         let Some(values) = (self.values)(index) else { return param };
         let (id, old, mapper) = param.consume();
         let (dims, dtype, device) = (old.dims(), old.dtype(), old.device());
-        let new = in_place(old, values)
-            .unwrap_or_else(|| Tensor::from_data(TensorData::new(values.to_vec(), dims), (&device, dtype)));
-        Param::from_mapped_value(id, new.set_require_grad(true), mapper)
+        let new = in_place(old, values).unwrap_or_else(|| {
+            Tensor::from_data(TensorData::new(values.to_vec(), dims), (&device, dtype)).set_require_grad(true)
+        });
+        Param::from_mapped_value(id, new, mapper)
     }
 }
 
-/// Returns `tensor` with `values` in its memory; `None` if it has another type or layout, is on another
-/// backend, or shares its memory.
+/// Returns `tensor` with `values` in its memory, as a leaf that gets gradients; `None` if `tensor` has another
+/// type or layout, is on another backend, has no autodiff, or shares its memory.
 fn in_place<const D: usize>(tensor: Tensor<D>, values: &[f32]) -> Option<Tensor<D>> {
-    let checkpointing = tensor.gradient_checkpointing_strategy();
+    let checkpointing = tensor.gradient_checkpointing_strategy()?;
     let mut memory = tensor.inner().try_into_primitive::<Flex>().ok()?;
     let is_whole = size_of_val(memory.as_slice::<f32>()?) == memory.bytes().len();
     memory.try_storage_mut::<f32>().filter(|_| is_whole)?.copy_from_slice(values);
-    let tensor = Tensor::<D>::from_primitive::<Flex>(memory);
-    Some(match checkpointing {
-        Some(strategy) => tensor.autodiff().with_gradient_checkpointing_strategy(strategy),
-        None => tensor,
-    })
+    let leaf = FloatTensor::<Autodiff<Flex>>::new(memory).require_grad();
+    let leaf = Tensor::<D>::from_primitive::<Autodiff<Flex>>(leaf);
+    Some(leaf.with_gradient_checkpointing_strategy(checkpointing))
 }
 
 #[cfg(test)]
