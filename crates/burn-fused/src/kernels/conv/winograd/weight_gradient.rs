@@ -29,7 +29,8 @@ const ITEM: usize = 8192;
 ///
 /// The sums of all points and channels are independent of each other, so threads share them: the sums of all
 /// panels at a point, then those at the next point, because they read the same factors of pixels. As many
-/// blocks as there are threads are transformed first, and then added to the sums in their order.
+/// blocks as there are threads are transformed first, and then added to the sums in their order. These blocks
+/// are from all parts of the batch ([`spread`]), so that each thread transforms images that it has computed.
 pub struct WeightGradient<'a> {
     pub level: Level,
     pub shape: Shape,
@@ -52,7 +53,7 @@ impl WeightGradient<'_> {
         let mut of_weights = Buffer::new(shape.weight_len());
         with_shared(|shared| {
             let sums = shared.sums.take::<f32>(panels.len() * lanes);
-            let blocks: Vec<Block> = Block::all(shape, tiles).collect();
+            let blocks = spread(&Block::all(shape, tiles).collect::<Vec<_>>());
             let threads = threads_for(time);
             let twice = threads > 1 && time / blocks.len() < SHORT;
             let at_once = (threads * (1 + usize::from(twice))).min(blocks.len());
@@ -66,19 +67,32 @@ impl WeightGradient<'_> {
                 let factors = shared.input.take(blocks.len() * pixels.len() * lanes);
                 let of_gradient = shared.output.take(blocks.len() * gradients.len() * lanes);
                 let mut of_bias = vec![0.0; blocks.len() * bias.len()];
-                let groups = pieces(factors, blocks.len() * pixels.groups).enumerate().map(|(at, target)| {
-                    let (block, group) = (&blocks[at / pixels.groups], at % pixels.groups);
-                    Transform::Input { pixels, block, source: input, group, target }
+                let targets = pieces(factors, blocks.len()).zip(pieces(of_gradient, blocks.len()));
+                let mut of_blocks: Vec<_> =
+                    blocks.iter().zip(targets).zip(of_bias.chunks_mut(bias.len())).collect();
+                of_blocks.sort_by_key(|((block, _), _)| block.first);
+                let transforms = of_blocks.into_iter().flat_map(|((block, (factors, of_gradient)), bias)| {
+                    let groups = pieces(factors, pixels.groups).enumerate();
+                    let groups = groups.map(move |(group, target)| Transform::Input {
+                        pixels,
+                        block,
+                        source: input,
+                        group,
+                        target,
+                    });
+                    let of_panels = pieces(of_gradient, gradients.count());
+                    let of_panels = of_panels.zip(bias.chunks_mut(PANEL * lanes)).enumerate();
+                    let of_panels = of_panels.map(move |(panel, (target, bias))| Transform::Gradient {
+                        panels: gradients,
+                        block,
+                        source: gradient,
+                        panel,
+                        target,
+                        bias,
+                    });
+                    groups.chain(of_panels)
                 });
-                let count = gradients.count();
-                let of_bias_panels =
-                    of_bias.chunks_mut(bias.len()).flat_map(|bias| bias.chunks_mut(PANEL * lanes));
-                let of_panels = pieces(of_gradient, blocks.len() * count).zip(of_bias_panels).enumerate();
-                let of_panels = of_panels.map(|(at, (target, bias))| {
-                    let (block, panel) = (&blocks[at / count], at % count);
-                    Transform::Gradient { panels: gradients, block, source: gradient, panel, target, bias }
-                });
-                each(time / 4, groups.chain(of_panels), |transform| {
+                each(time / 4, transforms, |transform| {
                     with_buffers(|[buffers, _]| level.run((transform, &mut buffers.part)));
                     poll.call();
                 });
@@ -101,6 +115,17 @@ impl WeightGradient<'_> {
         bias.truncate(shape.outputs);
         (of_weights, bias)
     }
+}
+
+/// Returns `blocks` in an order in which any number of consecutive ones are from all parts of the batch: those
+/// of the first half alternate with those of the second half, and each half is in such an order.
+fn spread<T: Clone>(blocks: &[T]) -> Vec<T> {
+    let (first, second) = blocks.split_at(blocks.len().div_ceil(2));
+    if second.is_empty() {
+        return first.to_vec();
+    }
+    let mut second = spread(second).into_iter();
+    spread(first).into_iter().flat_map(|block| [block].into_iter().chain(second.next())).collect()
 }
 
 /// Transforms a part of a block.
@@ -254,5 +279,17 @@ fn add_rows<S: Lanes, const R: usize, const N: usize>(
                 *sum = if is_first { found[r][n] } else { simd.add_f32s(*sum, found[r][n]) };
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn consecutive_blocks_are_from_all_parts_of_the_batch() {
+        assert_eq!(spread(&[0, 1, 2, 3, 4, 5, 6, 7]), [0, 4, 2, 6, 1, 5, 3, 7]);
+        assert_eq!(spread(&[0, 1, 2, 3, 4]), [0, 3, 2, 4, 1]);
+        assert_eq!((spread(&[0, 1]), spread(&[0]), spread::<u8>(&[])), (vec![0, 1], vec![0], vec![]));
     }
 }
