@@ -19,6 +19,7 @@ use std::sync::OnceLock;
 
 use super::Bits;
 use crate::kernels::matrix::Matrix;
+use crate::runtime::threads::{each, threads_for};
 
 /// Number of pairs of values in a row of a tile.
 const PAIRS: usize = 16;
@@ -82,29 +83,50 @@ unsafe fn adder() -> impl Fn(Operands<'_>) {
     move |operands| tiles.add_products(operands)
 }
 
-/// Adds `a` times `b` to `product`, block by block, with the function that `begin` returns. `begin` may
-/// configure tiles, so it is called after everything is packed and allocated: an allocator may be any code,
-/// and could use the tiles itself.
+/// Adds `a` times `b` to `product`, block by block, with the function that `begin` returns. Threads share the
+/// rows. Each calls `begin`, which may configure its tiles, after everything is packed and allocated: an
+/// allocator may be any code, and could use the tiles itself.
 pub(crate) fn product<A: Fn(Operands<'_>)>(
     a: Bits<'_>,
     b: Bits<'_>,
     product: &mut [f32],
-    begin: impl FnOnce() -> A,
+    begin: impl Fn() -> A + Sync,
 ) {
     let (inner, columns) = (a.columns.div_ceil(2 * PAIRS), b.columns);
-    let left = pack(a, inner, [PAIRS, 1]);
-    let right = pack(b.transpose(), inner, [1, TILE]);
+    let mut packed = [(a, [PAIRS, 1]), (b.transpose(), [1, TILE])].map(|matrix| (matrix, Vec::new()));
+    each((a.values.len() + b.values.len()) / 4, packed.iter_mut(), |((matrix, strides), packed)| {
+        *packed = pack(*matrix, inner, *strides);
+    });
+    let [(_, left), (_, right)] = packed;
     let steps: Vec<usize> = (0..inner).map(|step| 4 * WORDS * step).collect();
     let words = 2 * inner * WORDS;
     assert_eq!(product.len(), a.rows * columns, "values of a product");
-    let add = begin();
+    let time = a.rows * inner * columns / RATE;
+    // The cut changes no value: a block is summed as a whole.
+    let of_part = a.rows.div_ceil(BLOCK).div_ceil(threads_for(time));
+    let parts = product.chunks_mut(of_part * BLOCK * columns).zip(left.chunks(of_part * words));
+    each(time, parts, |(product, left)| add_blocks(columns, product, (left, &right), &steps, begin()));
+}
+
+/// Number of steps of a value of a product in a nanosecond, about.
+const RATE: usize = 4;
+
+/// Adds the product of some rows and all columns. `add` adds that of a block.
+fn add_blocks(
+    columns: usize,
+    product: &mut [f32],
+    (left, right): (&[u32], &[u32]),
+    steps: &[usize],
+    add: impl Fn(Operands<'_>),
+) {
+    let (rows, words) = (product.len() / columns, 2 * steps.len() * WORDS);
     for (column, right) in (0..columns).step_by(BLOCK).zip(right.chunks_exact(words)) {
-        for (row, left) in (0..a.rows).step_by(BLOCK).zip(left.chunks_exact(words)) {
+        for (row, left) in (0..rows).step_by(BLOCK).zip(left.chunks_exact(words)) {
             let add = |sums: &mut [f32], width: usize| {
                 add(Operands {
                     left: bytemuck::cast_slice(left),
                     left_strides: [2 * PAIRS, 2 * WORDS],
-                    steps: &steps,
+                    steps,
                     right,
                     right_stride: 2 * WORDS,
                     sums,
@@ -112,7 +134,7 @@ pub(crate) fn product<A: Fn(Operands<'_>)>(
                 });
             };
             let sums = &mut product[row * columns + column..];
-            let size = [BLOCK.min(a.rows - row), BLOCK.min(columns - column)];
+            let size = [BLOCK.min(rows - row), BLOCK.min(columns - column)];
             if size == [BLOCK, BLOCK] {
                 add(sums, columns);
                 continue;
@@ -373,7 +395,7 @@ mod tests {
     /// Checks the packed layouts on every processor: [`model`] replaces the instructions.
     #[test]
     fn packed_tiles_have_the_products_of_both_layouts() {
-        for [rows, inner, columns] in [[1, 1, 1], [16, 32, 16], [33, 65, 47], [70, 31, 65]] {
+        for [rows, inner, columns] in [[1, 1, 1], [16, 32, 16], [33, 65, 47], [70, 31, 65], [199, 40, 33]] {
             let number = |at: usize| (((at * 11 % 19) as f32 - 9.0).to_bits() >> 16) as u16;
             let left: Vec<u16> = (0..rows * inner).map(number).collect();
             let right: Vec<u16> = (0..inner * columns).map(|at| number(at + 5)).collect();
@@ -393,9 +415,12 @@ mod tests {
             let a_t = Matrix::new(&left_t, [inner, rows]).transpose();
             let b_t = Matrix::new(&right_t, [columns, inner]).transpose();
             for (a, b) in [(a, b), (a_t, b), (a, b_t), (a_t, b_t)] {
-                let mut found = vec![0.0; expected.len()];
-                product(a, b, &mut found, || model);
-                assert_eq!(found, expected, "{rows} x {inner} x {columns}");
+                for threads in [1, 2, 3, 5] {
+                    let mut found = vec![0.0; expected.len()];
+                    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads");
+                    pool.install(|| product(a, b, &mut found, || model));
+                    assert_eq!(found, expected, "{rows} x {inner} x {columns} on {threads} threads");
+                }
             }
         }
     }

@@ -13,10 +13,14 @@ use half::slice::HalfFloatSliceExt;
 use crate::kernels::matrix::Matrix;
 use crate::kernels::simd::{Level, kernel};
 use crate::runtime::memory::Buffer;
+use crate::runtime::threads::each;
 
 pub use product::{Bf16Products, bf16_products, limit_bf16_products};
 pub(crate) use product::{Bits, add_product};
 pub use setting::MatmulPrecision;
+
+/// Number of values that a thread rounds at a time.
+const PART: usize = 1 << 14;
 
 /// A 16-bit floating-point type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,7 +67,8 @@ impl Half {
     /// Returns the bits of the rounded values.
     pub(crate) fn narrowed(self, level: Level, values: &[f32]) -> Buffer<u16> {
         let mut bits = Buffer::of_type(values.len());
-        self.narrow(level, values, &mut bits);
+        let parts = bits.chunks_mut(PART).zip(values.chunks(PART));
+        each(values.len() / 8, parts, |(bits, values)| self.narrow(level, values, bits));
         bits
     }
 
