@@ -513,7 +513,7 @@ impl GradientSync {
     pub fn report(&self) -> SyncReport {
         let layout = self.layout.specs();
         let bytes_of_value = self.options.wire.bytes();
-        // With one rank, each gradient has a bucket of its own; reported are the buckets of several ranks.
+        // With one rank, each gradient has a bucket of its own. The report has the buckets of several ranks.
         let plan = self.buckets.as_ref().map(|_| self.plan_for(self.world.size().max(2)));
         let buckets = plan.as_ref().map_or(&[][..], BucketPlan::buckets);
         let overlap = if self.world.size() == 1 {

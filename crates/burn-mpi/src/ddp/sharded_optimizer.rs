@@ -5,8 +5,7 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::{LearningRate, Optimizer, RecordState, StateSink};
 use burn::tensor::{Bytes, DType, Device, Tensor, TensorData};
 
-use crate::ddp::buckets::Buckets;
-use crate::ddp::buckets::values_in;
+use crate::ddp::buckets::{Buckets, values_in};
 use crate::ddp::buffers::{BucketPlan, Part};
 use crate::ddp::collector::to_flex;
 use crate::ddp::gradient_sync::{GradientSync, PANICKED};

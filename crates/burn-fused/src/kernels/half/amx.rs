@@ -108,7 +108,7 @@ pub(crate) fn product<A: Fn(Operands<'_>)>(
     each(time, parts, |(product, left)| add_blocks(columns, product, (left, &right), &steps, begin()));
 }
 
-/// Number of steps of a value of a product in a nanosecond, about.
+/// About how many steps, of 32 products each, a thread computes in a nanosecond.
 const RATE: usize = 4;
 
 /// Adds the product of some rows and all columns. `add` adds that of a block.
